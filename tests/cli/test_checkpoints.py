@@ -61,7 +61,7 @@ def test_a_terminal_is_told_what_was_undone(session: str) -> None:
         assert screen.end() == 0
         assert "one" in screen.text
     assert cellblock.execute(session, "x").return_value == "1"
-    with pytest.raises(cellblock.CheckpointError, match="of 100 cells can be undone"):
+    with pytest.raises(cellblock.CheckpointError, match="to undo, not 100"):
         cellblock.undo(session, 100)
 
 

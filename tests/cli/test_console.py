@@ -68,6 +68,7 @@ def test_a_dialogue(screen: Screen) -> None:
     screen.wait_for("ZeroDivisionError")
     screen.enter("print('\\x1b]0;title\\x07')")
     screen.wait_for("\\x1b]0;title\\x07\r\n")
+    screen.wait_for("In [9]:")  # what is typed before the console reads is an end of input for nobody
     assert cellblock.execute("console", "wait_here").return_value == "'hello'"
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
         (["--workspace", __file__], "it is not a directory"),
         (["--approve", "rules"], "--approve rules needs --rules FILE"),
         (["--approve", "sometimes"], "'sometimes' is not one of"),
-        (["--transport", "http", "--host", "0.0.0.0", "--no-auth"], "only loopback addresses can be served"),
+        (["--transport", "http", "--host", "0.0.0.0", "--no-auth"], "only listen on a loopback address"),
         (["--sandbox", "--no-sandbox"], "not both"),
         (["--tool-server-port", "8900", "--workspace", "/none"], "--tool-server-port has no effect"),
     ],

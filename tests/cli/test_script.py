@@ -38,12 +38,12 @@ def run(tmp_path: Path, program: str, *arguments: str, data: bytes = b"") -> sub
 
 def test_arguments_standard_input_and_the_exit_status_are_passed_on(tmp_path: Path) -> None:
     program = (
-        "import atexit, sys\natexit.register(print, 'bye')\n"
-        "print(sys.argv[1:], __name__, input(), sys.stdin.read().split(), file=sys.stderr)\nsys.exit(7)"
+        "import atexit, sys\natexit.register(print, 'bye', end='')\n"
+        "print(sys.argv[1:], __name__, input(), sys.stdin.read().split(), end='', file=sys.stderr)\nsys.exit(7)"
     )
     done = run(tmp_path, program, "a", "--timeout", "-x", data="one ü\ntwo\nthree".encode())
-    assert done.stderr.decode() == "['a', '--timeout', '-x'] __main__ one ü ['two', 'three']\n"
-    assert (done.stdout, done.returncode) == (b"bye\n", 7)
+    assert done.stderr.decode() == "['a', '--timeout', '-x'] __main__ one ü ['two', 'three']"
+    assert (done.stdout, done.returncode) == (b"bye", 7)
 
 
 def test_it_runs_in_a_sandbox(tmp_path: Path) -> None:
@@ -75,7 +75,12 @@ def test_a_traceback_is_pythons_own(tmp_path: Path) -> None:
         ("raise SystemExit(256)", 0, ""),
         ("raise SystemExit(-1)", 255, ""),
         ("x = (", 1, None),
-        ("import os; os._exit(3)", 1, None),
+        (
+            "print('begun', end='', flush=True); import os; os._exit(3)",
+            3,
+            "the script has died: its process exited with status 3 (os._exit(), or exit() in C code)\n",
+        ),
+        ("import os; os.kill(os.getpid(), 10)", 128 + 10, "the script has died: SIGUSR1\n"),
     ],
 )
 def test_exit_statuses(
@@ -106,7 +111,8 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert screen.end() == 130
     assert f'File "{script}", line 2, in <module>' in screen.text
     assert "KeyboardInterrupt" in screen.text
-    assert "_cellblock_run" not in screen.text  # how it is run is of no interest to who reads the traceback
+    assert "_cellblock_run" not in screen.text
+    assert "/worker/" not in screen.text  # how it is run is of no interest to who reads the traceback
 
 
 def test_a_script_that_takes_too_long_ends_with_its_own_traceback(tmp_path: Path) -> None:

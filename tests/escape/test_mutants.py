@@ -279,6 +279,10 @@ MUTANTS: dict[str, Mutant] = {
         "host/output/test_collect.py::test_values_that_do_not_fit_are_left_out",
         Edit("host/output/collect.py", "Collector._fits", "return True"),
     ),
+    "39 wide characters": mutant(
+        "host/output/test_collect.py::test_text_counts_with_what_it_takes_in_memory",
+        Edit("host/output/values.py", "Cost.of", "return kept"),
+    ),
     "39 updates are bounded": mutant(
         "host/output/test_collect.py::test_an_update_counts_in_every_place_and_is_made_in_one",
         Edit("host/output/collect.py", "Collector._fits", "return True"),
@@ -885,6 +889,14 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
         Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
     ),
+    "60 bodies of requests that are answered": mutant(
+        "gateway/test_protocol.py::test_the_rest_of_a_body_has_to_come",
+        Edit("gateway/protocol.py", "BoundedHttp.on_response_complete", "super().on_response_complete()"),
+    ),
+    "60 trailers without end": mutant(
+        "gateway/test_protocol.py::test_what_follows_a_body_is_dropped",
+        Edit("gateway/protocol.py", "BoundedHttp.on_header", "super().on_header(name, value)"),
+    ),
     "60 tokens in logs": mutant(
         "gateway/test_serve.py::test_any_server_serves_the_application_and_logs_no_token",
         Edit(
@@ -954,7 +966,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "64 copies without end": mutant(
         f"{COPIES}checkpoints.py::test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never",
-        Edit("host/checkpoints/checkpoints.py", "Checkpoints._drop_oldest", "pass"),
+        Edit("host/checkpoints/automatic.py", "AutomaticCheckpoints._drop_oldest", "pass"),
     ),
     "64 checkpoints of other hosts": mutant(
         f"{COPIES}checkpoints.py::test_checkpoints_of_other_hosts_and_wrong_ones_are_refused",
@@ -967,6 +979,10 @@ MUTANTS: dict[str, Mutant] = {
     "64 secrets in a branch": mutant(
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
         Edit("host/checkpoints/files.py", "_beneath", "return set()"),
+    ),
+    "64 hosts that a branch asks for": mutant(
+        f"{COPIES}branches.py::test_nobody_is_asked_about_a_host_while_there_are_branches",
+        Edit("host/kernels/family.py", "Family.branched", "return False"),
     ),
     "64 something else in the place of a branch": mutant(
         f"{COPIES}branches.py::test_code_cannot_have_something_else_removed",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError
-from cellblock.host import Network, Policy
+from cellblock.host import Network, Policy, Resources
 from cellblock.host.checks import (
     check_code,
     check_forbidding,
@@ -67,7 +67,7 @@ def test_timeouts_that_mean_something(timeout: float | None) -> None:
     check_timeout(timeout)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, math.nan, -math.inf, True, "1", 10**400])
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, -math.inf, True, "1", 10**400, pytest.param(10**6000, id="huge")])
 def test_timeouts_that_mean_nothing(timeout: Any) -> None:
     with pytest.raises(InvalidInputError, match="positive number of seconds"):
         check_timeout(timeout)
@@ -76,7 +76,7 @@ def test_timeouts_that_mean_nothing(timeout: Any) -> None:
 def test_a_place_in_code_is_its_end_by_default() -> None:
     assert check_place("abc", None) == ("abc", 3)
     assert check_place("abc", 0) == ("abc", 0)
-    for cursor in (-1, 4, True, 1.0):
+    for cursor in (-1, 4, True, 1.0, 10**6000):
         with pytest.raises(InvalidInputError, match="index from 0 to 3"):
             check_place("abc", cursor)  # type: ignore[arg-type]
 
@@ -147,5 +147,18 @@ def test_the_environment_does_not_turn_the_sandbox_off(monkeypatch: pytest.Monke
     "policy", [Policy(network=Network(allow=("example.org",))), Policy(network=Network(ask=True)), Policy(unix_sockets=True)]
 )
 def test_landlock_has_no_network_and_no_local_sockets(policy: Policy) -> None:
-    with pytest.raises(InvalidInputError, match="isolate='landlock' has no"):
+    with pytest.raises(InvalidInputError, match=r"isolate='landlock' (has|allows) no"):
         fit_policy(policy, "landlock")
+
+
+@pytest.mark.parametrize(
+    ("policy", "complaint"),
+    [
+        ({"network": {}}, r"policy must be a Policy, not \{'network': \{\}\}: Policy.parse\(\) makes one"),
+        (Policy(network={"allow": []}), "network must be a Network, not "),  # type: ignore[arg-type]
+        (Policy(resources=Resources(memory=-1)), "resources.memory must be an integer from "),
+    ],
+)
+def test_what_is_not_a_policy_is_refused(policy: Any, complaint: str) -> None:
+    with pytest.raises(InvalidInputError, match=complaint):
+        fit_policy(policy, "native")

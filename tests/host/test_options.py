@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,3 +38,21 @@ async def test_keywords_win_over_options(host: Host, tmp_path: Path) -> None:
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     with pytest.raises(InvalidInputError, match="no option 'workdir'; did you mean 'working_dir'"):
         host.session(workdir=".")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"text": -1}, "text must be a whole number, at least 0, not -1"),
+        ({"queue": 0}, "at least 1"),
+        ({"spill": "1"}, "not '1'"),
+    ],
+)
+def test_impossible_limits_are_refused(limits: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(InvalidInputError, match=complaint):
+        Limits(**limits)
+
+
+def test_what_decides_about_commands_is_a_function() -> None:
+    with pytest.raises(InvalidInputError, match="on_command must be a function, not 'ask'"):
+        SessionOptions(on_command="ask")  # type: ignore[arg-type]

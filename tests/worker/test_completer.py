@@ -43,3 +43,10 @@ async def test_few_of_many_names_are_looked_at(session: Session) -> None:
     assert len((await session.complete("var", 3)).matches) == MATCHES_LIMIT
     cell = "first_one = 1\nother = 2\nfirst_"
     assert (await session.complete(cell, len(cell))).matches == ["first_one"]
+
+
+async def test_a_line_that_would_take_long_is_not_completed(session: Session) -> None:
+    attributes = "a." * 100_000
+    assert (await session.complete(attributes, len(attributes))).matches == []
+    assert (await session.complete(f"'{attributes}'\nprin", len(attributes) + 7)).matches == ["print"]
+    await ok(session, "pass")

@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 from cellblock.cli import live
 from cellblock.cli.client import connected, session_options
 from cellblock.cli.execute import milliseconds, read_source
-from cellblock.cli.problems import OK
+from cellblock.cli.problems import OK, say
 from cellblock.daemon.messages import Answer, Create, Destroy, Submit
 from cellblock.errors import DaemonError
+from cellblock.model import STATE_LOST
 
 _IDLE = 60
 """Seconds after which the session ends if this program was killed and its script has ended."""
@@ -70,7 +71,10 @@ def _cellblock_run(source, path, arguments):
     except SystemExit as end:
         status = end.code
     except KeyboardInterrupt as error:
-        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
+        told = traceback.TracebackException(type(error), error, error.__traceback__.tb_next)
+        here = sys.modules["cellblock.worker"].__path__[0]
+        told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(here)]  # the handler of the signal
+        told.print()
         raise
     except BaseException as error:  # whatever ends a script, Python prints it and goes on to its exit handlers
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
@@ -130,8 +134,14 @@ class _Script(live.Terminal):
 
     def end(self, result: live.Data) -> None:
         """See `Reader`."""
-        if result["error"] and (result["error"]["ename"] == "SystemExit" or result["recovery"] == "interrupted"):
-            result = {**result, "error": None}  # the script's own traceback was printed as it ended
+        error = result["error"]
+        if result["status"] == "died":
+            cause = error["evalue"].removeprefix("The kernel died: ").removesuffix(f". {STATE_LOST}")
+            self._finish_line()
+            say(f"the script has died: {cause}")
+        if result["status"] in ("died", "timeout", "interrupted") or (error and error["ename"] == "SystemExit"):
+            # The script's own traceback was printed as it ended, and nobody uses its session after it.
+            result = {**result, "error": None, "recovery": None}
         super().end(result)
 
 
@@ -182,6 +192,9 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _status(result: live.Data) -> int:
     error = result["error"]
+    if result["exit_status"] is not None:
+        status = int(result["exit_status"])
+        return status if status >= 0 else 128 - status  # as a shell has it for a signal
     if error and error["ename"] == "SystemExit" and error["evalue"].isascii() and error["evalue"].isdigit():
         return int(error["evalue"]) & 255
     return OK if result["status"] == "success" else live.exit_status(result)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast, get_args
 
 from cellblock import config
-from cellblock.errors import InvalidInputError, SandboxError
+from cellblock.errors import InvalidInputError, SandboxError, shown
 from cellblock.host.launch.failures import launch_error
 from cellblock.model.checkpoints import check_seeds
 from cellblock.sandbox import landlock, probe, srt
@@ -96,7 +96,8 @@ def default_isolation() -> Isolate:
         return "native" if sys.platform == "linux" else "srt"
     if chosen not in ("native", "landlock", "srt"):
         raise InvalidInputError(
-            f"CELLBLOCK_ISOLATE must be 'native', 'landlock' or 'srt', not {chosen!r}; for no sandbox, say so in the program"
+            f"CELLBLOCK_ISOLATE must be 'native', 'landlock' or 'srt', not {chosen!r}; to run without a sandbox, pass "
+            "sandbox=False in the program"
         )
     return cast("Isolate", chosen)
 
@@ -107,6 +108,9 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
     Raises:
         InvalidInputError: It is a policy for another kind, or names what cannot be.
     """
+    if not isinstance(policy, Policy):
+        raise InvalidInputError(f"policy must be a Policy, not {policy!r}: Policy.parse() makes one of a dict")
+    policy.checked()
     if isinstance(policy, srt.SrtPolicy) and isolate != "srt":
         raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
     if isinstance(policy, srt.SrtPolicy):
@@ -124,7 +128,7 @@ def _check_for_landlock(policy: Policy) -> None:
         )
     if policy.unix_sockets:
         raise InvalidInputError(
-            "isolate='landlock' has no local sockets but pairs, because any other could reach the machine's services: take "
+            "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: take "
             "allowAllUnixSockets out of the policy"
         )
 
@@ -151,8 +155,8 @@ def check_state_apart(writable: Iterable[str]) -> None:
             found = f"settings are there, in {file} (CELLBLOCK_CONFIG can name another file)"
         if found:
             raise InvalidInputError(
-                f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that can write "
-                "to it decides what the host starts. Give the session another directory (working_dir, allowWrite)"
+                f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that could write "
+                "to it could decide what the host starts. Give the session another directory (working_dir, allowWrite)"
             )
 
 
@@ -178,7 +182,7 @@ def check_branches(n: int, seeds: Sequence[int] | None) -> None:
         InvalidInputError: It cannot.
     """
     if type(n) is not int or not 1 <= n <= _MAX_BRANCHES:
-        raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {n!r}")
+        raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {shown(n)}")
     if seeds is None:
         return
     if not isinstance(seeds, Sequence) or len(seeds) != n:
@@ -197,7 +201,7 @@ def check_timeout(timeout: float | None) -> None:
     # Put so that it refuses NaN, and integers that are larger than any float.
     right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
-        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {timeout!r}")
+        raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {shown(timeout)}")
 
 
 def check_place(code: str, cursor: int | None) -> tuple[str, int]:
@@ -210,7 +214,7 @@ def check_place(code: str, cursor: int | None) -> tuple[str, int]:
     if cursor is None:
         return code, len(code)
     if isinstance(cursor, bool) or not isinstance(cursor, int) or not 0 <= cursor <= len(code):
-        raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {cursor!r}")
+        raise InvalidInputError(f"cursor must be an index from 0 to {len(code)}, not {shown(cursor)}")
     return code, cursor
 
 

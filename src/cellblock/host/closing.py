@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 class AsyncOnly:
-    """What can only be used with ``async with`` says so where ``with`` is written."""
+    """Has classes that need ``async with`` say so if they are used with ``with``."""
 
     def __enter__(self) -> NoReturn:
         """Say what to write.

@@ -1,4 +1,4 @@
-"""What sandboxed sessions can write or once could: nothing that lies there is believed without a look."""
+"""What sandboxed sessions can write or once could: nothing in these directories is trusted without a check."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_links(name: str, path: str) -> None:
 
 
 def _links(path: str) -> Iterator[tuple[str, str]]:
-    """Yield each link on the way to an absolute path, after the directory that it lies in."""
+    """Yield each link on the way to an absolute path, after the directory that contains it."""
     here, ahead = "/", path.split("/")[::-1]
     for _ in range(_MOST_LINKS):
         target = None

@@ -142,8 +142,8 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
 def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str] = ()) -> Path:
     """Return the absolute path of a directory that exists and can be written to, or can be made.
 
-    Links in it are resolved here, once: they are the caller's. None is from where sessions can write on, as one of them may
-    have made it.
+    Links in it are resolved here, once: they are the caller's. No link may be in a directory that sessions can
+    write, as one of them may have made it.
 
     Args:
         name: What the caller calls it, for the error.

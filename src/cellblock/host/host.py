@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -19,7 +18,7 @@ from cellblock import config
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
-from cellblock.host.checkpoints.rolling import Pace
+from cellblock.host.checkpoints.rolling import Budget
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_isolation, default_isolation, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.host_kernels import Launch, WithKernels
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
 
 _log = logging.getLogger("cellblock.sessions")
-_MAX_ROLLED = 500  # checkpoints that nobody has asked for, of all sessions: 1 to 2 MB each
 
 
 class Host(WithKernels, AsyncOnly):
@@ -61,7 +59,7 @@ class Host(WithKernels, AsyncOnly):
         index: Where packages for sessions come from.
         places: The prefix of the paths of each session's own packages.
         keeping: What outlives this process, if something does.
-        pace: When its sessions make automatic checkpoints.
+        checkpoint_budget: What its sessions may make and keep of automatic checkpoints.
     """
 
     def __init__(
@@ -124,8 +122,7 @@ class Host(WithKernels, AsyncOnly):
             self.places = self.keeping.places
         self._launchers = Launchers(self._make_launcher, start_timeout)
         self._kernels: set[Kernel] = set()
-        self._rolled: deque[Checkpoint] = deque()
-        self.pace = Pace()
+        self.checkpoint_budget = Budget()
         self._store: Store | None = None
         self._families: set[Family] = set()
         """Those with copies"""
@@ -344,13 +341,3 @@ class Host(WithKernels, AsyncOnly):
 
             self._store = make_store()
         return self._store
-
-    def rolled(self, checkpoint: Checkpoint) -> None:
-        """Take note of a checkpoint that was made without being asked for, and drop the oldest if there are too many.
-
-        They cost memory, and the sessions of a host may be many.
-        """
-        self._rolled = deque(one for one in self._rolled if one.alive)
-        self._rolled.append(checkpoint)
-        while len(self._rolled) > _MAX_ROLLED:
-            self._rolled.popleft().discard()

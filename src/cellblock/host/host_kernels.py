@@ -140,7 +140,7 @@ class WithKernels:
         return await self._ready(self._take(copy.family, next(self._numbers), ends, wanted))
 
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
-        """Go on with a kernel. Returns it with its last cell; None if it cannot be gone on with: it is ended then."""
+        """Go on with a kernel. Returns it with its last cell; None if that is not possible: the kernel is ended then."""
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.kernels.recovery import recover
 
@@ -161,13 +161,13 @@ class WithKernels:
             for name, listener in remains.listeners.items():
                 del kernel.control.takers[name]
                 takers[name](listener)
-            kernel.limit_memory()
+            kernel.memory.set_limits(kernel.wanted.policy.resources)
             cell = await recover(kernel, on_input)
             if kernel.ready.done() and not kernel.ready.exception():
                 return kernel, cell
             _log.info("%s: its kernel was not ready when its host was killed", wanted.session)
         except (ValueError, KeyError, ProtocolError, LaunchError) as error:
-            _log.warning("%s: its kernel cannot be gone on with: %r", wanted.session, error)
+            _log.warning("%s: its kernel cannot be continued: %r", wanted.session, error)
         except BaseException:
             await kernel.close()
             raise
@@ -177,7 +177,7 @@ class WithKernels:
     def forget_kernel(self, remains: KernelRemains) -> None:
         """End a kernel that is not adopted."""
         assert self.keeping is not None
-        remains.close()  # with its connection, a kernel ends whose init serves others, too
+        remains.close()  # closing its connection ends the kernel, also if its init serves others
         left = [session.kernel for session in self.keeping.sessions if session.kernel is not None]
         shared = {kernel.first for kernel in left} | {kernel.family.number for kernel in self._kernels}
         if remains.first not in shared:
@@ -194,11 +194,11 @@ class WithKernels:
 
     async def _ready(self, kernel: Kernel) -> Kernel:
         try:
-            kernel.limit_memory()
+            kernel.memory.set_limits(kernel.wanted.policy.resources)
             await kernel.started(self._start_timeout)
             if kernel.held is not None:
                 await self._wait_until_held(kernel.held)
-        except BaseException as error:  # also a cancellation: the kernel is ours until it is returned
+        except BaseException as error:  # also a cancellation: we own the kernel until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
                 # It may be stopped; the next kernel comes from another.
                 self._launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
@@ -337,7 +337,7 @@ def _as_data(policy: Policy) -> dict[str, Any]:
 
 def _make_room_for(kernels: int) -> None:
     """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
-    # Of all descriptors a quarter may be connections to tool ports (`tools.listen`), so many that each can have its share.
+    # A quarter of all descriptors may be connections to tool ports (`tools.listen`), so that each session has its share.
     needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:

@@ -76,7 +76,7 @@ class _Guard(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if path is not None or not _asked_by_us(sys._getframe(1)):  # noqa: SLF001  # nothing else tells who imports
-            return None  # what belongs to a package lies where the package does
+            return None  # a submodule is where its package is
         found = PathFinder.find_spec(fullname, [entry for entry in sys.path if _trusted(entry)])
         if found is None and PathFinder.find_spec(fullname) is not None:
             raise ModuleNotFoundError(f"No module named {fullname!r} where sessions cannot write", name=fullname)
@@ -84,7 +84,7 @@ class _Guard(MetaPathFinder):
 
 
 def _asked_by_us(frame: FrameType | None) -> bool:
-    """Whether an import was caused by our code: what Python's own modules import counts for whoever imported them."""
+    """Whether an import was caused by our code: what Python's own modules import counts for the module that imported them."""
     while frame is not None:
         top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if top not in sys.stdlib_module_names:

@@ -22,7 +22,7 @@ from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 
 _FORMAT = 3
-"""Of what is held. A host that does not know it ends the kernels instead of going on with them."""
+"""The version of what is held. A host of another version ends the kernels instead of going on with them."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class KernelRemains:
     def close(self) -> None:
         """Close all of it. Init ends when nobody holds the other end of its socket."""
         self.ends.close()
-        self.recording.tape.close()
+        self.recording.close()
         for listener in self.listeners.values():
             listener.close()
 
@@ -60,7 +60,7 @@ class SessionRemains:
     Attributes:
         label: What the host's program has called it.
         number: What the host has called it.
-        place: Where its own packages lie.
+        place: Where its own packages are.
         env: The environment of its kernels.
         branch: Where its files are, if it is a branch with files of its own.
         kernel: Its kernel, if it had one.

@@ -85,6 +85,8 @@ class SessionOptions:
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
         if self.recovery not in ("rolling", "none") and not isinstance(self.recovery, Rolling):
             raise InvalidInputError(f"recovery must be 'rolling', 'none' or a Rolling, not {self.recovery!r}")
+        if self.on_command is not None and not callable(self.on_command):
+            raise InvalidInputError(f"on_command must be a function, not {self.on_command!r}")
         for name in ("working_dir", "images_dir", "spill_dir"):
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
@@ -135,7 +137,7 @@ class Defaults:
         preload: Modules that they have imported when they start.
         isolate: How they are isolated.
         policy: What they may do.
-        ceiling: Whether sessions may only ask for less than `policy`: somebody has given it to the host.
+        ceiling: Whether sessions may only ask for less than `policy`: it was given to the host.
     """
 
     interpreter: str

@@ -109,7 +109,7 @@ class SessionPackages:
             policy: The session's.
             writable: Whether the packages can be changed: by pip, and by nothing else.
         """
-        # Where everything is readable, all but what lies in /tmp is there already, and nothing can be made elsewhere.
+        # If everything is readable, all but what is in /tmp is there already, and nothing can be made elsewhere.
         everything = policy.filesystem.everything
         local = [
             Bind(path, path, "ro", optional=True)
@@ -290,7 +290,7 @@ def _check(arguments: tuple[str, ...]) -> None:
         long = name.startswith("--") and name not in _WHOLE and any(option.startswith(name) for option in _ELSEWHERE)
         if long or _goes_elsewhere(argument):
             raise InvalidInputError(
-                f"{argument} cannot be chosen by a session: packages come from the host's index, for this session"
+                f"{argument} cannot be chosen by a session: packages come from the host's index, for it alone"
             )
         if "://" in argument and not argument.startswith(("-", "file:", "./", "../", "/")):
             raise InvalidInputError(

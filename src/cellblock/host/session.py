@@ -117,6 +117,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         remains: SessionRemains | None = None,
         start_from: Beginning | None = None,
     ) -> None:
+        self._on_host = options.on_host
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
         resolved = _resolve(options, host, self._branch)
@@ -134,6 +135,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             keeping=host.keeping,
             remains=remains,
             note=lambda line: self.reader.note(line),
+            on_host=self._may_reach if options.on_host is not None else None,
         )
         takers = self._takers(around.network, hooks)
         self.wanted = kernel_spec(options, resolved, around, takers=takers, installer=self._install, session=self._name)
@@ -150,6 +152,21 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._checkpoints = self._make_checkpoints(options, resolved, hooks)
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         self._closing = Closing()
+
+    async def _may_reach(self, host: str, port: int) -> bool:
+        """Decide about a host that the policy does not name.
+
+        Branches share one network, and so one proxy. It cannot know which of them connects, and who would have to be asked.
+        """
+        kernel = self._kernels.current
+        if kernel is not None and kernel.family.branched:
+            self.reader.note(
+                f"[cellblock] nobody is asked about {host}:{port} while {self._name} has branches, which share its network: "
+                "name the host in the policy (network.allow)"
+            )
+            return False
+        assert self._on_host is not None  # the proxy asks nobody then
+        return await self._on_host(host, port)
 
     def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
         network, rules = self._around.network, resolved.policy.filesystem
@@ -296,11 +313,17 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         kernel = self._kernels.current
         return kernel is None or not kernel.of_copy
 
-    @property
-    def kept(self) -> bool:
-        """Whether a later host would go on with its kernel, and have the last result again."""
+    def keep_result(self, before_forgetting: Callable[[], None]) -> bool:
+        """Return whether a later host would go on with its kernel, and have the last result again.
+
+        Args:
+            before_forgetting: If this returns True, called before that changes: when the next cell begins, or the kernel ends.
+        """
         kernel = self._kernels.current
-        return self.wanted.kept is not None and kernel is not None and kernel.death is None
+        if kernel is None or kernel.death is not None or kernel.recording is None:
+            return False
+        kernel.recording.before_forgetting = before_forgetting
+        return True
 
     @property
     def denials(self) -> list[Denial]:

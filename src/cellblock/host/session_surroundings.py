@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cellblock.egress.network import SandboxNetwork
+from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.host import environment
 from cellblock.host.checks import OURS
 from cellblock.host.options import ResolvedOptions, SessionOptions
@@ -42,6 +42,7 @@ class SessionSurroundings:
         keeping: Keeping | None,
         remains: SessionRemains | None,
         note: Callable[[str], None],
+        on_host: OnHost | None,
     ) -> None:
         """Work out what there is to be. Nothing is made yet.
 
@@ -54,6 +55,7 @@ class SessionSurroundings:
             keeping: What outlives this process, if something does.
             remains: What is left of the session, if another host has made it.
             note: Shows a line to the reader of the session's output.
+            on_host: Decides about hosts that the policy does not name.
 
         Raises:
             InvalidInputError: A name or a value cannot be in an environment.
@@ -64,7 +66,7 @@ class SessionSurroundings:
         self.kept = None if kept is None else number
         self.place = f"{places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
-        self.network = SandboxNetwork(rules, note, options.on_host) if isolate in OURS else None
+        self.network = SandboxNetwork(rules, note, on_host) if isolate in OURS else None
         # Beside the packages, so that whatever removes these after the host removes it as well.
         self._private = PrivateDirectories(f"{self.place}-own", kept) if isolate == "landlock" else None
         self.env = self._environment(options.kernel_env or {}, resolved)

@@ -74,7 +74,7 @@ class WithValues(WithCells):
         """
         return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
 
-    async def diff(self, checkpoint: Checkpoint) -> StateChanges:
+    async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
         """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
 
         The same is told of the files of the workspace, if the checkpoint holds them (``files="copy"``). Values are compared by
@@ -82,7 +82,7 @@ class WithValues(WithCells):
         as a lock, or not within two seconds, is listed as unknown.
 
         Args:
-            checkpoint: The checkpoint, of this session or another one of the same host.
+            checkpoint: A checkpoint of any session of the same host, or the name or id of one of this session.
 
         Raises:
             CheckpointError: It is gone, or belongs to another host.
@@ -177,7 +177,7 @@ class WithValues(WithCells):
         """The files of the session's working directory, for the caller to write, read and copy."""
         from cellblock.host.files import Files
 
-        return Files(Path(self._cwd), on_change=self._checkpoints.files_changed)
+        return Files(Path(self._cwd), on_change=self._checkpoints.automatic.files_changed)
 
     async def _renew(self) -> None:
         if self.next_count > 1 or self._cells.past.entries:

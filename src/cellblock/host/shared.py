@@ -29,7 +29,7 @@ class _Shared:
 async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
     """Close a host when its loop shuts down its generators, as `asyncio.run` does at its end.
 
-    A task that waits for that would do as well, but would be reported as destroyed where a loop is left without ceremony.
+    A task that waits for that would do as well, but would be reported as destroyed if a program drops its loop.
     """
     try:
         yield

@@ -46,7 +46,8 @@ def encode_frame(header: dict[str, Any], body: bytes = b"", *, max_body: int = M
         head = _encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a {header['type']} frame's header is not valid JSON: {error}") from None
-    _check_depth(header)
+    if head.count(b"[") + head.count(b"{") > MAX_DEPTH:  # else it cannot be too deep
+        _check_depth(header)
     if len(head) > MAX_HEADER or len(body) > max_body:
         raise ProtocolError(
             f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {max_body}"
@@ -144,7 +145,7 @@ def _parse_header(data: bytes) -> dict[str, Any]:
         raise ProtocolError(f"a frame's header is not valid JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):
         raise ProtocolError("a frame's header is not an object with a type")
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # else it cannot be too deep, however long it is
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:  # as above
         _check_depth(header)
     return header
 

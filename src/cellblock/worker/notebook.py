@@ -76,7 +76,7 @@ class _Magics(Magics):
     @line_magic
     def connect_info(self, _line: str) -> None:
         """Say that nothing can connect to this kernel."""
-        print("This kernel has no connection file: its session is the only way to it.")  # noqa: T201
+        print("This kernel has no connection file: it can be reached only through its session.")  # noqa: T201
 
 
 class _Kernel:

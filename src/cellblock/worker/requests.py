@@ -55,8 +55,9 @@ class Requester:
 
     def _ask(self, prompt: str, password: bool, shown: bool = True) -> str:
         if not self.allowed or self._outbox.forked or threading.current_thread() is not threading.main_thread():
+            # Models read this, too, so it says nothing of the caller's `on_input`.
             raise StdinNotImplementedError(
-                "input() cannot be answered here: set the value in the code, or pass on_input= to execute() or stream()"
+                "input() is not available here, because nobody can answer it: set the value in the code instead"
             )
         self._number += 1
         if self.echo:

@@ -159,12 +159,13 @@ def test_a_timeout_says_which_rung_it_took_and_that_variables_are_kept(recovery:
 
 @pytest.mark.parametrize(("reason", "status"), [(None, "died"), ("timeout", "timeout"), ("interrupted", "interrupted")])
 def test_the_end_of_the_kernel_says_that_state_is_lost(reason: Status | None, status: Status) -> None:
-    result = ended(Death("SIGKILL, somebody killed it"), reason)
+    result = ended(Death("SIGKILL, somebody killed it", -9), reason)
     assert (result.status, result.recovery, result.state_lost) == (status, "restarted", True)
     assert result.execution_count is None
     assert result.error is not None
     assert "Variables and imports are lost" in result.error.evalue
     assert (reason is None) == ("SIGKILL" in result.error.evalue)
+    assert result.exit_status == (-9 if reason is None else None)
 
 
 def test_only_the_first_ending_counts() -> None:

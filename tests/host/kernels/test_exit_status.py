@@ -8,20 +8,21 @@ from cellblock.host.kernels import exit_status
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "words", "exited"),
     [
-        (11, "SIGSEGV, a segmentation fault in C code"),
-        (9, "SIGKILL, something killed it"),
-        (3 << 8, "exited with status 3"),
-        (70 << 8, "broke the kernel's channel"),
-        (64, "SIGRTMAX"),
-        (None, "its processes were killed"),
-        (-1, "its processes were killed"),
-        (1 << 40, "its processes were killed"),
+        (11, "SIGSEGV, a segmentation fault in C code", -11),
+        (9, "SIGKILL, something killed it", -9),
+        (3 << 8, "exited with status 3", 3),
+        (70 << 8, "broke the kernel's channel", 70),
+        (64, "SIGRTMAX", -64),
+        (None, "its processes were killed", None),
+        (-1, "its processes were killed", None),
+        (1 << 40, "its processes were killed", None),
     ],
 )
-def test_a_status_is_told_in_words(status: int | None, words: str) -> None:
+def test_a_status_is_told_in_words(status: int | None, words: str, exited: int | None) -> None:
     assert words in exit_status.describe_status(status)
+    assert exit_status.exit_status(status) == exited
 
 
 def test_a_kill_for_want_of_memory_is_told_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,6 +230,35 @@ def test_values_that_do_not_fit_are_left_out() -> None:
     assert collector.truncated
 
 
+@pytest.mark.parametrize(("character", "width"), [("é", 1), ("中", 2), ("\U0001f600", 4)])
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_text_counts_with_what_it_takes_in_memory(character: str, width: int, in_parts: bool) -> None:
+    """One wide character makes all others of a text as wide: a megabyte of HTML takes four."""
+    collector = Collector(Limits(values=400_000))
+    page = character.encode() + b"x" * 48_000
+    for _ in range(10):
+        if in_parts:
+            for start in range(0, len(page), 20_000):
+                collector.add_part("text/html", page[start : start + 20_000])
+            collector.add_display(Display("display_data", {}, parts=("text/html",)))
+        else:
+            collector.add_display(Display("display_data", {"text/html": page}))
+    kept = [value for item in collector.items() for value in item.data.values()]
+    assert sum(map(sys.getsizeof, kept)) < 400_000
+    assert len(kept) == 8 // width
+    assert ("in memory" in "".join(collector.unsaid)) == (width > 1 and not in_parts)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xf0\x9f\x98\x80" + b"\x80" * 30_000, b"\xf0" * 10_000 + b"\x80" * 30_000, b"\xff" * 30_000]
+)
+def test_what_is_not_utf_8_counts_with_what_replaces_it(data: bytes) -> None:
+    collector = Collector(Limits(values=200_000))
+    for _ in range(10):
+        collector.add_display(Display("display_data", {"text/html": data}))
+    assert sum(sys.getsizeof(value) for item in collector.items() for value in item.data.values()) < 220_000
+
+
 def test_room_does_not_grow_by_updates() -> None:
     """Invalid bytes become three times as long when they are replaced."""
     collector = Collector(Limits(values=10_000))

@@ -45,7 +45,7 @@ def value(mime: str, limit: int, pieces: Iterable[bytes]) -> tuple[Value, Spille
 
 
 def bundle(data: dict[str, bytes], metadata: dict[str, Any] | None = None, room: int = 10**6) -> Bundle:
-    return Bundle("display_data", data, metadata or {}, None, room)
+    return Bundle("display_data", data, metadata or {}, None, room, sum(map(len, data.values())))
 
 
 @pytest.mark.parametrize("step", [1, 7, 100])

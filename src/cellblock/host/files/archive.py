@@ -1,4 +1,4 @@
-"""Tar archives from anybody, read without I/O: bytes in, members and their data out, and a `FilesError` for the rest.
+"""Tar archives from anywhere, read without I/O: bytes in, members and their data out, and a `FilesError` for the rest.
 
 Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on
 negative ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters

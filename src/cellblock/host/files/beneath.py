@@ -26,7 +26,7 @@ from cellblock.host.files.info import FileLimits, Parts
 from cellblock.sandbox.placeholders import is_placeholder
 
 Walk = Callable[[int, Parts, int], int]
-"""Opens what lies at some path below an open directory: (directory, path, flags) to a new descriptor."""
+"""Opens what is at some path below an open directory: (directory, path, flags) to a new descriptor."""
 
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 # O_PATH needs no permission to read the folder, and opens nothing for real. macOS has none.
@@ -40,7 +40,7 @@ _SYS_OPENAT2 = 437  # the same on every architecture that Python 3.11 is package
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _RESOLVE = _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS
 _PATH_ROOM = 4000
-"""Bytes of a path that one system call takes (PATH_MAX, less some air)."""
+"""Bytes of a path that one system call takes (PATH_MAX, less a margin)."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -65,7 +65,7 @@ def _openat2(directory: int, path: bytes, flags: int) -> int:
 
 
 def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
-    """Open what lies below a directory by ``openat2``: as many components per call as a path may have bytes."""
+    """Open what is below a directory by ``openat2``: as many components per call as a path may have bytes."""
     names = [os.fsencode(name) for name in parts]
     here = directory
     try:
@@ -86,7 +86,7 @@ def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
 
 
 def stepwise_walk(directory: int, parts: Parts, flags: int) -> int:
-    """Open what lies below a directory one component at a time, none of which may be a link."""
+    """Open what is below a directory one component at a time, none of which may be a link."""
     if not parts:
         return os.open(".", flags, dir_fd=directory)
     here = directory
@@ -113,7 +113,7 @@ def _step(directory: int, name: str, flags: int) -> int:
 
 @functools.cache
 def best_walk() -> Walk:
-    """Return ``openat2`` where this kernel has it and lets us use it, else the walk in steps."""
+    """Return ``openat2`` if this kernel has it and lets us use it, else the walk in steps."""
     if not sys.platform.startswith("linux"):
         return stepwise_walk
     root = os.open("/", ENTER)
@@ -139,7 +139,7 @@ def held(fd: int) -> Iterator[int]:
 class Tree:
     """An open directory, and what is beneath it. Paths are `Parts`; nothing here follows a link.
 
-    The errors of its methods are the system's own (`OSError`), except where a limit is met.
+    The errors of its methods are the system's own (`OSError`), unless a limit is met.
     """
 
     def __init__(self, fd: int, walk: Walk, label: str = "") -> None:
@@ -178,7 +178,7 @@ class Tree:
 
     @contextmanager
     def parent(self, parts: Parts) -> Iterator[int]:
-        """Open the folder that something lies in, for as long as the context lasts."""
+        """Open the folder that contains something, for as long as the context lasts."""
         with held(self.open(parts[:-1], ENTER)) as fd:
             yield fd
 
@@ -204,7 +204,7 @@ class Tree:
         try:
             info = os.fstat(fd)
             check_regular(info)
-        except BaseException:  # whatever it is, the descriptor is ours until it is returned
+        except BaseException:  # whatever it is, we own the descriptor until it is returned
             os.close(fd)
             raise
         return fd, info
@@ -318,7 +318,7 @@ def check_regular(info: os.stat_result) -> None:
     """Check that something is a regular file.
 
     Raises:
-        OSError: It is none.
+        OSError: It is not a regular file.
     """
     if stat.S_ISREG(info.st_mode):
         return

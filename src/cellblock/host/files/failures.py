@@ -33,7 +33,7 @@ _MEANING = {
 
 @contextmanager
 def telling(verb: str, path: str) -> Iterator[None]:
-    """Turn errors of the system into `FilesError`; one that was told of a path further in goes through as it is.
+    """Turn errors of the system into `FilesError`; an error that names a path already is passed on.
 
     Args:
         verb: What is being done, as in ``cannot read``.

@@ -109,7 +109,7 @@ class Files:
         Args:
             path: The file.
             offset: Where the part begins; at or beyond the end, it is empty.
-            count: How many bytes it has, if there are so many.
+            count: How many bytes to read at most.
 
         Raises:
             InvalidInputError, FilesError: As for `read`.

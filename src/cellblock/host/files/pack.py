@@ -144,7 +144,7 @@ class _Unpacker:
                 os.close(self._staged.make_directories(event.parts))
                 return
             with held(self._staged.make_directories(event.parts[:-1])) as folder:
-                # The file system finds out what is there twice, also where it thinks that two names are the same one.
+                # The file system finds out what is there twice, also if it takes two names for the same one.
                 self._file = create(folder, event.parts[-1], event.mode)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):

@@ -99,7 +99,7 @@ class Workspace:
         """Return where a path on the caller's disk leads: a directory to open and the way from there.
 
         Links on the caller's disk are the caller's. But by default the workspace is the current directory, and
-        ``Path("out.csv")`` then lies where the session's code may have put a link to the caller's keys: for such a path
+        ``Path("out.csv")`` is then where the session's code may have put a link to the caller's keys: for such a path
         the directory is None, which means the workspace, where no link is followed.
 
         Args:

@@ -20,10 +20,10 @@ _IDLE = 100
 
 
 def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, None]:
-    """Remove what stands under a name in a directory, with everything in it.
+    """Remove what has a name in a directory, with everything in it.
 
     A folder within the folder is moved up to the top before it is emptied: so the work is flat, and a tree of a million
-    levels costs two descriptors. What other walks do by ``..`` or by recursion would leave a way out, or a stack to blow.
+    levels costs two descriptors. Other walks use ``..``, which can lead out, or recursion, which can overflow the stack.
 
     Args:
         directory: The directory, opened.
@@ -53,7 +53,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
 
 
 def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Empty a folder until it is gone; every round yields, whoever refills it."""
+    """Empty a folder until it is gone. Every round yields, even if something keeps refilling it."""
     idle = 0
     while True:
         entries = _some(top)
@@ -120,7 +120,7 @@ def _some(fd: int) -> list[tuple[str, bool]]:
 
 
 def _make_ours(fd: int, name: str, walk: Walk) -> None:
-    """Give ourselves the permission that emptying or moving a folder of ours needs, where its mode was taken from us."""
+    """Give ourselves the permission that emptying or moving a folder of ours needs, if its mode denies that to us."""
     info = os.lstat(name, dir_fd=fd)
     if info.st_mode & 0o700 == 0o700 or not hasattr(os, "O_PATH"):
         return

@@ -1,4 +1,4 @@
-"""New files and folders under a temporary name, put in their place when they are whole, and gone if that never happens."""
+"""New files and folders under a temporary name: moved into place when they are complete, and else removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("cellblock")
 class Staging:
     """One new file or folder on its way to its place; a context manager that leaves nothing behind.
 
-    It lies in the deepest folder that exists above its place (or is its place): so it is on the same file system, a
+    It is in the deepest folder that exists above its place (or is its place): so it is on the same file system, a
     rename is all that is needed at the end, and no folder is made for what then fails.
 
     Only names that the session's code cannot guess are used, but it can list them, and put other things there. That
@@ -53,7 +53,7 @@ class Staging:
         except FileNotFoundError:
             pass  # it is in its place, or was never made
         except (OSError, FilesError) as error:
-            # Not raised: what brought us here says more. It takes code that works against us all the while.
+            # Not raised: the error that brought us here says more. This happens only if code works against us all the time.
             log.warning("%r is left in a workspace: %s", self._name, error)
         finally:
             os.close(self._beside)
@@ -84,7 +84,7 @@ class Staging:
             os.close(parent)
 
     def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool, verb: str) -> None:
-        """Put the folder in its place: at once where nothing is there, else entry by entry into what is there.
+        """Put the folder in its place: at once if nothing is there, else entry by entry into what is there.
 
         Not in slices, so that no cancellation stops it half-way.
         """

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Done = tuple[int, int | None]
-"""Bytes done, and bytes in all where that is known."""
+"""Bytes done, and bytes in all if that is known."""
 Progress = Callable[[int, int | None], object]
 Work = Generator[Done | None, None, T]
 """Work that yields at least every few milliseconds what is done, or None if there is nothing to tell."""
@@ -99,7 +99,7 @@ async def pour(sink: Sink[T], stream: bytes | AsyncIterable[bytes], progress: Pr
 
 
 def _fed(sink: Sink[T], data: bytes) -> Work[T]:
-    """Make of a sink and what there is to send it work that needs no sending: for little data, a single slice."""
+    """Turn a sink and its input into work that needs no sending: for little data, a single slice."""
     with closing(sink):
         next(sink)
         for start in range(0, len(data), PIECE):

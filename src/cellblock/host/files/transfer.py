@@ -168,7 +168,7 @@ def stamp(fd: int, modified: float) -> None:
     try:
         os.utime(fd, (modified, modified))
     except (OSError, OverflowError, ValueError):
-        pass  # the code in a session, or whoever made an archive, may claim any
+        pass  # the code in a session, or the author of an archive, may claim any
 
 
 def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
@@ -182,7 +182,7 @@ def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
 
 
 def open_unchanged(source: Tree, parts: Parts, verb: str) -> tuple[int, os.stat_result] | None:
-    """Open a file that was seen in a folder; None where something else, or nothing, is there by now."""
+    """Open a file that was seen in a folder; None if something else, or nothing, is there by now."""
     with telling(verb, source.name(parts)):
         try:
             return source.open_file(parts)

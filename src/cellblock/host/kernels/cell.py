@@ -48,7 +48,7 @@ OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str | None] | None]
 A plain function runs in a thread, as it may block."""
 
 
-_LETTING_GO = 1.0  # seconds; what a caller gave us to ask may not let itself be cancelled
+_LETTING_GO = 1.0  # seconds; the caller's function may not react to a cancellation
 
 
 class Cell:

@@ -93,7 +93,7 @@ class CellEvents:
         return self._limit is not None
 
     def emit(self, text: str, name: StreamName | None, *, ours: bool = False) -> None:
-        """Queue a chunk. Where the reader is slow the kernel has to wait, unless it is being stopped.
+        """Queue a chunk. If the reader is slow the kernel has to wait, unless it is being stopped.
 
         Args:
             text: The text.

@@ -10,6 +10,7 @@ from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.images import save_images
 from cellblock.model import (
+    STATE_LOST,
     CodeExecutionResult,
     ErrorInfo,
     OutputItem,
@@ -18,7 +19,6 @@ from cellblock.model import (
 )
 from cellblock.wire.messages import Reply
 
-STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
 _NAMES = {"timeout": "TimeoutError", "interrupted": "KeyboardInterrupt"}
 _REASONS = {"timeout": "The cell was stopped at its deadline", "interrupted": "The cell was interrupted"}
 _RUNGS = {
@@ -86,6 +86,7 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
         truncated=collector.truncated,
         recovery=_recovery(outcome),
         spilled=collector.spilled,
+        exit_status=ending.exit_status if isinstance(ending, Death) and status == "died" else None,
     )
 
 
@@ -117,7 +118,7 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
 
 
 def _place(items: list[OutputItem], later: int) -> int:
-    """Return where an error belongs after which some values were displayed: in front of the last ones."""
+    """Return the index for an error: before the values that were displayed after it."""
     place = len(items)
     for number in range(len(items) - 1, -1, -1):
         if not later:
@@ -163,7 +164,7 @@ def readable(items: list[OutputItem]) -> str | None:
 
 
 def _joined(text: list[str]) -> str:
-    """Join text, without empty lines around it and space after it. That goes first: there may be no room for two copies."""
+    """Join text, without empty lines around it and space after it: removed first, as two copies may not fit into memory."""
     for place, piece in enumerate(text):
         text[place] = piece.lstrip("\n")
         if text[place]:

@@ -65,7 +65,7 @@ class Channel:
         self._deaf = False
         self._ended = False
         self._replaying = False
-        self._listening = self._waiting = False
+        self._listening = self._waiting = self._waits_for_room = False
         self.on_long: Callable[[], None] = lambda: None
         self.behind: Callable[[], bool] = lambda: False
 
@@ -111,7 +111,7 @@ class Channel:
             yield descriptor, partial(self._on_readable_pipe, descriptor)
 
     def end(self) -> None:
-        """Take what lies in the pipes, and read no more."""
+        """Take what is in the pipes, and read no more."""
         self.drain_pipes()
         self.listen(False)
         self._loop.remove_writer(self._socket.fileno())
@@ -139,10 +139,13 @@ class Channel:
             self._line.flush()
         except BlockingIOError:
             self._loop.add_writer(self._socket.fileno(), self._flush)
+            self._waits_for_room = True
             return
         except OSError:
             self._line.drop_sending()  # its end is about to be noticed
-        self._loop.remove_writer(self._socket.fileno())
+        if self._waits_for_room:
+            self._loop.remove_writer(self._socket.fileno())
+            self._waits_for_room = False
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -321,12 +324,12 @@ class Channel:
             self._take_text(self._names[descriptor], text.encode())
 
     def catch_up(self) -> None:
-        """Read what lay in the pipes when the channel was read last."""
+        """Read what was in the pipes when the channel was last read."""
         self._read_pipes(self._before)
         self._before = {}
 
     def drain_pipes(self) -> None:
-        """Read what lies in the pipes now, and no more: something may be writing to them without end."""
+        """Read what is in the pipes now, and no more: something may be writing to them without end."""
         if not self._replaying:  # the tape says what was read, and when
             self._read_pipes({descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes})
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 _STEP = 0.01
-"""Seconds between looks at how much is uncounted_seconds, while that grows as fast as time passes."""
+"""Seconds between looks at `uncounted_seconds`, while it grows as fast as time passes."""
 
 
 class Deadline:
@@ -16,14 +16,14 @@ class Deadline:
         """Begin.
 
         Args:
-            seconds: How long it takes, uncounted_seconds time not counted.
-            uncounted_seconds: Seconds that were uncounted_seconds so far; they only grow.
+            seconds: After how many counted seconds.
+            uncounted_seconds: Returns the seconds so far that do not count; they only grow.
             act: What to do then.
         """
         self._loop = asyncio.get_running_loop()
         self._uncounted_seconds = uncounted_seconds
         self._act = act
-        self._unexcused = self._loop.time() + seconds - uncounted_seconds()
+        self._end = self._loop.time() + seconds - uncounted_seconds()
         self._timer = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
@@ -31,7 +31,7 @@ class Deadline:
         self._timer.cancel()
 
     def _due(self) -> None:
-        remaining = self._unexcused + self._uncounted_seconds() - self._loop.time()
+        remaining = self._end + self._uncounted_seconds() - self._loop.time()
         if remaining <= 0:
             self._act()
         else:

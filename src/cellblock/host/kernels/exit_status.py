@@ -9,9 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a kernel's process: what a person needs to know about it."""
+    """The end of a kernel's process.
+
+    Attributes:
+        cause: Why it ended, for a person.
+        exit_status: As `CodeExecutionResult.exit_status` has it.
+    """
 
     cause: str
+    exit_status: int | None = None
 
 
 _EXIT_BROKEN = 70  # the worker's, see `init.worker`
@@ -51,8 +57,8 @@ _out_of_memory = _OutOfMemory()
 
 def describe_status(status: int | None) -> str:
     """Return what a wait status means, for a person."""
-    if status is None or not 0 <= status <= 0xFFFF or not (os.WIFSIGNALED(status) or os.WIFEXITED(status)):
-        return "its processes were killed"  # or init, which shares a user with hostile code, was made to say nonsense
+    if status is None or not _is_valid(status):
+        return "its processes were killed"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -67,3 +73,13 @@ def describe_status(status: int | None) -> str:
     if code == _EXIT_BROKEN:
         return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
     return f"its process exited with status {code} (os._exit(), or exit() in C code)"
+
+
+def exit_status(status: int | None) -> int | None:
+    """Return what a wait status means, as `CodeExecutionResult.exit_status` has it."""
+    return None if status is None or not _is_valid(status) else os.waitstatus_to_exitcode(status)
+
+
+def _is_valid(status: int) -> bool:
+    """Whether a status is one that a process can have: init, which shares a user with hostile code, may say nonsense."""
+    return 0 <= status <= 0xFFFF and (os.WIFSIGNALED(status) or os.WIFEXITED(status))

@@ -105,8 +105,13 @@ class Family:
         return self._connection is not None or len(self._kernels) > 1
 
     @property
+    def branched(self) -> bool:
+        """Whether it has kernels of several sessions now."""
+        return len(self._kernels) > 1
+
+    @property
     def packages(self) -> str | None:
-        """Where packages of its sessions are to lie, if its sandbox has a directory for them."""
+        """The directory for packages of its sessions, if its sandbox has one."""
         return self.launcher.packages(self.number)
 
     def explain(self, said: str, status: int | None, cause: str) -> LaunchError:

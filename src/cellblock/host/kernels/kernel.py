@@ -7,14 +7,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from cellblock.errors import KernelDiedError, LaunchError, SandboxError
+from cellblock.errors import KernelDiedError, LaunchError
 from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.cell_result import STATE_LOST
 from cellblock.host.kernels.channel import Channel
-from cellblock.host.kernels.exit_status import Death, describe_status
+from cellblock.host.kernels.exit_status import Death, describe_status, exit_status
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel_output import KernelOutput
 from cellblock.host.kernels.memory import MemoryWatch
@@ -24,7 +23,7 @@ from cellblock.host.launch.control import Control
 from cellblock.host.launch.failures import refused
 from cellblock.host.launch.kernel_spec import KernelSpec
 from cellblock.host.launch.launcher import Ends
-from cellblock.model import Recovery, Status
+from cellblock.model import STATE_LOST, Recovery, Status
 from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
@@ -177,7 +176,7 @@ class Kernel:
         self.output.attach(cell, self.memory.limit, lambda paused: self.channel.listen(not paused))
 
     def take_over_output(self, dead: Kernel) -> None:
-        """Take the place of a kernel that died while no cell ran: the next cell shows its last words, and says so."""
+        """Take the place of a kernel that died while no cell ran: the next cell shows its last output, and says so."""
         if dead.death_reported or dead.death is None:
             return
         dead.death_reported = True
@@ -252,21 +251,9 @@ class Kernel:
         self.control.close()
         self._ends.close()
         if self.recording is not None:
-            self.recording.tape.close()
+            self.recording.close()
         await self.family.leave(self)
         self._on_closed(self)
-
-    def limit_memory(self) -> None:
-        """Set the limits of the control group that its processes are in, if they have one.
-
-        Raises:
-            SandboxError: They cannot be set.
-        """
-        try:
-            if self._ends.group is not None:
-                self._ends.group.limit(self.wanted.policy.resources)
-        except OSError as error:
-            raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
     async def started(self, timeout: float) -> None:
         """Wait until the kernel takes cells.
@@ -283,19 +270,19 @@ class Kernel:
         _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
-        """Where the worker is gone and nobody has told us yet, wait until somebody has."""
+        """If the worker is gone and we have not been told yet, wait until we have."""
         if self.death is None and hung_up(self._ends.channel.fileno()):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if self._dying:
             await self._heard_out.wait()
 
     def abandon(self) -> None:
-        """Take the kernel for dead: nothing that was done to end it has worked."""
+        """Treat the kernel as dead: nothing that was done to end it has worked."""
         self._die(None)
 
     @property
     def packages(self) -> str | None:
-        """Where the packages of its session are to lie, where its sandbox has a directory for them."""
+        """The directory for the packages of its session; None if its sandbox has none."""
         return self.family.packages
 
     def _check_alive(self) -> None:
@@ -382,8 +369,9 @@ class Kernel:
             return
         self.memory.stop()
         self.channel.end()
-        cause = self.memory.cause_of_death() or self._condemned or describe_status(status)
-        self.death = Death(cause)
+        ended_by_us = self.memory.cause_of_death() or self._condemned
+        cause = ended_by_us or describe_status(status)
+        self.death = Death(cause, None if ended_by_us else exit_status(status))
         _log.info("%s: kernel %d ended: %r", self.wanted.session, self._number, cause)
         self._heard_out.set()
         if not self.ready.done():

@@ -26,7 +26,7 @@ class Line:
         return bool(self._outgoing)
 
     def drop_sending(self) -> None:
-        """Send nothing of it: the socket is closed."""
+        """Drop it: the socket is closed."""
         self._outgoing.clear()
 
     def flush(self) -> None:
@@ -58,7 +58,7 @@ class Line:
 
 
 class TapedLine(Line):
-    """A line on which every byte lies on a tape before it is used."""
+    """A line on which every byte is written to a tape before it is used."""
 
     def __init__(self, ends: Ends, tape: Tape) -> None:
         super().__init__(ends)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from cellblock.errors import SandboxError
 from cellblock.host.launch.control import Control
 from cellblock.sandbox.cgroups import Group
+from cellblock.sandbox.policy import Resources
 
 _BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
 _PATIENCE = 30.0
@@ -49,6 +51,18 @@ class MemoryWatch:
         self._last = 0
         self.relieve: Callable[[], bool] = lambda: False
         control.on_memory = self._check
+
+    def set_limits(self, resources: Resources) -> None:
+        """Set the limits of the control group, if there is one.
+
+        Raises:
+            SandboxError: They cannot be set.
+        """
+        try:
+            if self._group is not None:
+                self._group.limit(resources)
+        except OSError as error:
+            raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
     def look_soon(self) -> None:
         """Look soon, and then again and again, unless the machine itself does."""

@@ -29,7 +29,7 @@ async def recover(kernel: Kernel, on_input: OnInput | None) -> Cell | None:
         The last cell, whether or not it has ended; None if there was none.
 
     Raises:
-        ValueError, ProtocolError: The tape makes no sense.
+        ValueError, ProtocolError: The tape is not valid.
     """
     recording = kernel.recording
     assert recording is not None
@@ -65,7 +65,7 @@ async def recover(kernel: Kernel, on_input: OnInput | None) -> Cell | None:
 
 
 def _stand_as_written(kernel: Kernel, saved: Standing, on_input: OnInput | None) -> Cell | None:
-    """Have a kernel stand as at the last base of its tape; return the cell that ran then, or was about to begin."""
+    """Put a kernel into the state of the last base of its tape; return the cell that ran then, or was about to begin."""
     output = kernel.output
     output.collector = saved.collector or output.collector
     output.after_death, kernel.count, kernel.cells = saved.after_death, saved.count, saved.cells

@@ -43,7 +43,7 @@ class Requests:
         recording: Recording | None,
         condemn: Callable[[str], None],
     ) -> None:
-        """Be ready to answer.
+        """Prepare to answer.
 
         Args:
             kernel: The kernel.
@@ -174,7 +174,7 @@ async def _have_installed(kernel: RunningKernel, cell: Cell, question: Install, 
 async def _have_run(
     kernel: RunningKernel, cell: Cell, command: Command, begins: Callable[[], None]
 ) -> AsyncIterator[ToWorker]:
-    """Have it decided whether a command may run; where the worker cannot run it, have it run."""
+    """Have it decided whether a command may run; if the worker cannot run it, have it run."""
     changes = {name: value if equals else None for name, equals, value in (text.partition("=") for text in command.changes)}
     request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
     if (request.tool == "shell_magic") == bool(request.program):
@@ -233,7 +233,7 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
 
 
 def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:
-    """Begin to run what was shown, and nothing that the worker has said besides."""
+    """Begin to run what was shown, and nothing else that the worker has said."""
     begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
         shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")

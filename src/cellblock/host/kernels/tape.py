@@ -169,7 +169,7 @@ class Tape:
         self._punched = _PAGE
         self._dropped = 0
         self._sending: list[tuple[int, int]] = []
-        """Where the frames lie in the log that were not sent yet, or not whole."""
+        """Where the frames are in the log that were not sent yet, or only in part."""
 
     @classmethod
     def make(cls, number: int, aux: Aux) -> Tape:
@@ -246,7 +246,7 @@ class Tape:
         return bool(self._sending)
 
     def drop_sending(self) -> None:
-        """Send nothing of it: the socket is closed."""
+        """Drop it: the socket is closed."""
         self._sending.clear()
 
     def flush(self, target: int) -> None:
@@ -259,7 +259,7 @@ class Tape:
         while self._sending:
             place = os.lseek(self._log, 0, os.SEEK_CUR)
             end = self._sending[0][1]
-            # The position of the file moves with what was sent, in one step for whoever looks on.
+            # The position of the file moves with what was sent, in one step for other processes.
             sent = os.sendfile(target, self._log, None, end - place)
             if place + sent >= end:
                 del self._sending[0]
@@ -269,7 +269,7 @@ class Tape:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def append(self, kind: Kind, content: bytes) -> int:
-        """Write a record. Returns where its content lies in the log."""
+        """Write a record. Returns where its content is in the log."""
         return self._write(self._begun + _RECORD.pack(self.taken, len(content), kind), content)
 
     def _write(self, head: bytes, content: bytes) -> int:
@@ -306,7 +306,7 @@ class Tape:
     def _drop(self) -> None:
         """Give back the memory of what came before a base that is written."""
         if self._old is None or self._sending:
-            return  # the frames that are being sent may lie in it
+            return  # the frames that are being sent may be in it
         (place, offsets), self._old = self._old, None
         os.pwrite(self._log, _START.pack(place), 0)
         _punch(self._log, self._punched, place)
@@ -366,7 +366,7 @@ class Tape:
             start += _RECORD.size + size
 
     def again(self, stream: int, count: int) -> bytes:
-        """Read bytes of a stream that lie on the tape, and no others."""
+        """Read bytes of a stream that are on the tape, and no others."""
         return self._read(stream, count)
 
     @property

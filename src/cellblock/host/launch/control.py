@@ -44,7 +44,7 @@ class Control:
         on_memory: Told how many bytes the session uses, after `measure`.
         takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
         before_exit: Told the worker's wait status before it is taken from the socket.
-        on_violation: Told what init, or somebody in its name, did that it must not.
+        on_violation: Told what init, or a process that pretends to be init, did that it must not.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -126,7 +126,7 @@ class Control:
                 await self.command(Stop())
                 await asyncio.wait([ended, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
-                    ended.exception()  # that everything has ended is as good
+                    ended.exception()  # mark as retrieved: either way, everything has ended
 
     async def listen(self) -> tuple[socket.socket, int]:
         """Have a listener made on the session's own loopback interface.
@@ -187,7 +187,7 @@ class Control:
             else:
                 self._sock.send(message)
         except OSError as error:
-            raise KernelDiedError(f"the session's init does not take requests: {error.strerror}") from error
+            raise KernelDiedError(f"the session's init cannot be reached: {error.strerror}") from error
 
     def _on_readable(self) -> None:
         message: FromInit | None = None
@@ -218,7 +218,7 @@ class Control:
             case Done():
                 _settle(self._done, None)
             case Ran(number, status) if number == self._runs:
-                # What is not a wait status comes from somebody in init's name, and counts as a failure.
+                # What is not a wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
             case Memory(used):

@@ -15,7 +15,7 @@ _NO_SANDBOX: tuple[StepName, ...] = ("process", "worker", "python", "cell")
 
 
 def cannot_start(error: OSError) -> LaunchError:
-    """Return what a system error of this process means to whoever wanted a kernel."""
+    """Return what a system error of this process means for the start of a kernel."""
     return launch_error("no kernel can be started now", failure_of(error, "process"))
 
 

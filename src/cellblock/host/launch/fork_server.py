@@ -101,7 +101,7 @@ class ForkServer:
         except OSError as error:
             if isinstance(error, ConnectionError):
                 self._close_control()  # it has ended, and there was no time to hear of it
-            raise LaunchError(f"the fork server does not take requests: {error.strerror}") from error
+            raise LaunchError(f"the fork server cannot be reached: {error.strerror}") from error
 
     def _on_readable(self) -> None:
         assert self._control is not None

@@ -15,7 +15,7 @@ from cellblock.wire.datagrams import encode_control
 
 
 class FormerZygote:
-    """A zygote that makes no more kernels. What it was asked for last, and with which control group, nobody knows."""
+    """A zygote that makes no more kernels. It is not known what it was asked for last, and with which control group."""
 
     interpreter: tuple[str, ...] | None = None
     alive = False

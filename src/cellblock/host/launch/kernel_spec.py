@@ -39,7 +39,7 @@ class RunningKernel(Protocol):
 
     @property
     def packages(self) -> str | None:
-        """Where the packages of its session lie, if its sandbox has a directory for them."""
+        """The directory for the packages of its session, if its sandbox has one."""
 
     @property
     def output(self) -> Output:
@@ -63,14 +63,14 @@ class KernelSpec:
     Attributes:
         interpreter: Path of the interpreter that it runs in.
         preload: Modules that it has imported when it starts.
-        isolate: How it is kept in.
+        isolate: How it is isolated.
         policy: What it may do, if it is sandboxed.
         setup: What its init is told, except the sandbox: environment, directories, packages.
         limits: How much output is kept.
         spill_to: Where output that is too large to keep is written.
         takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
         installer: Installs packages when it asks.
-        on_command: Decides about the commands of its cells; None where they are not asked for.
+        on_command: Decides about the commands of its cells; None if nobody has to be asked.
         forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
         session: The session that it is for, as messages call it.
         kept: The number of its session, if it is to outlive this process.

@@ -78,7 +78,7 @@ class Launcher(Protocol):
         """Kill a kernel's init, and with it everything below."""
 
     def packages(self, number: int) -> str | None:
-        """Return where the packages of a kernel's session are to lie, where its sandbox has a directory for them."""
+        """Return the directory for the packages of a kernel's session; None if its sandbox has none."""
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
@@ -86,7 +86,7 @@ class Launcher(Protocol):
         Args:
             number: The kernel's.
             said: What it wrote to stderr.
-            status: Its worker's wait status, where init lived to tell it.
+            status: Its worker's wait status, if init has reported it.
             cause: What its end says, for a person.
         """
 

@@ -56,7 +56,7 @@ class Spawner:
         """See `Launcher`."""
         process = self._processes.get(number)
         if process is not None and process.poll() is None:
-            # SIGTERM first would do on Linux; but what init leaves behind has nobody else to end it here.
+            # On Linux, SIGTERM first would do; here, nothing else ends what init leaves behind.
             self._boot.starter.terminate(process)
 
     def packages(self, number: int) -> str | None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PATIENCE = 5  # seconds
 _LAST_READS = 4  # of what a pipe can hold
 
-# Where an interpreter and its packages lie, from its own mouth.
+# Asks an interpreter where it is, and where its packages are.
 _ASK = """\
 import json, os, sys
 print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)),
@@ -67,7 +67,7 @@ class UnderSrt:
             readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
             secret=srt.closed_to_others(),
         )
-        # A file without a name: nothing of it can be left, and nobody can put another into its place.
+        # A file without a name: nothing of it can be left over, and it cannot be replaced by another one.
         with tempfile.TemporaryFile() as file:
             file.write(json.dumps(srt.settings(self._policy, self._facts, place)).encode())
             file.flush()
@@ -132,7 +132,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
             with _shown(ends.stdout, "stdout", kernel), _shown(ends.stderr, "stderr", kernel):
                 yield control
         except KernelDiedError as error:
-            raise SandboxError("srt did not make the sandbox for this, or ended it: see the output") from error
+            raise SandboxError("srt could not make the sandbox, or ended it: its messages are in the output") from error
         finally:
             await control.end(_PATIENCE)
             control.close()
@@ -143,7 +143,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
 
 @contextmanager
 def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator[None]:
-    """Show what is written to a pipe as output of a kernel; at the end, what lies in the pipe then."""
+    """Show what is written to a pipe as output of a kernel; at the end, also what is left in the pipe."""
     loop = asyncio.get_running_loop()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -196,7 +196,7 @@ def _signal(process: Started, number: int) -> None:
 
 @functools.cache
 def _directories(interpreter: str) -> tuple[str, ...]:
-    """Return the directories that an interpreter and its packages lie in."""
+    """Return the directories of an interpreter and its packages."""
     try:
         answer = subprocess.run([interpreter, "-c", _ASK], env={}, cwd="/", capture_output=True, timeout=30, check=True)
         found = {os.path.realpath(path) for path in json.loads(answer.stdout)}

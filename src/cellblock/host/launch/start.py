@@ -47,10 +47,10 @@ class Starter(Protocol):
         """Tell it to end."""
 
     async def end(self, process: Started) -> None:
-        """Wait for it, whose control socket is closed, and kill it if it does not take the hint."""
+        """Wait for its end, now that its control socket is closed; kill it if it does not end."""
 
     def packages(self, process: Started) -> str | None:
-        """Return where packages of sessions lie that run in its sandbox, if that has a directory for them."""
+        """Return the directory for packages of sessions that run in its sandbox, if there is one."""
 
 
 class Direct:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
-from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value
+from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value, cost
 from cellblock.model import OutputItem, OutputKind, StreamName
 from cellblock.wire.fields import MAX_MIMES
 from cellblock.wire.messages import Display
@@ -235,16 +235,16 @@ class Collector:
         self._before_output()
         data: dict[str, bytes | bytearray] = {}
         size = 0
-        for mime, raw in self._values_of(message):
-            if not self._fits(size + len(raw)):
-                self._leave_out(mime, len(raw), self._saved(mime, raw))
+        for mime, raw, taken in self._values_of(message):
+            if not self._fits(size + taken):
+                self._leave_out(mime, len(raw), self._saved(mime, raw), taken)
                 continue
-            size += len(raw)
+            size += taken
             data[mime] = raw
         self._drop_parts()
         known = message.kind != "update_display_data" or message.display_id in self._places
         kind: OutputKind = "display_data" if known and message.kind == "update_display_data" else message.kind
-        bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size)
+        bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size, size)
         self.truncated |= bundle.heavy
         if message.kind == "update_display_data" and message.display_id in self._places:
             return bundle if self._update(self._places[message.display_id], bundle) else None
@@ -265,31 +265,33 @@ class Collector:
     def _fits(self, size: int) -> bool:
         return size <= self._values_room
 
-    def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray]]:
+    def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray, int]]:
+        """Yield the values of a message, each with how much memory it takes when it is used."""
         for mime, raw in message.data.items():
             if len(raw) > self._limit(mime):  # by hand: the worker sends what is large in parts
                 self._leave_out(mime, len(raw), self._saved(mime, raw))
             else:
-                yield mime, raw
+                yield mime, raw, cost(mime, raw)
         for mime in message.parts:
             value = self._parts.pop(mime, None)
             if value is None:
                 continue
             data = value.finish()
             if data is not None:
-                yield mime, data
+                yield mime, data, value.cost
             else:
                 self._leave_out(mime, value.total, value.spill)
 
-    def _leave_out(self, mime: str, size: int, spill: Spill) -> None:
-        """Leave a value out, and say so."""
+    def _leave_out(self, mime: str, size: int, spill: Spill, taken: int = 0) -> None:
+        """Leave a value of so many bytes, which takes so much memory, out, and say so."""
         limit = self._limit(mime)
         name = "value" if mime in READ_AS_TEXT else "media"
         if size <= limit:
             limit, name = self._limits.values, "values, for all of a cell"
+        in_memory = f" ({taken:,} in memory)" if taken > size else ""
         where = f"; it is in {spill.path}" if spill.path is not None else ""
         self._note_left_out(
-            f"{mime[:100]} is left out: its {size:,} bytes are over the limit of {limit:,} (Limits.{name}){where}"
+            f"{mime[:100]} is left out: its {size:,} bytes{in_memory} are over the limit of {limit:,} (Limits.{name}){where}"
         )
 
     def _saved(self, mime: str, data: bytes | bytearray) -> Spill:

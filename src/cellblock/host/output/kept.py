@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 from cellblock.model import CodeExecutionResult, KeptResult
@@ -16,13 +17,13 @@ class KeptResults:
         """Begin with none.
 
         Args:
-            limit: How many bytes they may have together.
+            limit: How many bytes of memory they may take together.
         """
         self._room = limit
         self._kept: deque[tuple[KeptResult, int]] = deque()
 
     def keep(self, result: CodeExecutionResult) -> KeptResult:
-        """Keep a result, and drop the oldest ones, which it takes the room of."""
+        """Keep a result, and drop the oldest ones, so that there is room."""
         kept, size = KeptResult(result), _size(result)
         self._kept.append((kept, size))
         self._room -= size
@@ -34,7 +35,7 @@ class KeptResults:
 
 
 def _size(result: CodeExecutionResult) -> int:
-    size = _OVERHEAD + len(result.text or "") + len(result.output) + len(result.stderr)
+    size = _OVERHEAD + sum(map(sys.getsizeof, (result.text, result.output, result.stderr)))
     for item in result.outputs:
-        size += _OVERHEAD + len(item.text or "") + sum(map(len, item.data.values()))
+        size += _OVERHEAD + sum(map(sys.getsizeof, (item.text, *item.data.values())))
     return size

@@ -66,7 +66,7 @@ class SpillDirectory:
         self.stalled = False
 
     def keep(self, files: list[tuple[str, int]]) -> None:
-        """Take note of the files of a cell, and remove the oldest ones of earlier cells where there are too many."""
+        """Take note of the files of a cell, and remove the oldest ones of earlier cells if there are too many."""
         self._total += sum(size for _, size in files)
         while self._files and self._total > self.session:
             name, size = self._files.popleft()
@@ -261,7 +261,7 @@ class Spill:
         return {**self.__dict__, "_file": None, "_pending": bytearray(), "_cut": cut}
 
     def begin(self, so_far: Iterable[bytes | bytearray]) -> None:
-        """Make the file, where a directory was given and there is none yet, and write what came before."""
+        """Make the file, if a directory was given and there is no file yet, and write what came before."""
         if self._begun:
             return
         self._begun = True

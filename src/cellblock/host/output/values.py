@@ -17,6 +17,9 @@ _READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
 _MOST_READABLE = 1024 * 1024
 """Bytes of the largest page that is shown as text: nobody reads more of one that a browser was to show."""
 
+_PADDED = 1024
+"""Characters of a text whose memory is measured: its header counts little then."""
+
 MOST_METADATA = 256 * 1024
 """Bytes that the metadata of one value may take in memory."""
 
@@ -26,6 +29,27 @@ READ_AS_TEXT = ("text/plain", "text/markdown", "text/latex")
 
 _Raw: TypeAlias = bytes | bytearray | str
 """A value as it came, or decoded"""
+
+
+class Cost:
+    """How much memory bytes take as text, piece by piece: all characters of a text take as much as its widest one."""
+
+    __slots__ = ("_characters", "_decoder", "_width")
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._characters = 0
+        self._width = 1
+
+    def add(self, data: bytes | bytearray) -> None:
+        """Take a piece."""
+        text = self._decoder.decode(bytes(data)).ljust(_PADDED)  # what `getsizeof` counts besides is little then
+        self._characters += len(text)
+        self._width = max(self._width, sys.getsizeof(text) // len(text))
+
+    def of(self, kept: int) -> int:
+        """Return what the text takes if so many of its bytes were kept."""
+        return max(min(self._characters, kept) * self._width, kept)
 
 
 class Bundle:
@@ -48,7 +72,18 @@ class Bundle:
         metadata: Mapping[str, Any],
         display_id: str | None,
         room: int,
+        size: int,
     ) -> None:
+        """Hold a value.
+
+        Args:
+            kind: What it is.
+            data: The values by type.
+            metadata: What came with it.
+            display_id: The id under which it is updated.
+            room: How much memory the metadata may take.
+            size: How much the values take.
+        """
         room = max(min(room, MOST_METADATA), 0)
         weight = _weigh(metadata, room) if metadata else 0
         self.heavy = weight > room
@@ -56,7 +91,7 @@ class Bundle:
         self.data: dict[str, _Raw] = {**data}
         self.metadata = {} if self.heavy else metadata
         self.display_id = display_id
-        self.size = sum(map(len, data.values())) + _weigh([*data, display_id]) + (0 if self.heavy else weight)
+        self.size = size + _weigh([*data, display_id]) + (0 if self.heavy else weight)
 
     @property
     def text(self) -> str | None:
@@ -86,6 +121,7 @@ class Value:
     def __init__(self, mime: str, limit: int, spill: Spill) -> None:
         self._limit = max(limit, 0)
         self._in_part = mime == "text/plain"
+        self._cost = Cost() if is_text(mime) else None
         self._data = bytearray()
         self._tail: deque[bytearray] = deque()
         self._tail_size = 0
@@ -99,9 +135,16 @@ class Value:
         """How many bytes of it are kept."""
         return len(self._data) + self._tail_size
 
+    @property
+    def cost(self) -> int:
+        """How much memory what is kept takes when it is used."""
+        return len(self._data) if self._cost is None else self._cost.of(len(self._data))
+
     def add(self, data: bytes) -> None:
         """Take a piece."""
         self.total += len(data)
+        if self._cost is not None and (self._in_part or not self.over):
+            self._cost.add(data)
         if self.over:
             self.spill.write(data)
         elif self.total > self._limit:
@@ -140,6 +183,15 @@ class Value:
             for block in self._tail:
                 self._data += block
         return self._data if self._in_part or not self.over else None
+
+
+def cost(mime: str, data: bytes | bytearray) -> int:
+    """Return how much memory a small value takes when it is used."""
+    if not is_text(mime) or data.isascii():
+        return len(data)
+    measured = Cost()
+    measured.add(data)
+    return measured.of(len(data))
 
 
 def _decode(data: _Raw) -> str:
