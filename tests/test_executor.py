@@ -222,7 +222,7 @@ async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) ->
 
 
 async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(executor: CodeExecutor) -> None:
-    with pytest.raises(CodeExecutionError, match=r"input\(\) cannot be answered here.*on_input="):
+    with pytest.raises(CodeExecutionError, match=r"input\(\) is not available here.*set the value in the code"):
         await executor.execute("input('name? ')")
 
 

@@ -79,6 +79,7 @@ def test_a_wrong_value_is_named_with_its_variable(
         ("max_retrys = 1", "no setting 'max_retrys'; did you mean 'max_retries'"),
         ("home = '/tmp'", "no setting 'home'"),
         ("max_retries = ", "cannot be read"),
+        (f"startup_code = 0x{'f' * 5000}", "startup_code in .*config.toml is a value that is too large to show"),
         ("max_retries = 'x'", r"max_retries in .*config.toml is 'x'"),
         ("max_retries = " + 60_000 * "[", "cannot be read"),
         ("max_retries = 1" + 70_000 * " ", "more than 65536 bytes"),

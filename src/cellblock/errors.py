@@ -33,6 +33,7 @@ itself failed, or was asked for something that it cannot do::
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ ONLY_PROXY = (
     "HTTP_PROXY and ALL_PROXY name; SOCKS5 works too"
 )
 """The explanation for a failed connection that bypasses the proxy."""
+
+
+_MAX_SHOWN = 200  # characters of a wrong value in a message
+
+
+def shown(value: object) -> str:
+    """Return a wrong value for the message of an error, cut: it may be of any size and depth."""
+    try:
+        return reprlib.repr(value)[:_MAX_SHOWN]
+    except ValueError:  # an integer with thousands of digits
+        return "a value that is too large to show"
 
 
 class CellblockError(Exception):

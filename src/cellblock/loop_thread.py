@@ -69,7 +69,7 @@ class LoopThread:
         try:
             return outcome.result()
         except CancelledError:
-            raise StateError("it was stopped while it ran") from None
+            raise StateError("the call was stopped while it ran") from None
         except (KeyboardInterrupt, SystemExit):
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             _wait(outcome)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 
 if TYPE_CHECKING:
     from cellblock.approvals.elicitation import OnElicitation
@@ -79,7 +79,7 @@ def check_seconds(name: str, seconds: float) -> None:
         InvalidInputError: It cannot.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
-        raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds!r}")
+        raise InvalidInputError(f"{name} must be a positive number of seconds, not {shown(seconds)}")
 
 
 def check_port(name: str, port: object) -> None:

@@ -189,6 +189,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("[[rule]]\ndecision = 'allow'\narguments = {a = 2026-01-01}", "arguments.a"),
         ("[rule]\ndecision = 'allow'", "must be a list of tables"),
         ("rule = [1]", "rule 1 must be a table"),
+        (f"default = 0x{'f' * 5000}", "not a value that is too large to show"),
         ("default = ['ask']", "default must be"),
         ("= nothing", "cannot be parsed"),
     ],

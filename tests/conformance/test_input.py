@@ -52,7 +52,7 @@ async def test_input_without_an_answerer_says_what_to_do(session: Session) -> No
     result = await session.execute("input('Name? ')")
     assert result.error is not None
     assert result.error.ename == "StdinNotImplementedError"
-    assert "on_input=" in result.error.evalue
+    assert "set the value in the code" in result.error.evalue
 
 
 async def test_input_is_answered_by_a_function(session: Session) -> None:

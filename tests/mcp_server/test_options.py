@@ -17,8 +17,8 @@ from cellblock.mcp_server.options import ServerOptions, kernel_environment
         ({"workspace": Path("missing")}, "there is no such directory"),
         ({"workspace": Path("file")}, "it is not a directory"),
         ({"approve": "rules"}, "needs --rules FILE"),
-        ({"auth": False, "host": "0.0.0.0"}, "without tokens, only loopback addresses"),
-        ({"auth": False, "host": "example.org"}, "without tokens, only loopback addresses"),
+        ({"auth": False, "host": "0.0.0.0"}, "without tokens, the server can only listen"),
+        ({"auth": False, "host": "example.org"}, "without tokens, the server can only listen"),
     ],
 )
 def test_what_cannot_be_is_refused(

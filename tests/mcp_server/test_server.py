@@ -122,7 +122,7 @@ async def test_a_long_cell_is_looked_at_again(client: Connect, tmp_path: Path) -
         result = await connected.call_tool("execute_ipython_cell", {"cell": going["cell"]})
         assert text(result) == "begun\ndone"
         unknown = await connected.call_tool("execute_ipython_cell", {"cell": "nothing"})
-        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or no longer: run the code again"
+        assert text(unknown) == "NotFoundError: there is no cell 'nothing', or it is no longer kept: run the code again"
 
 
 async def test_a_call_that_is_cancelled_stops_its_cell(client: Connect, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ async def test_cells_are_undone_and_what_stays_is_said(client: Connect, tmp_path
         refused = await connected.call_tool("undo", {"count": 9})
         assert isinstance(refused, CallToolResult)
         assert refused.is_error
-        assert "of 9 cells can be undone" in text(refused)
+        assert "to undo, not 9" in text(refused)
 
 
 def test_of_what_was_undone_only_some_is_shown() -> None:

@@ -47,6 +47,7 @@ FULL = CodeExecutionResult(
     attempts=[AttemptSnapshot(1, "code", "error", "o", "e", ErrorInfo("E", "v"))],
     recovery="restarted",
     spilled=[Path("/spill/a.txt")],
+    exit_status=-11,
 )
 
 

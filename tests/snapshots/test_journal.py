@@ -15,9 +15,9 @@ def test_two_processes_do_not_restore_one_workspace_at_once(snapshots: Snapshots
     refused = []
 
     def restore_too() -> None:
-        with pytest.raises(SnapshotError, match="another program restores"):
+        with pytest.raises(SnapshotError, match="another program is restoring"):
             make().restore(snapshot)
-        with pytest.raises(SnapshotError, match="another program restores"):
+        with pytest.raises(SnapshotError, match="another program is restoring"):
             make().recover()
         refused.append(True)
 

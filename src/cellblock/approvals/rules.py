@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import posixpath
-import reprlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 from cellblock import config
 from cellblock.approvals.call import Call, parse
 from cellblock.approvals.glob import Glob
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.model.decisions import CallKind
 
 Outcome = Literal["allow", "deny", "ask"]
@@ -148,7 +147,7 @@ class Rules:
         top = _table(data, source, _TOP)
         rules = top.get("rule", [])
         if not isinstance(rules, list):
-            raise InvalidInputError(f"{source}: rule must be a list of tables, [[rule]] in TOML, not {_shown(rules)}")
+            raise InvalidInputError(f"{source}: rule must be a list of tables, [[rule]] in TOML, not {shown(rules)}")
         return cls(
             tuple(_rule(item, f"{source}: rule {number}") for number, item in enumerate(rules, 1)),
             _choice(top.get("default", "ask"), f"{source}: default", get_args(Outcome)),
@@ -213,7 +212,7 @@ def _rule(data: object, source: str) -> Rule:
         raise InvalidInputError(f"{source}: decision is missing: allow, deny or ask")
     arguments = table.get("arguments", {})
     if not isinstance(arguments, dict):
-        raise InvalidInputError(f"{source}: arguments must be a table of patterns by name, not {_shown(arguments)}")
+        raise InvalidInputError(f"{source}: arguments must be a table of patterns by name, not {shown(arguments)}")
     for name, value in arguments.items():
         _check_argument(value, f"{source}: arguments.{str(name)[:100]}")
     return Rule(
@@ -232,7 +231,7 @@ def _check_argument(value: Any, source: str) -> None:
     try:
         parse(json.dumps(value, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError, InvalidInputError) as error:
-        raise InvalidInputError(f"{source}: {_shown(value)} cannot be an argument") from error
+        raise InvalidInputError(f"{source}: {shown(value)} cannot be an argument") from error
     if isinstance(value, str) and ("*" in value or "?" in value):
         _check_pattern(value, source)
 
@@ -245,32 +244,27 @@ def _check_pattern(pattern: str, source: str) -> None:
         raise InvalidInputError(f"{source}: {error}") from error
 
 
-def _shown(value: object) -> str:
-    """Return a value for a message: it may be of any size and depth."""
-    return reprlib.repr(value)
-
-
 def _table(data: object, source: str, known: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(data, dict):
-        raise InvalidInputError(f"{source} must be a table, not {_shown(data)}")
+        raise InvalidInputError(f"{source} must be a table, not {shown(data)}")
     for key in data:
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, 1, 0.5)
+            close = difflib.get_close_matches(shown(key).strip("'"), known, 1, 0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-            raise InvalidInputError(f"{source}: unknown key {_shown(key)}; {hint}")
+            raise InvalidInputError(f"{source}: unknown key {shown(key)}; {hint}")
     return data
 
 
 def _choice(value: object, source: str, known: tuple[Any, ...]) -> Any:
     if value not in known:
-        raise InvalidInputError(f"{source} must be {', '.join(known[:-1])} or {known[-1]}, not {_shown(value)}")
+        raise InvalidInputError(f"{source} must be {', '.join(known[:-1])} or {known[-1]}, not {shown(value)}")
     return value
 
 
 def _text(table: Mapping[str, Any], key: str, source: str) -> str:
     value = table.get(key, "*")
     if not isinstance(value, str) or not value:
-        raise InvalidInputError(f"{source}: {key} must be a pattern such as 'read_*', not {_shown(value)}")
+        raise InvalidInputError(f"{source}: {key} must be a pattern such as 'read_*', not {shown(value)}")
     _check_pattern(value, f"{source}: {key}")
     return value
 
@@ -278,5 +272,5 @@ def _text(table: Mapping[str, Any], key: str, source: str) -> str:
 def _flag(table: Mapping[str, Any], key: str, source: str) -> bool | None:
     value = table.get(key)
     if value is not None and not isinstance(value, bool):
-        raise InvalidInputError(f"{source}: {key} must be true or false, not {_shown(value)}")
+        raise InvalidInputError(f"{source}: {key} must be true or false, not {shown(value)}")
     return value

@@ -88,7 +88,7 @@ def milliseconds(timeout: str | None) -> int:
 def _code(code: str | None, file: str | None) -> bytes:
     """Return the code, from wherever it comes."""
     if (code is None) == (file is None):
-        raise InvalidInputError("give the code in one way: as CODE, as - to read it from standard input, or with --file FILE")
+        raise InvalidInputError("give the code as CODE, as - to read it from standard input, or with --file FILE")
     if file is not None:
         return read_source(file)
     assert code is not None

@@ -301,7 +301,8 @@ class Terminal:
     def _finish_line(self) -> None:
         if self._line_open:
             self._line_open = False
-            print(flush=True)
+            if not self.raw or sys.stdout.isatty():
+                print(flush=True)
 
 
 def _lines_below(prefix: str, text: str) -> str:

@@ -172,7 +172,7 @@ def show(
         shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
         print(f"  {name.replace('_', ' '):12} {shown}")
     if found["weaker_proc"]:
-        print("Weaker /proc: where the kernel allows no other, the session sees the processes around this program.")
+        print("Weaker /proc: if the kernel allows no other, the session sees the other processes of this container.")
     if trouble is not None:
         print(f"No session can start with this policy: {_name(trouble)}")
     return 0 if trouble is None else 1

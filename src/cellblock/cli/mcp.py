@@ -125,4 +125,4 @@ def _explain_ipybox(*given: str | None) -> None:
 
     for option, value in zip(_IPYBOX, given, strict=True):
         if value is not None:
-            say(f"cellblock: {option} has no effect: sessions listen nowhere on this machine")
+            say(f"cellblock: {option} has no effect: sessions do not listen on any port of this machine")

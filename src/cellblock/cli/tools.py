@@ -68,7 +68,7 @@ def add(
 def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
     """Return the parameters of a server as `generate_mcp_sources` takes them."""
     if bool(command) == (url is not None):
-        raise InvalidInputError("say how to reach the server, in one way: -- COMMAND ARGS..., or --url URL")
+        raise InvalidInputError("say how to reach the server: either -- COMMAND ARGS..., or --url URL")
     if url is not None:
         if env or sandbox:
             raise InvalidInputError("--env and --sandbox are for a server that is a program, not for --url")
@@ -109,7 +109,7 @@ def remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> int:
     from cellblock.store.servers import ServerRegistry
 
     ServerRegistry().remove(name)
-    print(f"{printable(name, lines=False)} is forgotten; its generated package can be removed by hand")
+    print(f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it")
     return OK
 
 

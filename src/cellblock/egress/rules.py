@@ -93,7 +93,7 @@ class Rule:
         except BadNameError as error:
             raise InvalidInputError(
                 f"The egress rule {pattern!r} is wrong: {error}. "
-                "Write a host and no URL: 'example.com', '*.example.com', 'example.com:8443', '10.0.0.5:5432'."
+                "Write a host, not a URL: 'example.com', '*.example.com', 'example.com:8443', '10.0.0.5:5432'."
             ) from error
 
     @classmethod

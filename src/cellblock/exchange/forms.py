@@ -162,7 +162,7 @@ def _read_array(data: bytes) -> Any:
         raise InvalidInputError(f"the session sent an array in an unknown version, {version}")
     shape, fortran, dtype = read_header(file, max_header_size=_MAX_HEADER)
     if dtype.hasobject:
-        raise InvalidInputError("the session sent an array of objects, which is not read")
+        raise InvalidInputError("the session sent an array of objects, which is not supported")
     count, start = prod(shape), file.tell()
     # What the header claims is what follows it, or nothing is made of it.
     if dtype.itemsize == 0 or any(n < 0 for n in shape) or count * dtype.itemsize != len(data) - start:

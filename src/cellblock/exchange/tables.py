@@ -54,7 +54,7 @@ def read(data: bytes) -> Any:
     arrow = module("pyarrow", "a table")
     for message in arrow.ipc.MessageReader.open_stream(data):
         if is_compressed(message.metadata.to_pybytes()):
-            raise InvalidInputError("the session sent a compressed table, which is not read")
+            raise InvalidInputError("the session sent a compressed table, which is not supported")
     stream = arrow.ipc.open_stream(data)
     _check_columns(arrow, stream.schema)
     table = stream.read_all()

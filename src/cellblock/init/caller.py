@@ -1,4 +1,4 @@
-"""A process that waits for init to answer its system call: what it means by the numbers and addresses that it gives."""
+"""A process that waits for init to answer its system call: what the numbers and addresses in its arguments stand for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Caller:
     """
 
     def __init__(self, listener: int, number: int, thread: int) -> None:
-        """Speak about one call.
+        """Describe one call.
 
         Args:
             listener: The listener of its filter.
@@ -48,7 +48,7 @@ class Caller:
             os.close(memory)
 
     def open(self, directory: int, path: int, flags: int) -> int:
-        """Take hold of the file that it means, without opening it."""
+        """Get a descriptor (O_PATH) for the file that it names, without opening the file."""
         name = self._path(path) if path else b""
         if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # the C library's way to change the mode of what may be a link
             directory, name, flags = int(held[1]), b"", flags | abi.AT_EMPTY_PATH

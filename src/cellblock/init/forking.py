@@ -65,7 +65,7 @@ def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
         start = TO_COPY.decode(data)
         try:
             made = _fork_below(init)
-        except OSError:  # there is no room for a process now
+        except OSError:  # the limit of processes is reached now
             made = False
             ours.send(encode_control(Untaken(start.kernel)))
         if made:
@@ -86,7 +86,7 @@ def _become(start: Start, descriptors: list[int], ours: socket.socket, channel: 
 
 
 def _settle_in(start: Start, state: Any) -> None:
-    """In a kernel made of a copy: have the environment and the random state that it is to have."""
+    """In a kernel made of a copy: set its environment and its random state."""
     if start.same_random_state:
         random.setstate(state)
         seed_unloaded(start.seed)
@@ -100,7 +100,7 @@ def _fork_below(init: int) -> bool:
     look_up()
     pid = _fork()
     if pid:
-        with contextlib.suppress(ChildProcessError):  # the code waits for whatever ends
+        with contextlib.suppress(ChildProcessError):  # code that waits for any child may have been quicker
             _, status = os.waitpid(pid, 0)
             if (code := os.waitstatus_to_exitcode(status)) > 0:
                 raise OSError(code, os.strerror(code))
@@ -126,5 +126,5 @@ def _wait_for_parent(init: int, between: int) -> None:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there are threads: it was looked at whether this matters
+        warnings.simplefilter("ignore")  # the warning about threads: `fork_safety` has checked whether they matter
         return os.fork()

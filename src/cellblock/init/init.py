@@ -1,4 +1,4 @@
-"""Process 1 of a session begins here: it enters the namespaces and makes the worker. `serving` has what it does then.
+"""Process 1 of a session begins here: it enters the namespaces and makes the worker. `serving` does the rest.
 
 When the host, the zygote or the worker is gone, it kills everything below it and exits.
 """
@@ -53,7 +53,7 @@ def run_init(
 ) -> NoReturn:
     """Become a session's init, and make its worker; never returns.
 
-    Both can be made ahead of time. They belong to nobody then, and wait until a session's connections are handed over.
+    Both can be made ahead of time. They then belong to no session yet, and wait until a session's connections are handed over.
 
     Args:
         handover: A socket on which ``fork`` arrives, with the descriptors of the session.
@@ -84,7 +84,7 @@ def run_init(
             run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
         if not select.select([_HANDOVER], [], [], 0)[0]:  # nobody waits
-            rehearse(prepared)  # copies the pages that this touches before somebody does
+            rehearse(prepared)  # copies the pages that this writes to before a session waits for it
         host, parent = (place if wanted[place] is not None else None for place in (_HOST, _PARENT))
         Init(socket.socket(fileno=_HANDOVER), inner, wake, worker, ground, prepared, places, host, parent).run()
     except BaseException:  # nothing may return from here into the code that forked us

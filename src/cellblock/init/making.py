@@ -37,7 +37,7 @@ class Surroundings:
         Args:
             handover: Where the process that made this one hears of holds.
             poll: Where the supervisor waits for system calls.
-            ground: What the native sandbox stands on, if there is one.
+            ground: What the native sandbox is built on, if there is one.
             prepared: The steps of the sandbox that were done before.
         """
         self._handover = handover
@@ -116,7 +116,7 @@ class Surroundings:
 def release_holds(handover: socket.socket) -> None:
     """Release what an init held that has ended, whether or not it could do so itself.
 
-    Nobody reads this while init lives: its descriptors, and so its locks, are kept by lying in the socket.
+    This is not read while init lives: its descriptors, and so its locks, stay in the socket.
 
     Args:
         handover: Our end of the socket on which init was handed its session; it is closed.

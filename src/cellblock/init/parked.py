@@ -14,9 +14,9 @@ from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
 _MOST_SAID = 100
-"""Messages of a copy that are heard when it is dropped: it has said one for each kernel that is being made of it."""
+"""Messages of a copy that are read when it is dropped: it has sent one for each kernel that is being made of it."""
 
-_WHO = struct.Struct("iII")  # struct ucred: who has sent a message, as the system says
+_WHO = struct.Struct("iII")  # struct ucred: the sender of a message, according to the kernel
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
 
 
@@ -108,7 +108,7 @@ class Parked:
         try:
             sock = socket.socket(fileno=descriptor)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        except OSError:  # it is no socket
+        except OSError:  # it is not a socket
             os.close(descriptor)
             return
         self._copies[message.number] = pid, sock
@@ -190,7 +190,7 @@ class Parked:
 
 def _is_child(pid: int) -> bool:
     """Whether a process is a direct child of this one that nobody has waited for."""
-    if pid <= 0:  # what was sent before the system was asked to name the sender has none
+    if pid <= 0:  # it was sent before the kernel was asked to name the sender
         return False
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

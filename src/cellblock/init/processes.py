@@ -1,4 +1,4 @@
-"""Facts about and power over processes that the standard library does not offer."""
+"""Facts about processes, and ways to control them, that the standard library does not offer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cellblock.sandbox.syscall import prctl
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
-_OF_DESCRIPTOR = 4096  # half of what the kernel leaves to a pipe of somebody who has many
+_OF_DESCRIPTOR = 4096  # half of what the kernel gives a pipe if its user has many
 
 HIGH = 64
 """Above every descriptor that is put into a place."""
@@ -50,7 +50,7 @@ def resume_after_parent() -> None:
 def open_many_files() -> None:
     """Raise the limit of open files to the hard limit, for this process and its forks: each session needs a descriptor.
 
-    As many can lie in sockets, and what runs in a native sandbox gets a limit of its own.
+    As many can be in sockets, and what runs in a native sandbox gets a limit of its own.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -81,7 +81,7 @@ def close_descriptors(first: int, end: int = HIGH) -> None:
 
 
 def forget_signals() -> None:
-    """In a fork, before a program is executed: have signals do again what programs expect of them."""
+    """In a fork, before a program is executed: reset signals to what programs expect."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # the second and third are Python's
         signal.signal(number, signal.SIG_DFL)
@@ -186,7 +186,7 @@ def memory_of_namespace(home: str, enough: int) -> int:
 
     Args:
         home: The session's home directory, which is in memory like /tmp.
-        enough: If it is certainly not more than this, a number above the true one will do.
+        enough: If the true number is certainly not above this, a larger estimate is enough.
     """
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = _pids_of_namespace()
@@ -216,7 +216,7 @@ def memory_of(pids: Iterable[int], enough: int) -> int:
 
     Args:
         pids: The processes.
-        enough: If it is certainly not more than this, a number above the true one will do.
+        enough: If the true number is certainly not above this, a larger estimate is enough.
     """
     names = [str(pid) for pid in pids]
     kept = sum(map(_kept_by_kernel, names))
@@ -253,7 +253,7 @@ def _used(path: str) -> int:
 
 
 def _kept_beside_content(usage: os.statvfs_result) -> int:
-    """Return about what the kernel keeps for files in memory besides their content: inodes, names, attributes."""
+    """Return roughly what the kernel keeps in memory for files besides their content: inodes, names, attributes."""
     return (usage.f_files - usage.f_ffree) * _OF_FILE
 
 
@@ -283,4 +283,4 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
-            continue  # the second: what code started with sudo; whoever raised here would end with all its sessions
+            continue  # the second: what code started with sudo; an exception here would end the process with all its sessions

@@ -15,7 +15,7 @@ from cellblock.sandbox.confine import confine
 from cellblock.wire.control import Keep, Run
 from cellblock.wire.sandbox import Confinement
 
-_PASSES = 3  # what forks while it is killed is met by the next one
+_PASSES = 3  # processes that fork meanwhile are killed in the next round
 
 # Which of a program's streams go to files, under which names.
 _KEPT: dict[Keep, dict[int, str]] = {
@@ -34,7 +34,7 @@ class Programs:
         env: The environment that the session began with. It never leaves init: what code of the session changes comes as
             changes, which were shown when the program was approved.
         inherited: Variables that the sandbox around this one has set.
-        confinement: What each program is kept in by.
+        confinement: What confines each program.
         outputs: Where they write: standard output and error of the kernel that they are run for; None: where init does.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
     """
@@ -79,7 +79,7 @@ class Programs:
         return {*self._running}.union(*(processes.descendants(pid) for pid in self._running))
 
     def ended(self, pid: int, spared: Collection[int]) -> int | None:
-        """Forget a program that has ended; return its number, or None if it is none of them.
+        """Forget a program that has ended; return its number, or None if it is not one of them.
 
         What it left in the background goes on, unless it was interrupted.
         """
@@ -89,7 +89,7 @@ class Programs:
         return self._running.pop(pid, (None, None))[0]
 
     def interrupt(self) -> None:
-        """Have each do what programs do at ^C."""
+        """Interrupt each, as Ctrl-C does."""
         self._interrupted |= set(self._running)
         processes.kill([-pid for pid in self._running], signal.SIGINT)
 

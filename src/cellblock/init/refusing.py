@@ -45,13 +45,14 @@ def refuse_all(role: str, told: Refused) -> None:
 def refuse_session(handover: int, told: Refused) -> NoReturn:
     """Wait until a session is handed over, tell its host that there will be none, and exit.
 
-    It may take long until somebody wants a session. Ending before would tell nobody, and have a zygote fork the next one.
+    It may take long until a session is wanted. If this process ended before, no one would be told, and the zygote would fork
+    another one.
 
     Args:
         handover: The socket on which the session's connections arrive.
-        told: Why there is none.
+        told: Why there will be none.
     """
-    os.closerange(3, handover)  # whoever forked us has the other end of the socket, and its end is ours
+    os.closerange(3, handover)  # the process that forked us has the other end of the socket, and we end with it
     os.closerange(handover + 1, os.sysconf("SC_OPEN_MAX"))
     with socket.socket(fileno=handover) as waiting:
         waiting.shutdown(socket.SHUT_WR)  # a zygote sees that this init is of no use, and makes another one

@@ -61,7 +61,7 @@ class Init:
             inner: The connection to the worker.
             wake: Readable when a signal has come.
             worker: The first worker.
-            ground: What the native sandbox stands on, if there is one.
+            ground: What the native sandbox is built on, if there is one.
             prepared: The steps of the sandbox that are done already.
             places: What the paths begin with that are to be removed after the host, if nobody else does that.
             host: A pidfd of the host, with which this process ends.
@@ -237,7 +237,7 @@ class Init:
         """Take note of the process that is to be the worker of a kernel."""
         seat = self._seats.get(kernel)
         if seat is None or seat.worker is not None or seat.leaving or pid in self._workers_and_copies():
-            processes.kill([pid])  # nobody wants it any more, or it is none
+            processes.kill([pid])  # it is no longer wanted, or it is not a worker
             if seat is not None and seat.leaving:
                 self._forget(seat)
             return

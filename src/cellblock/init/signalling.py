@@ -1,7 +1,7 @@
 """Sends signals for a session's code, to processes of the session only. Landlock sees to that itself from version 6 on.
 
 A process is the session's if it is below init. Its number alone says little: it may belong to another process a moment later.
-So init takes hold of the process first (a pidfd), looks then where it belongs, and signals what it holds.
+So init first opens the process (a pidfd), then checks which session it belongs to, and signals what it has opened.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def look_up() -> None:
 
 
 def go_on_in_successor() -> None:
-    """Go on in a new process, which is a child of whoever takes in this one's orphans. This one is killed.
+    """Go on in a new process, which is a child of the process that adopts this one's orphans. This one is killed.
 
     It must have one thread only, the main one.
 

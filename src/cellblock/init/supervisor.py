@@ -42,7 +42,7 @@ class Supervisor:
     """
 
     def __init__(self, poll: select.poll) -> None:
-        """Begin with nobody to serve.
+        """Begin with nothing to filter.
 
         Args:
             poll: Where the descriptors are registered that are to be served.
@@ -92,7 +92,7 @@ class Supervisor:
             self._take(descriptor)
         elif event & select.POLLIN:
             self._answer(descriptor)
-        else:  # nobody is left whom it filters
+        else:  # the processes that it filters have ended
             self._poll.unregister(descriptor)
             self._listeners.discard(descriptor)
             os.close(descriptor)
@@ -173,7 +173,7 @@ class Supervisor:
             os.close(held)
 
     def _check_own(self, held: int) -> None:
-        """Check that a file is this user's, and lies where the session may change files. It is held: it stays the same one."""
+        """Check that an open file is this user's, and is where the session may change files."""
         if os.fstat(held).st_uid != os.geteuid():  # init may be root with capabilities, which the session has not
             raise PermissionError(errno.EPERM, "somebody else's")
         place = os.readlink(f"/proc/self/fd/{held}")

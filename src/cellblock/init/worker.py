@@ -60,7 +60,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         shell, outbox = warmed
         from cellblock.worker.main import Worker, leave
 
-        # The socket by its number: what the channel is to be lies elsewhere until a session takes this process over.
+        # The socket by its number: the future channel has another number until a session takes over this process.
         worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
         if setup is None:
             if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits

@@ -76,7 +76,7 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     """Return the cell that a call goes on with: one that it came back for with answers, or that it names.
 
     Raises:
-        NotFoundError: It is not known, or no longer.
+        NotFoundError: It is not known, or is no longer kept.
     """
     number = asking.state(ctx).get("execution", number)
     if not number:
@@ -86,5 +86,5 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     except NotFoundError:
         named = None
     if named is None:
-        raise NotFoundError(f"there is no cell {number!r}, or no longer: run the code again")
+        raise NotFoundError(f"there is no cell {number!r}, or it is no longer kept: run the code again")
     return named, execution

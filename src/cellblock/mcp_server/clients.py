@@ -86,8 +86,8 @@ class Clients:
             return self.sessions.find(handle if _HANDLE.fullmatch(handle) else "")
         except NotFoundError:
             raise NotFoundError(
-                "no session has this handle, or it was not used for a day: leave out 'session', and from then on use "
-                "the handle in the answer"
+                "no session has this handle (a session ends when it is not used for a day): call again without 'session', and "
+                "use the handle in the answer from then on"
             ) from None
 
     def folder(self, named: NamedSession) -> Path:

@@ -68,7 +68,7 @@ class ServerOptions:
             raise InvalidInputError("--approve rules needs --rules FILE (docs/approvals.md)")
         if not self.auth and self.host not in _LOOPBACK:
             raise InvalidInputError(
-                f"without tokens, only loopback addresses can be served, such as 127.0.0.1, not {self.host!r}"
+                f"without tokens, the server can only listen on a loopback address such as 127.0.0.1, not on {self.host!r}"
             )
         if self.auth and not self.token:
             object.__setattr__(self, "token", secrets.token_urlsafe(32))

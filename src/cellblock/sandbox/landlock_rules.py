@@ -137,7 +137,7 @@ def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, 
     if len(found) > _MOST:
         raise InvalidInputError(
             f"Landlock would need {len(found)} rules to allow everything around what deny_read names, and the limit is "
-            f"{_MOST}: name what is to be read instead"
+            f"{_MOST}: name the paths that may be read instead"
         )
     return tuple(found)
 

@@ -197,11 +197,14 @@ class Policy:
         ).checked()
 
     def checked(self) -> Self:
-        """Return the policy, if its limits are possible.
+        """Return the policy, if its parts are of the right types and its limits are possible.
 
         Raises:
             InvalidInputError: One is not.
         """
+        for name, kind in (("filesystem", Filesystem), ("network", Network), ("resources", Resources)):
+            if not isinstance(part := getattr(self, name), kind):
+                raise InvalidInputError(f"{name} must be a {kind.__name__}, not {part!r}: Policy.parse() takes a dict")
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self.resources, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

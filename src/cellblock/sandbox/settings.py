@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import reprlib
 from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Any
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 
 _MAX_FILE = 1024 * 1024  # bytes of a file of settings
 _MAX_SHOWN = 200  # characters of a wrong value in a message
@@ -43,10 +42,10 @@ class Section:
         self.data = data
         for key in data:
             if key not in known:
-                shown = str(key)[:_MAX_SHOWN]
-                near = difflib.get_close_matches(shown, known, 1)
+                name = str(key)[:_MAX_SHOWN]
+                near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-                raise InvalidInputError(f"{self._where}{shown} is not a known key{hint}")
+                raise InvalidInputError(f"{self._where}{name} is not a known key{hint}")
 
     def get(self, key: str, default: object) -> object:
         """Return a value that is not checked."""
@@ -56,7 +55,7 @@ class Section:
         """Return a list of strings; none if the key is missing."""
         value = self.data.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {_shown(value)}")
+            raise InvalidInputError(f"{self._where}{key} must be a list of strings, not {shown(value)}")
         _check_count(f"{self._where}{key}", value)
         return tuple(value)
 
@@ -64,23 +63,15 @@ class Section:
         """Return true or false; false if the key is missing."""
         value = self.data.get(key, False)
         if not isinstance(value, bool):
-            raise InvalidInputError(f"{self._where}{key} must be true or false, not {_shown(value)}")
+            raise InvalidInputError(f"{self._where}{key} must be true or false, not {shown(value)}")
         return value
 
     def integer(self, key: str) -> int:
         """Return an integer, which must be there."""
         value = self.data.get(key)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidInputError(f"{self._where}{key} must be an integer, not {_shown(value)}")
+            raise InvalidInputError(f"{self._where}{key} must be an integer, not {shown(value)}")
         return value
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message, cut: it may be of any length and depth."""
-    try:
-        return reprlib.repr(value)[:_MAX_SHOWN]
-    except ValueError:  # an integer with thousands of digits
-        return f"that {type(value).__name__}"
 
 
 def _read(path: Path) -> bytes:

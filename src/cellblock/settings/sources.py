@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, create_model
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource
 
 from cellblock import config
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.settings import PREFIXES, Settings, nearest
 
 _MAX_FILE = 64 * 1024
@@ -79,7 +79,7 @@ def read(variables: tuple[tuple[str, str], ...], file: tuple[str, int, int] | No
     except ValidationError as error:
         wrong = error.errors()[0]
         name = str(wrong["loc"][0])
-        raise InvalidInputError(f"{_where(name, sources)} is {str(wrong['input'])[:100]!r}: {wrong['msg']}") from None
+        raise InvalidInputError(f"{_where(name, sources)} is {shown(wrong['input'])}: {wrong['msg']}") from None
     return Settings(**{name: getattr(made, name) for name in known}), sources
 
 

@@ -1,4 +1,4 @@
-"""Opens what lies in a workspace, one name at a time, and follows no link.
+"""Opens what is in a workspace, one name at a time, and follows no link.
 
 The code in a session writes to its workspace meanwhile. So nothing is reached by a path that was checked before: what is
 checked is what is open.
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
-# O_NONBLOCK: neither a FIFO nor a file under a lease keeps us waiting in open().
+# O_NONBLOCK: open() does not wait for the other end of a FIFO, or for a lease.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE
 
 CHANGED = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EEXIST, errno.ENOTEMPTY))
-"""What fails in this way was swapped for something else since it was seen."""
+"""Errors of something that was swapped for something else since it was seen"""
 
 
 def open_folder(name: str, directory: int) -> int:
@@ -45,7 +45,7 @@ def create_file(name: str, directory: int) -> int:
 
 @contextmanager
 def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
-    """Open the folder that something lies in, for as long as the context lasts.
+    """Open the folder that contains something, for as long as the context lasts.
 
     Args:
         top: The folder that the path begins at.
@@ -78,7 +78,7 @@ def _descend(top: int, folders: Sequence[str]) -> int:
 
 
 def status(name: str, directory: int) -> os.stat_result | None:
-    """Return what stands under a name, or None if nothing does."""
+    """Return what has a name, or None if nothing does."""
     try:
         return os.lstat(name, dir_fd=directory)
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from cellblock.snapshots.plan import Step
 
 
 class Journal:
-    """The journal of one workspace. It lies where no session can write: who writes to it moves files in the workspace."""
+    """The journal of one workspace. No session can write to it: it says which files of the workspace are moved."""
 
     def __init__(self, directory: Path, workspace: Path) -> None:
         """Take note of where it is, and make nothing yet.
@@ -32,7 +32,7 @@ class Journal:
 
     @property
     def exists(self) -> bool:
-        """Whether something is written there."""
+        """Whether it has an entry."""
         return self._path.exists()
 
     @contextmanager
@@ -60,12 +60,12 @@ class Journal:
                 if os.path.samestat(os.fstat(held), os.lstat(self._lock)):
                     return held
             except FileNotFoundError:
-                pass  # removed by who had it before
+                pass  # removed by the process that had it before
             except BaseException as error:
                 os.close(held)
                 if isinstance(error, BlockingIOError):
                     raise SnapshotError(
-                        f"another program restores the files of {self._workspace} at this moment: try again when it is done"
+                        f"another program is restoring the files of {self._workspace}: try again when it has finished"
                     ) from None
                 raise
             os.close(held)
@@ -83,7 +83,7 @@ class Journal:
         try:
             new.write_text(json.dumps(data))
             os.replace(new, self._path)
-        except BaseException:  # also an interrupt: half of a journal is left under no name
+        except BaseException:  # also an interrupt: no part of a journal is left
             new.unlink(missing_ok=True)
             raise
 

@@ -21,7 +21,7 @@ class Step(NamedTuple):
             ``make`` makes a folder, and ``mode`` gives a folder permissions.
         path: Where.
         number: What the thing is called in the staging folder.
-        was: What is to be removed, as `identity` tells it: if something else is there by then, the step is not done.
+        was: The `identity` of what is to be removed: if something else is there by then, the step is not done.
         mode: The permissions of a folder.
         before: The permissions that it has.
         owner: Whose a folder is that is made.
@@ -53,10 +53,10 @@ class Plan:
         Args:
             now: What there is.
             target: What there is to be.
-            changed: Whether what stands under a path is to be replaced or removed, if it differs. Otherwise it stays as it is.
+            changed: Whether what is at a path is to be replaced or removed, if it differs. Otherwise it stays.
 
         Raises:
-            SnapshotError: Something that no snapshot would hold is in the way.
+            SnapshotError: Something is in the way that no snapshot would hold.
         """
         self.staged: dict[int, File | Link] = {}
         self.written: list[str] = []
@@ -122,7 +122,7 @@ class Plan:
         """Make room for something else."""
         if not _is_removable(entry) and (isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)):
             raise SnapshotError(
-                f"cannot restore {path!r}: a folder is in the way that holds what snapshots leave out; move it away, then try "
+                f"cannot restore {path!r}: a folder in its place holds files that snapshots leave out; move it away, then try "
                 "again. Nothing was changed",
                 path=path,
                 errno=errno.ENOTEMPTY,

@@ -42,7 +42,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
 
     Raises:
         UnsettledError: The workspace has changed since; it is as if this had not been called.
-        SnapshotError: Something failed; likewise, unless the message says more.
+        SnapshotError: Something failed. Nothing was done either, unless the message says more.
         OSError: Likewise.
     """
     name = f".cellblock-restore-{secrets.token_hex(8)}"
@@ -59,7 +59,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
     except _HalfDoneError:
         os.close(staging)
         raise
-    except BaseException:  # whatever stopped it: what was staged goes
+    except BaseException:  # whatever stopped it: remove what was staged
         _finish(top, name, staging, journal)
         raise
     _finish(top, name, staging, journal)
@@ -163,7 +163,7 @@ def _with_identities(top: int, steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def _identity(info: os.stat_result) -> tuple[int, ...]:
-    """Return what tells one thing from another. What is in a folder can change, and its times then do."""
+    """Return what identifies a file or folder. The times of a folder are left out: they change with its content."""
     folder = stat.S_ISDIR(info.st_mode)
     return (info.st_ino,) if folder else (info.st_ino, info.st_mtime_ns, info.st_size)
 
@@ -195,8 +195,8 @@ def _take_back(top: int, staging: int, steps: Sequence[Step]) -> None:
             _undo(top, staging, step)
     except (OSError, UnsettledError) as error:
         raise _HalfDoneError(
-            "the files are restored in part only, because something else changed them meanwhile: stop what writes to the "
-            "workspace; starting a session in it again finishes this"
+            "only some files were restored, because something else changed the workspace meanwhile: stop what writes to it. "
+            "The next session that starts in this workspace finishes the restore"
         ) from error
 
 
@@ -238,7 +238,7 @@ def _finish(top: int, name: str, staging: int, journal: Journal) -> None:
         try:
             journal.write(name, os.fstat(top), ())
         except OSError:
-            journal.clear()  # nobody is to do the steps once more
+            journal.clear()  # the steps must not be done again
         for _ in range(_PASSES):
             try:
                 leftovers.empty(staging)

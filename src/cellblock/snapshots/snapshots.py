@@ -79,7 +79,7 @@ class Snapshots:
             return found
 
         with self._lock, self._opened("keep the files of") as top:
-            # The first time, much is to be read: what is found serves the next time, though it may be of no one moment.
+            # There is much to read the first time. What was found helps the next time, though it may not be from one moment.
             walk = Walk(limits or self._limits, add, stopped=stopped if self._known is not None else lambda: False)
             try:
                 root = walk.whole(top, self._known)

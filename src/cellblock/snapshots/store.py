@@ -111,7 +111,7 @@ class Store:
             finally:
                 os.close(target)
             self._place(name, digest, size)
-        except BaseException:  # also an interrupt: a part of a content is left under no name
+        except BaseException:  # also an interrupt: no part of the content is left
             os.unlink(name, dir_fd=self._fd)
             raise
         return digest, size
@@ -168,10 +168,10 @@ class Store:
         """Check that a snapshot is kept here.
 
         Raises:
-            SnapshotError: It was dropped, or is another store's.
+            SnapshotError: It was dropped, or belongs to another store.
         """
         if snapshot not in self._snapshots:
-            raise SnapshotError("these files are no longer kept: the snapshot was dropped, or is another host's")
+            raise SnapshotError("these files are no longer kept: the snapshot was dropped, or belongs to another host")
 
     def retain(self, root: Folder) -> None:
         """Keep the files of a tree, all of which are there, until `release` is called as often as this.
@@ -189,7 +189,7 @@ class Store:
                     pending += (entry for entry in folder.entries.values() if type(entry) is Folder)
 
     def release(self, root: Folder) -> None:
-        """Take back one call of `retain`. What nobody else needs is removed."""
+        """Take back one call of `retain`. What is not needed otherwise is removed."""
         with self._lock:
             pending = [root]
             while pending:

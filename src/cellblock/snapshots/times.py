@@ -15,7 +15,7 @@ _SECOND = 10**9
 
 
 def changed_within(top: int, spans: Spans) -> Callable[[str], bool]:
-    """Return what tells whether something was last changed within one of some spans of time.
+    """Return a function that tells whether something was last changed within one of these spans of time.
 
     Args:
         top: The workspace, opened.

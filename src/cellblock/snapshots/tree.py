@@ -38,7 +38,7 @@ class Facts(NamedTuple):
         mode: Its permissions.
         mtime_ns: When it was modified.
         owner: Whose it is.
-        digest: Names its content in the store; empty if nobody has looked at it.
+        digest: The digest of its content, by which the store has it; empty if the content was not read.
     """
 
     size: int
@@ -53,7 +53,7 @@ def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
 
     Args:
         info: What the system says of it.
-        digest: Names its content in the store; empty if nobody has looked at it.
+        digest: The digest of its content, by which the store has it; empty if the content was not read.
         size: How many bytes were read, or would have been.
         seen: What to compare to know whether to read it again (`seen`); `UNSEEN` if it must be read again.
     """
@@ -118,7 +118,7 @@ Entry: TypeAlias = File | Link | LeftOut | Folder
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """What a snapshot holds at most. It says of everything else why it is left out.
+    """What a snapshot holds at most. For everything else, it says why it is left out.
 
     Attributes:
         max_files: Files, folders and links.
@@ -168,7 +168,7 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
     """Whether two entries, of which at most one is a folder, are the same.
 
     Args:
-        one: The one.
+        one: One entry.
         other: The other.
         times: Whether it matters when files were modified.
     """

@@ -165,7 +165,7 @@ class Walk:
                 name = entry.name
                 old = before.get(name)
                 if depth == 0 and name.startswith(_OURS):
-                    continue  # removed by whoever has made it
+                    continue  # removed since it was listed
                 if ignores(name) or name in ignored:
                     found[name] = self._left(path, name, _IGNORED)
                     continue
@@ -228,7 +228,7 @@ class Walk:
             os.close(inner)
 
     def _loosen(self, fd: int, path: str, name: str) -> int | None:
-        """Let us read a folder that its mode does not let us read; return that mode."""
+        """Make a folder readable whose mode denies that to us; return that mode."""
         mode = os.lstat(name, dir_fd=fd).st_mode & PERMISSIONS
         if mode & _READABLE == _READABLE:
             return None
@@ -292,7 +292,7 @@ class Walk:
 
 
 def _is_reused(folder: Folder, known: Folder) -> bool:
-    """Whether all in a folder was reused, by identity, and so the folder can be."""
+    """Whether everything in a folder was reused, by identity, so that the folder can be reused, too."""
     if (known.mode, known.owner, known.complete) != (folder.mode, folder.owner, folder.complete):
         return False
     before = known.entries

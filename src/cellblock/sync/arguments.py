@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.model.sessions import SessionRecord
 
 
@@ -20,7 +20,7 @@ def session_of(kernel: SessionRecord | str) -> str:
 def milliseconds(timeout: float) -> int:
     """Return a timeout in milliseconds; -1 for as good as none."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise InvalidInputError(f"timeout must be a positive number of seconds, not {timeout!r}")
+        raise InvalidInputError(f"timeout must be a positive number of seconds, not {shown(timeout)}")
     return -1 if timeout > 1e9 else max(round(timeout * 1000), 1)
 
 

@@ -108,7 +108,7 @@ def test_an_action_is_replaced_on_request_only(here: Path) -> None:
         (API, "x = 1", "impl must define a function run"),
         (API.replace(": str, top", ", top"), IMPL, "annotate what run takes: username"),
         (API.replace(" -> list[Repo]", ""), IMPL, "annotate what run returns"),
-        ("def run(a: int) -> int: return a", "def run(a): return a", "say in a docstring"),
+        ("def run(a: int) -> int: return a", "def run(a): return a", "a docstring that says"),
         (API, "def run(user, top): pass", "impl must have the parameters of api"),
         ('def run(*a: int) -> int:\n    """Do."""', "def run(*a): pass", "plain parameters"),
     ],

@@ -158,6 +158,19 @@ def test_configurations_of_other_clients_are_taken(key: str) -> None:
         parse_params("s", {"url": "http://h/sse", key: "pigeon"})
 
 
+def deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(10_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("more", [{10**5000: 1}, {"type": 10**5000}, {"disabled": 10**5000}, {"type": deep()}])
+def test_what_is_wrong_can_have_any_size(more: dict[Any, Any]) -> None:
+    with pytest.raises(InvalidInputError, match="in the parameters of MCP server 's'"):
+        parse_params("s", {"command": "x", **more})
+
+
 def test_types_that_disagree_and_servers_that_are_disabled_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"'transport' .* is not what 'type' says"):
         parse_params("s", {"url": "http://h/", "type": "http", "transport": "sse"})

@@ -146,7 +146,7 @@ def _check_interface(declared: Function) -> None:
     if missing or declared.returns is None:
         raise InvalidInputError(f"in api, annotate what run {'takes: ' + ', '.join(missing) if missing else 'returns'}")
     if not ast.get_docstring(declared):
-        raise InvalidInputError("in api, say in a docstring what run does: it is what later code is found by")
+        raise InvalidInputError("in api, give run a docstring that says what it does: other code finds the action by it")
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
         raise InvalidInputError("run must have plain parameters, without *args, **kwargs and /")
 

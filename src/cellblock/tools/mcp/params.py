@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.settings import read_settings
 
@@ -170,7 +170,8 @@ class _Fields:
         self._data = dict(data)
 
     def wrong(self, key: object, complaint: str) -> InvalidInputError:
-        return InvalidInputError(f"{key!r} in the parameters of MCP server {self._server!r} {complaint}")
+        name = repr(key[:200]) if isinstance(key, str) else shown(key)
+        return InvalidInputError(f"{name} in the parameters of MCP server {self._server!r} {complaint}")
 
     def text(self, key: str, value: object) -> str:
         if not isinstance(value, str):
@@ -232,16 +233,16 @@ class _Fields:
             return None
         key, value = given[0]
         if len(given) == 2 and given[1][1] != value:
-            raise self.wrong("transport", f"is not what 'type' says, {value!r}")
+            raise self.wrong("transport", f"is not what 'type' says, {shown(value)}")
         if not isinstance(value, str) or value not in allowed:
-            raise self.wrong(key, f"must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+            raise self.wrong(key, f"must be one of {', '.join(map(repr, allowed))}, not {shown(value)}")
         return allowed[value]
 
     def enabled(self) -> None:
         """Take what other clients' configurations have beside a server."""
         disabled = self._data.pop("disabled", None)
         if disabled is not None and not isinstance(disabled, bool):
-            raise self.wrong("disabled", f"must be true or false, not {disabled!r}")
+            raise self.wrong("disabled", f"must be true or false, not {shown(disabled)}")
         if disabled:
             raise self.wrong("disabled", "is true: remove it to use the server")
 
