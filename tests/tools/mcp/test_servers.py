@@ -452,17 +452,24 @@ def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
 def test_a_program_starts_while_the_sdk_is_loaded_and_ends_if_nobody_wants_it_any_more() -> None:
     script = textwrap.dedent(
         f"""
-        import asyncio, os, sys
+        import asyncio, os, sys, threading
         from cellblock.tools.mcp.servers import Servers
         from cellblock.tools.mcp.params import parse_params
         sys.path.append({str(Path(__file__).parents[2])!r})
         from processes import below, command_line, eventually
+        seen = threading.Event()
+        class SlowImport:  # the SDK is not loaded before the program was seen
+            def find_spec(self, name, path, target=None):
+                if name == "mcp":
+                    assert seen.wait(60)
+        sys.meta_path.insert(0, SlowImport())
         async def main():
             params = parse_params("s", {{"command": {sys.executable!r}, "args": [{HOSTILE!r}, "good"]}})
             async with Servers(lambda _: params, environment=os.environ) as servers:
                 call = asyncio.create_task(servers.call("s", "pid", {{}}))
                 await eventually(lambda: any("hostile_server" in command_line(pid) for pid in below(os.getpid())))
-                print("cellblock.tools.mcp.dialogue" in sys.modules)
+                print("mcp" in sys.modules)
+                seen.set()
                 await servers.reset()
                 print(below(os.getpid()), (await asyncio.gather(call, return_exceptions=True))[0])
         asyncio.run(main())
