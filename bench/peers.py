@@ -1,7 +1,8 @@
-"""The environment of the peers: one of its own, made once, with the same IPython, pandas and matplotlib as ours."""
+"""The environment of the peers: one of its own, made once, with the same Python, IPython, pandas and matplotlib as ours."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from importlib.metadata import version
@@ -18,13 +19,14 @@ def python() -> Path:
     Raises:
         subprocess.CalledProcessError: pip could not install it.
     """
-    wanted = [*_PEERS, *(f"{name}=={version(name)}" for name in _SAME)]
+    packages = [*_PEERS, *(f"{name}=={version(name)}" for name in _SAME)]
+    wanted = [platform.python_version(), *packages]
     interpreter, stamp = _HOME / "bin" / "python", _HOME / "installed.txt"
     if stamp.exists() and stamp.read_text().split("\n") == wanted:
         return interpreter
     print(f"Making the peers' environment: {' '.join(_PEERS)} (once; takes a minute)", flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", _HOME], check=True)
-    subprocess.run([interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
+    subprocess.run([interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=True)
     stamp.write_text("\n".join(wanted))
     return interpreter
 
