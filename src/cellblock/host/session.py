@@ -147,6 +147,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         kept = KeptResults(self.wanted.limits.history)
         images = resolved.images_dir
         self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, images, kept)
+        if around.network is not None:
+            self._cells.on_stopped = self._kernels.on_replaced = around.network.withdraw_questions
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks)
