@@ -139,7 +139,6 @@ TESTED_IN: dict[str, str] = {
     # What several modules do together for `session.files`, attacked while they work.
     "host/files/info": "host/files/test_files.py",
     "host/files/steps": "host/files/test_transfer.py",
-    "egress/hang_up": "egress/test_ask.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "init/making": "init/test_init.py",
