@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ def test_the_environment_counts_before_the_file_and_ours_before_that_of_kernelbo
         "execution_timeout": (5.0, "KERNELBOX_EXECUTION_TIMEOUT"),
         "kernel_idle_timeout": (7.0, "CELLBLOCK_KERNEL_IDLE_TIMEOUT"),
     }
+
+
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tomllib`` takes seconds for it: the cost is quadratic."""
+    monkeypatch.setattr(tomllib, "loads", lambda text: pytest.fail("it was parsed"))
+    file.write_text("a" + ".a" * 30_000 + " = 1")
+    with pytest.raises(InvalidInputError, match="line 1 has more than 200 dots"):
+        current()
 
 
 def test_a_file_that_changes_is_read_again(file: Path) -> None:

@@ -45,6 +45,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "notices": {},
     "asks": {},
     "values": {},
+    "raw": {},
     "turns_destructive": {"annotations": {"readOnlyHint": True, "destructiveHint": False}},
 }
 lock = threading.Lock()
@@ -135,6 +136,8 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
             rows = json.dumps(rows) + ","
         said = f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[],"structuredContent":{{"n":[{rows}0]}}}}}}\n'
         os.write(1, said.encode())
+    elif name == "raw":
+        os.write(1, arguments["line"].replace("ID", str(number)).encode("latin-1") + b"\n")
     elif name == "turns_destructive":
         result(number, "done")
         if arguments.get("turn"):

@@ -57,6 +57,8 @@ def answer(name: str, number: int, arguments: dict[str, Any]) -> tuple[bytes, It
     if (said := events(name, number, arguments)) is not None:
         return EVENTS, said
     match name:
+        case "raw":
+            return JSON, iter([arguments["line"].replace("ID", str(number)).encode("latin-1")])
         case "body":
             return JSON, many(b"x")
         case "values":

@@ -6,7 +6,6 @@ import difflib
 import json
 import os
 import posixpath
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +26,6 @@ _MEANING = {"program", "environment"}
 """What makes another thing of a shell command with the same text."""
 
 _MAX_FILE = 1024 * 1024
-_MAX_DOTS = 200
-"""In one line of TOML: what ``tomllib`` takes for a dotted key of 30,000 parts is 23 seconds."""
-
 _TOP = ("default", "rule")
 _KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
 
@@ -124,7 +120,7 @@ class Rules:
         """
         try:
             text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
-            data = json.loads(text) if Path(path).suffix == ".json" else _toml(text)
+            data = json.loads(text) if Path(path).suffix == ".json" else config.parse_toml(text)
         except OSError as error:
             raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
         except RecursionError as error:
@@ -168,13 +164,6 @@ def decide(rules: Rules, call: Call) -> Verdict:
         if rule.matches(call):
             return Verdict(rule.decision, str(rule))
     return Verdict(rules.default, "default")
-
-
-def _toml(text: str) -> object:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > _MAX_DOTS:
-            raise ValueError(f"line {number} has more than {_MAX_DOTS} dots")
-    return tomllib.loads(text)
 
 
 def _name(pattern: str, name: str) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
-from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.settings import Section, read_settings
+from cellblock.sandbox.narrowing import Denials, Hosts, Paths
+from cellblock.sandbox.settings import Section, check_list, read_settings
 
 MIB = 1024 * 1024
 
@@ -205,6 +205,10 @@ class Policy:
         for name, kind in (("filesystem", Filesystem), ("network", Network), ("resources", Resources)):
             if not isinstance(part := getattr(self, name), kind):
                 raise InvalidInputError(f"{name} must be a {kind.__name__}, not {part!r}: Policy.parse() takes a dict")
+        for part in (self.filesystem, self.network):
+            for item in dataclasses.fields(part):
+                if item.type != "bool":
+                    check_list(item.name, getattr(part, item.name))
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self.resources, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -225,7 +229,8 @@ class Policy:
             ("filesystem.write", self.filesystem.write, other.filesystem.write),
             ("network.allow", self.network.allow, other.network.allow),
         ):
-            if more := [item for item in theirs if not _covered(item, ours, paths=not name.startswith("network"))]:
+            allowed = Hosts(ours) if name.startswith("network") else Paths(ours)
+            if more := [item for item in theirs if not allowed.cover(item)]:
                 raise InvalidInputError(f"{name}: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
         files = self.filesystem
         for name, ours, theirs, denied in (
@@ -233,8 +238,9 @@ class Policy:
             ("filesystem.write", files.write, other.filesystem.write, files.deny_read + files.deny_write),
         ):
             # A longer path wins over a shorter denial, so the session could reopen what the host denies.
+            denials, known = Denials(denied), frozenset(ours)
             for path in theirs:
-                if path not in ours and any(_may_hold(denial, path) for denial in denied):
+                if path not in known and denials.may_hold(path):
                     raise InvalidInputError(f"{name}: {path!r} may be denied by the host's policy, which can only be narrowed")
         if other.network.ask and not self.network.ask:
             raise InvalidInputError("network.ask is not allowed by the host's policy, which can only be narrowed")
@@ -309,30 +315,3 @@ _BOUNDS = {
 
 def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *second)))
-
-
-def _covered(item: str, allowed: Iterable[str], *, paths: bool) -> bool:
-    if paths and ".." in item.split("/"):
-        return item in allowed  # it is not known here where this leads
-    for pattern in allowed:
-        if item == pattern:
-            return True
-        if paths and (pattern in ("/", ".") and not item.startswith("~") and (pattern == "/" or item[0] != "/")):
-            return True
-        if paths and is_inside(item, pattern):
-            return True
-        if not paths and pattern.startswith("*.") and item.endswith(pattern[1:]) and "*" not in item:
-            return True
-    return False
-
-
-def _may_hold(denial: str, item: str) -> bool:
-    """Whether a path may be inside another. If they begin at different places, they cannot be compared without a workspace."""
-    if ".." in denial.split("/") or ".." in item.split("/") or _start(denial) != _start(item):
-        return True
-    outer, inner = ([part for part in path.split("/") if part not in ("", ".")] for path in (denial, item))
-    return inner[: len(outer)] == outer
-
-
-def _start(path: str) -> str:
-    return path[0] if path[:1] in ("/", "~") else ""

@@ -13,6 +13,8 @@ from cellblock.errors import InvalidInputError, shown
 
 _MAX_FILE = 1024 * 1024  # bytes of a file of settings
 _MAX_SHOWN = 200  # characters of a wrong value in a message
+_MAX_NAME = 4096  # characters of a path or a host
+_MAX_TOGETHER = 4000  # in a list of two policies together, with what is protected always
 _MAX_ITEMS = 1000  # in one list of a policy: each costs a mount, or a comparison with all others
 
 
@@ -79,6 +81,19 @@ def _read(path: Path) -> bytes:
     from cellblock import config  # late: what runs in a sandbox loads this module, and reads no settings
 
     return config.read_file(path, _MAX_FILE)
+
+
+def check_list(where: str, items: tuple[str, ...]) -> None:
+    """Check the paths or hosts of a policy, which may be that of two others together.
+
+    Raises:
+        InvalidInputError: There are too many, or one is too long.
+    """
+    if len(items) > _MAX_TOGETHER:
+        raise InvalidInputError(f"{where} has {len(items)} items, and the limit is {_MAX_TOGETHER}")
+    for item in items:
+        if not isinstance(item, str) or not 0 < len(item) <= _MAX_NAME:
+            raise InvalidInputError(f"{where}: {shown(item)} must be a text of 1 to {_MAX_NAME} characters")
 
 
 def _check_count(where: str, items: Sized) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import stat
-import tomllib
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -96,7 +95,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     """
     try:
         check_owner(path)
-        content = tomllib.loads(config.read_file(path, _MAX_FILE).decode())
+        content = config.parse_toml(config.read_file(path, _MAX_FILE).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the settings in {path} cannot be read: {error}") from None
     known = {item.name for item in fields(Settings)}

@@ -71,7 +71,8 @@ def condensed(message: bytes, token: str) -> tuple[bytes, bytes]:
 
 
 def _encoded(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    # NaN and Infinity are not JSON: other programs could not read them.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from mcp_types import (
 )
 
 from cellblock.tools.calling.content import OnProgress
+from cellblock.tools.mcp.undecodable import given_to, instead
 
 _LOG = logging.getLogger("cellblock.tools")
 
@@ -181,6 +182,8 @@ class Requests(AsyncResource):
         try:
             while True:
                 message: SessionMessage | Exception = await self._reader.receive()
+                if isinstance(message, ValueError):
+                    message = instead(given_to(message), message) or message
                 if self._take(message):
                     continue
                 if self._is_too_much(message):

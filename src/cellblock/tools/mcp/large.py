@@ -116,7 +116,7 @@ async def _condensed(message: bytes, token: str) -> tuple[int, bytes, bytearray]
     except TimeoutError:
         raise RefusedMessageError("it sent a message that takes too long to decode") from None
     except asyncio.IncompleteReadError:
-        raise NotJsonError("it sent a large message that is not valid JSON, or nested too deeply") from None
+        raise NotJsonError("it sent a large message that is not valid JSON, or nested too deeply, or has NaN") from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import re
 import signal
 import sys
 import time
@@ -29,6 +28,7 @@ from cellblock.tools.mcp.lines import Lines, Oversized, edges
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.place import empty_directory
 from cellblock.tools.mcp.server_input import ServerInput
+from cellblock.tools.mcp.undecodable import id_of, instead, refusal
 
 if TYPE_CHECKING:
     # Imported where it is used: the SDK loads while the program starts.
@@ -45,10 +45,6 @@ _MAX_WAITING = 1024 * 1024  # bytes that have not been consumed; above this, the
 _MAX_STDERR = 4096
 _SECONDS_TO_LEAVE = 1.0  # after the end of its standard input, the polite way to stop a server
 _SECONDS_TO_END = 10.0  # for the keeper, which needs less
-
-# Where serialisers put the id of a response: the members of the message come before its long one, or after it.
-_ID_AT_HEAD = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
-_ID_AT_TAIL = re.compile(rb'"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18})\s*\}\s*$')
 
 
 class StdioTransport(asyncio.SubprocessProtocol):
@@ -270,7 +266,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             return self._message(await self.large.condense(line))
         except RefusedMessageError as error:
             ends = edges(line)
-            if isinstance(error, NotJsonError) and _id_of(ends) is None:
+            if isinstance(error, NotJsonError) and id_of(ends) is None:
                 self._take_stray(line)
                 return None
             return self._refusal(ends, str(error))
@@ -287,9 +283,10 @@ class StdioTransport(asyncio.SubprocessProtocol):
         try:
             with _collector_paused():
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            self._take_stray(line)
-            return None
+        except ValueError as error:
+            if (answer := instead(line, error)) is None:
+                self._take_stray(line)
+            return answer
         self._strays = self._blanks = 0
         return SessionMessage(message)
 
@@ -302,26 +299,16 @@ class StdioTransport(asyncio.SubprocessProtocol):
 
     def _refusal(self, line: Oversized, complaint: str) -> SessionMessage | None:
         """Return an error in place of a response that is refused, so that the other calls go on."""
-        from mcp.shared.message import SessionMessage
-        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError
-
-        if (number := _id_of(line)) is None:
+        if (number := id_of(line)) is None:
             self._fail(complaint)
             return None
-        error = ErrorData(code=INTERNAL_ERROR, message=complaint)
-        return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=error))
+        return refusal(number, complaint)
 
     async def _send(self, message: SessionMessage) -> None:
         data = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         if self._leaving or self._input is None:
             raise anyio.BrokenResourceError
         await self._input.write(data)
-
-
-def _id_of(line: Oversized) -> int | None:
-    """Return the id of a response that is not decoded, if it is where serialisers put it."""
-    found = _ID_AT_HEAD.match(line.head) or _ID_AT_TAIL.search(line.tail)
-    return None if found is None else int(found[1])
 
 
 class _Stream(AsyncResource):

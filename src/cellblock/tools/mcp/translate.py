@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource, ToolSpec, decode_base64
@@ -28,8 +29,9 @@ def outcome_of(result: types.CallToolResult) -> ToolOutcome:
     """Return a result as the SDK has it in our words.
 
     Raises:
-        ValueError: Bytes in it are not base64.
+        ValueError: Bytes in it are not base64, or a number is not one of JSON's.
     """
+    check_finite(result.structured_content)
     texts: list[str] = []
     images: list[ToolImage] = []
     resources: list[ToolResource] = []
@@ -45,6 +47,23 @@ def outcome_of(result: types.CallToolResult) -> ToolOutcome:
         else:
             resources.append(_embedded(block.resource))
     return ToolOutcome(bool(result.is_error), "\n".join(texts), result.structured_content, tuple(images), tuple(resources))
+
+
+def check_finite(value: object) -> None:
+    """Refuse NaN and infinite numbers: JSON has none, but the decoder takes them, and makes one of 1e999.
+
+    Raises:
+        ValueError: There is one in the value.
+    """
+    rest = [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, dict):
+            rest += item.values()
+        elif isinstance(item, list):
+            rest += item
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ValueError(f"a number that JSON does not have: {item}")
 
 
 def _embedded(resource: types.TextResourceContents | types.BlobResourceContents) -> ToolResource:

@@ -1,0 +1,99 @@
+"""Compares the names in two policies: paths and hosts. It takes as long as the names together, not as their product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+_END = None  # the key in a node that says: a name ends here
+
+
+class _Names:
+    """Names by their parts, first to last."""
+
+    def __init__(self) -> None:
+        self._root: dict[Any, Any] = {}
+
+    def add(self, parts: list[str]) -> None:
+        """Add a name."""
+        node = self._root
+        for part in parts:
+            node = node.setdefault(part, {})
+        node[_END] = True
+
+    def begin(self, parts: list[str], *, strictly: bool) -> bool:
+        """Whether one of them is the beginning of a name; ``strictly``: with something left."""
+        node = self._root
+        for part in parts:
+            if _END in node:
+                return True
+            if part not in node:
+                return False
+            node = node[part]
+        return _END in node and not strictly
+
+
+class Paths:
+    """Paths that are allowed."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self._exactly = frozenset(allowed)
+        self._inside = _Names()
+        for path in self._exactly:
+            self._inside.add(path.rstrip("/").split("/"))
+
+    def cover(self, path: str) -> bool:
+        """Whether they allow another path, too."""
+        if path in self._exactly:
+            return True
+        parts = path.split("/")
+        if ".." in parts:
+            return False  # it is not known here where this leads
+        if not path.startswith("~") and ("/" in self._exactly or ("." in self._exactly and path[0] != "/")):
+            return True
+        return self._inside.begin(parts, strictly=True)
+
+
+class Hosts:
+    """Patterns of hosts that are allowed."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self._exactly = frozenset(allowed)
+        self._below = _Names()
+        for pattern in self._exactly:
+            if pattern.startswith("*."):
+                self._below.add(pattern.split(".")[:0:-1])
+
+    def cover(self, pattern: str) -> bool:
+        """Whether they allow another pattern, too."""
+        if pattern in self._exactly:
+            return True
+        return "*" not in pattern and self._below.begin(pattern.split(".")[::-1], strictly=True)
+
+
+class Denials:
+    """Paths that are denied."""
+
+    def __init__(self, denied: Iterable[str]) -> None:
+        self._unknown = False  # whether it is not known where one of them leads
+        self._starts: dict[str, _Names] = {}
+        for path in denied:
+            self._unknown = self._unknown or ".." in path.split("/")
+            self._starts.setdefault(_start(path), _Names()).add(_parts(path))
+
+    def may_hold(self, path: str) -> bool:
+        """Whether a path may be inside one. If they begin at different places, they cannot be compared without a workspace."""
+        if not self._starts:
+            return False
+        start = _start(path)
+        if self._unknown or ".." in path.split("/") or self._starts.keys() != {start}:
+            return True
+        return self._starts[start].begin(_parts(path), strictly=False)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _start(path: str) -> str:
+    return path[0] if path[:1] in ("/", "~") else ""

@@ -1,0 +1,113 @@
+"""Answers that cannot be decoded fail their calls at once, and other calls go on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types import jsonrpc_message_adapter
+
+from cellblock import McpServerError
+from cellblock.tools.mcp.lines import edges
+from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.mcp.undecodable import given_to, id_of
+
+SERVERS = Path(__file__).parents[2] / "servers"
+
+
+@pytest.fixture
+async def servers(nothing_left_behind: None) -> AsyncIterator[Servers]:
+    web = [sys.executable, str(SERVERS / "hostile_web_server.py")]
+    with subprocess.Popen(web, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+
+        def lookup(name: str) -> Any:
+            if name == "stdio":
+                given = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
+            else:
+                given = {"url": f"http://127.0.0.1:{port}/{name}"}
+            return parse_params(name, given)
+
+        async with Servers(lookup, environment={}) as servers:
+            yield servers
+        process.kill()
+
+
+@pytest.mark.parametrize("name", ["stdio", "mcp", "sse"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"jsonrpc":"2.0","id":ID,"result":{"content":[',
+        '{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"\\ud800"}]}}',
+        '{"jsonrpc":"2.0","id":ID,"result":{"content":[NULL]}}',
+        '{"result":{"content":[NULL]},"id":ID,"jsonrpc":"2.0"}',
+        '{"jsonrpc":"2.0","id":ID,"result":5}',
+        '{"jsonrpc":"2.0","id":ID,"result":' + "[" * 10_000,
+    ],
+    ids=["cut", "half a letter", "a word", "the id at the end", "a number", "nested"],
+)
+async def test_a_call_whose_answer_cannot_be_decoded_fails_at_once(servers: Servers, name: str, line: str) -> None:
+    async with asyncio.timeout(20):
+        with pytest.raises(McpServerError, match=r"cannot be decoded|Failed to parse"):
+            await servers.call(name, "raw", {"line": line}, timeout=600)
+
+
+async def test_the_other_calls_go_on(servers: Servers) -> None:
+    other = asyncio.create_task(servers.call("stdio", "hang", {}, timeout=600))
+    with pytest.raises(McpServerError, match="its answer cannot be decoded"):
+        await servers.call("stdio", "raw", {"line": '{"jsonrpc":"2.0","id":ID,"result":{"\xff":1}}'}, timeout=600)
+    assert (await servers.call("stdio", "echo", {"a": 1}, timeout=20)).text == '{"a": 1}'
+    assert not other.done()
+    other.cancel()
+
+
+@pytest.mark.parametrize("name", ["stdio", "mcp", "sse"])
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "[{}, [-1e999]]"])
+@pytest.mark.parametrize("rows", [0, 30_000])
+async def test_a_number_that_json_does_not_have_is_an_error(servers: Servers, name: str, number: str, rows: int) -> None:
+    value = '{"n":[' + "1," * rows + number + "]}"
+    line = '{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":' + value + "}}"
+    with pytest.raises(McpServerError, match=r"a number that JSON does not have|not valid JSON"):
+        await servers.call(name, "raw", {"line": line}, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("message", "number"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{', 7),
+        (b' { "id" : 7 , "jsonrpc": "2.0", "error": ', 7),
+        (b'{"result": nonsense, "id": 7}', 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping",', None),
+        (b'{"jsonrpc":"2.0","id":"seven","result":{', None),
+        (b'Welcome! {"id": 7}', None),
+        (b"", None),
+    ],
+)
+def test_an_answer_is_known_by_its_ends(message: bytes, number: int | None) -> None:
+    assert id_of(edges(message)) == number
+
+
+def test_an_error_that_does_not_say_what_was_decoded_is_nobodys() -> None:
+    assert given_to(ValueError("words")) == b""
+
+
+@pytest.mark.parametrize(
+    ("message", "given"),
+    [
+        ('{"jsonrpc":"2.0","id":7,"result":5}', b'{"id":7}'),
+        ('{"jsonrpc":"2.0","id":7,"method":5}', b""),
+        ('{"id":7', b'{"id":7'),
+        ("[]", b""),
+    ],
+)
+def test_an_error_of_the_decoder_says_what_was_decoded(message: str, given: bytes) -> None:
+    with pytest.raises(ValueError, match="validation error") as caught:
+        jsonrpc_message_adapter.validate_json(message, by_name=False)
+    assert given_to(caught.value) == given
