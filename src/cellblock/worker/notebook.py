@@ -14,6 +14,9 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.extensions.storemagic import StoreMagics
+from traitlets import Instance
+
+from cellblock.worker.transformers import Transformers
 
 _TEXT_IS_BETTER = {"rich.console"}
 """Modules for which the answer is no. In a notebook, rich writes escape sequences into plain text, and progress to widgets."""
@@ -24,6 +27,8 @@ _WINDOW = re.compile(r"(auto|notebook|widget|ipympl|nbagg|webagg|osx|macosx|(qt|
 
 class NotebookShell(InteractiveShell):
     """A shell that says that it is a notebook's."""
+
+    input_transformer_manager = Instance(Transformers, ())
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.kernel = _Kernel(self)

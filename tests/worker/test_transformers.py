@@ -1,0 +1,86 @@
+"""Sources that are not transformed are those that IPython would leave alone."""
+
+from __future__ import annotations
+
+import timeit
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
+
+from cellblock.worker.transformers import _SPECIAL, Transformers
+
+SPACE = [
+    " ",
+    "  ",
+    "    ",
+    "\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\r",
+    "\f",
+    "\v",
+    "\x1c",
+    "\x1f",
+    "\x85",
+    "\xa0",
+    "\u2028",
+    "\u3000",
+    "\\\n",
+]
+ESCAPES = ["%", "%%", "%time", "!", "!!", "ls", "?", "??", "/", ",", ";", "x = %who", "x = !ls", "/f 1", ",f a", ";f a", "x?"]
+PROMPTS = [">>>", ">>> ", "...", "... ", "   ...: ", "In [1]: ", "[nav] In [2]: ", "[ins]"]
+BRACKETS = ["[", "]", "(", ")", "{", "}", '"""', "'''", '"', "'", "#", "# "]
+PYTHON = ["x", "=", "def f():", "if x:", "return", "pass", "lambda: 0", "await f()", "f'{x}'", "é", "\0", ":", "."]
+PIECES = st.sampled_from([*SPACE, *ESCAPES, *PROMPTS, *BRACKETS, *PYTHON])
+
+
+IPYTHON: Any = TransformerManager
+"""As what it is in some releases of IPython: without types."""
+OURS: Any = Transformers
+
+
+def outcome(manager: Any, source: str) -> str:
+    try:
+        return str(manager.transform_cell(source))
+    except Exception as error:
+        return repr(error)
+
+
+@settings(max_examples=2000)
+@given(st.lists(PIECES, max_size=14).map("".join))
+def test_any_source_becomes_what_ipython_makes_of_it(source: str) -> None:
+    assert outcome(OURS(), source) == outcome(IPYTHON(), source)
+
+
+def test_the_sources_of_this_project_become_what_ipython_makes_of_them() -> None:
+    for path in sorted((Path(__file__).parents[2] / "src").rglob("*.py"))[::10]:
+        source = path.read_text()
+        for text in (source, *source.split("\n\n")):
+            assert outcome(OURS(), text) == outcome(IPYTHON(), text), (path, text)
+
+
+def test_what_is_plain_takes_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TransformerManager, "transform_cell", lambda _self, _cell: pytest.fail("IPython was asked"))
+    source = "def f(x):\n    return x\n\n\nf(2)"
+    assert OURS().transform_cell(source) == source + "\n"
+
+
+@pytest.mark.parametrize("kind", ["cleanup_transforms", "line_transforms"])
+def test_a_transformation_that_somebody_added_counts(kind: str) -> None:
+    transformers = OURS()
+    getattr(transformers, kind).append(lambda lines: [line.upper() for line in lines])
+    assert transformers.transform_cell("x = 1") == "X = 1\n"
+
+
+@pytest.mark.parametrize("text", ["x = 1\n", "\n", "    x\n", " ", "\t\n x"])
+def test_looking_at_a_long_source_takes_no_longer_than_its_size(text: str) -> None:
+    def took(count: int) -> float:
+        source = f"x\n{text * count}x"
+        return min(timeit.repeat(lambda: _SPECIAL.search(source), number=1, repeat=3))
+
+    assert took(200_000) < 100 * took(10_000) + 0.05
