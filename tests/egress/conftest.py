@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cellblock.egress.gate import EgressLimits, dial
+from cellblock.egress.gate import Ask, EgressLimits, dial
 from cellblock.egress.names import Address
 from cellblock.egress.proxy import EgressProxy
 from cellblock.egress.rules import Denial, Rules
@@ -118,6 +118,7 @@ class Starter:
         dial: Callable[[Address, int], Awaitable[socket.socket]] = dial,
         resolve: Callable[[str], Awaitable[Sequence[str]]] | None = None,
         backlog: int = 128,
+        ask: Ask | None = None,
     ) -> Running:
         """Start a proxy with these rules; `names` is what the world's name servers say."""
 
@@ -142,6 +143,7 @@ class Starter:
             limits=limits or EgressLimits(),
             resolve=looked_up,
             dial=dialled,
+            ask=ask,
         )
         running = Running(proxy, port_of(made), denials)
         await proxy.start()

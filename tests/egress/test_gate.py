@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -13,6 +15,20 @@ from cellblock.egress.names import Address, Target, canonical_host
 from cellblock.egress.rules import Denial, Rules
 
 PUBLIC, OTHER, METADATA = "93.184.216.34", "93.184.216.35", "169.254.169.254"
+
+
+@contextmanager
+def client() -> Iterator[socket.socket]:
+    """Give the proxy's end of a client that does not hang up."""
+    there, served = socket.socketpair()
+    with there, served:
+        yield served
+
+
+@pytest.fixture
+def served() -> Iterator[socket.socket]:
+    with client() as end:
+        yield end
 
 
 class World:
@@ -44,7 +60,8 @@ class World:
     async def open(self, host: str, *allowed: str, denied: tuple[str, ...] = (), port: int = 443) -> None:
         rules = Rules.parse(allowed, denied)
         gate = Gate(rules, EgressLimits(), self.denied.append, self.resolve, self.dial, self.ask)
-        (await gate.open(Target(canonical_host(host), port), "CONNECT")).close()
+        with client() as served:
+            (await gate.open(Target(canonical_host(host), port), "CONNECT", served)).close()
         await gate.close()
 
 
@@ -112,7 +129,7 @@ async def test_an_address_is_not_looked_up() -> None:
     assert (world.looked_up, world.dialled) == ([], [f"{PUBLIC}:443"])
 
 
-async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot() -> None:
+async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot(served: socket.socket) -> None:
     world = World({})
     started, end = asyncio.Event(), asyncio.Event()
 
@@ -122,7 +139,7 @@ async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot() -> None:
         return [PUBLIC]
 
     gate = Gate(Rules.parse(["*"]), EgressLimits(), world.denied.append, resolve, world.dial)
-    opening = asyncio.create_task(gate.open(Target("a.example", 443), "CONNECT"))
+    opening = asyncio.create_task(gate.open(Target("a.example", 443), "CONNECT", served))
     await started.wait()
     opening.cancel()
     await asyncio.wait([opening])
@@ -130,6 +147,12 @@ async def test_a_client_that_gives_up_leaves_its_lookup_in_its_slot() -> None:
     end.set()
     await gate.close()
     assert not gate._lookups
+
+
+async def test_what_is_no_address_cannot_be_reached() -> None:
+    with pytest.raises(UnreachableError, match="could not be resolved") as caught:
+        await World({"a.example": ["not an address"]}).open("a.example", "a.example")
+    assert caught.value.cause == "lookup"
 
 
 async def test_few_addresses_of_a_name_are_considered_however_many_it_has() -> None:
@@ -148,7 +171,9 @@ async def test_an_address_that_nobody_checked_is_not_dialled() -> None:
     assert not any(METADATA in address for address in world.dialled)
 
 
-async def test_a_name_whose_address_changes_is_judged_anew_and_dialled_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_whose_address_changes_is_judged_anew_and_dialled_by_address(
+    monkeypatch: pytest.MonkeyPatch, served: socket.socket
+) -> None:
     """With the lookup and the dialling that sessions use: the second answer would lead to what nobody allowed."""
     with socket.create_server(("127.0.0.1", 0)) as allowed:
         port = allowed.getsockname()[1]
@@ -163,15 +188,15 @@ async def test_a_name_whose_address_changes_is_judged_anew_and_dialled_by_addres
             denied: list[Denial] = []
             rules = Rules.parse([f"fickle.test:{port}", f"127.0.0.1:{port}"])
             gate = Gate(rules, EgressLimits(), denied.append, resolve, dial)
-            (await gate.open(Target("fickle.test", port), "CONNECT")).close()
+            (await gate.open(Target("fickle.test", port), "CONNECT", served)).close()
             with pytest.raises(DeniedError, match="loopback"):
-                await gate.open(Target("fickle.test", port), "CONNECT")
+                await gate.open(Target("fickle.test", port), "CONNECT", served)
             await gate.close()
             with pytest.raises(BlockingIOError):
                 secret.accept()
 
 
-async def test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials() -> None:
+async def test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials(served: socket.socket) -> None:
     world = World({"wanted.example": [PUBLIC], "a.example": [PUBLIC]})
     answered = asyncio.Event()
     asked: list[str] = []
@@ -181,13 +206,13 @@ async def test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_deni
         return await answered.wait()
 
     gate = Gate(Rules.parse(["a.example"]), EgressLimits(), world.denied.append, world.resolve, world.dial, ask)
-    wanted = asyncio.create_task(gate.open(Target("wanted.example", 443), "CONNECT"))
+    wanted = asyncio.create_task(gate.open(Target("wanted.example", 443), "CONNECT", served))
     await asyncio.sleep(0)
-    flood = [asyncio.create_task(gate.open(Target(f"h{number}.example", 443), "CONNECT")) for number in range(1000)]
+    flood = [asyncio.create_task(gate.open(Target(f"h{number}.example", 443), "CONNECT", served)) for number in range(1000)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     refused, waiting = ([task for task in flood if task.done() is done] for done in (True, False))
-    (await gate.open(Target("a.example", 443), "CONNECT")).close()  # what a rule allows does not wait behind it
+    (await gate.open(Target("a.example", 443), "CONNECT", served)).close()  # what a rule allows does not wait behind it
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
@@ -198,4 +223,4 @@ async def test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_deni
     assert {type(task.exception()) for task in refused} == {DeniedError}
     assert "already wait for approval" in world.denied[0].message
     assert world.denied[0].rule_needed == world.denied[0].host
-    assert gate._questions == 0
+    assert not gate._questions

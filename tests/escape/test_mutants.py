@@ -980,6 +980,14 @@ MUTANTS: dict[str, Mutant] = {
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
         Edit("host/checkpoints/files.py", "_beneath", "return set()"),
     ),
+    "30 hosts that a client no longer wants": mutant(
+        "egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
+        Edit("egress/hang_up.py", "on_hang_up", "yield"),
+    ),
+    "30 hosts that stopped code has asked for": mutant(
+        "host/test_network.py::test_a_question_about_a_host_ends_with_the_code_that_asked[cancel]",
+        Edit("egress/network.py", "SandboxNetwork.withdraw_questions", "pass"),
+    ),
     "64 hosts that a branch asks for": mutant(
         f"{COPIES}branches.py::test_nobody_is_asked_about_a_host_while_there_are_branches",
         Edit("host/kernels/family.py", "Family.branched", "return False"),

@@ -10,6 +10,7 @@ import pytest
 
 from cellblock import Host, InvalidInputError, Network, Policy, Session
 from cellblock.errors import NO_NETWORK, ONLY_PROXY
+from processes import eventually
 
 # The proxy is for the network, and not used for one's own loopback interface unless one insists.
 GET = """
@@ -140,3 +141,70 @@ async def test_a_caller_decides_about_retries_and_a_network_has_them(tmp_path: P
         assert (await session.execute(names)).return_value == "[None, None]"
     async with Host(isolate="native") as host, host.session(working_dir=tmp_path, kernel_env={"PIP_RETRIES": "3"}) as session:
         assert (await session.execute(names)).return_value == "['3', '0']"
+
+
+class Person:
+    """Somebody who is asked about hosts, and never answers."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.withdrawn = 0
+
+    async def decide(self, host: str, port: int) -> bool:
+        self.asked += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.withdrawn += 1
+            raise
+        return True
+
+
+# The connection outlives the cell: the traceback of an interrupted one also keeps its variables.
+ASK = """
+import socket
+kept = socket.create_connection(("127.0.0.1", 3128))
+kept.sendall(b"CONNECT asked.test:443 HTTP/1.1\\r\\nHost: asked.test:443\\r\\n\\r\\n")
+"""
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel", "restore", "reset", "death", "hang up"])
+async def test_a_question_about_a_host_ends_with_the_code_that_asked(how: str, tmp_path: Path) -> None:
+    person = Person()
+    asking = Policy(network=Network(ask=True))
+    waits = {"death": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "hang up": "kept.close()"}.get(
+        how, "kept.recv(9)"
+    )
+    async with (
+        Host(isolate="native") as host,
+        host.session(working_dir=tmp_path, policy=asking, on_host=person.decide, recovery="none") as session,
+    ):
+        before = await session.checkpoint("before")
+        cell = asyncio.create_task(session.execute(ASK + waits, timeout=1 if how == "timeout" else 60))
+        await eventually(lambda: person.asked == 1)
+        match how:
+            case "cancel":
+                cell.cancel()
+            case "restore":
+                await session.restore(before)
+            case "reset":
+                await session.reset()
+        await asyncio.wait([cell])
+        await eventually(lambda: person.withdrawn == 1)
+
+
+async def test_a_question_of_background_work_outlives_its_cell_until_another_is_stopped(tmp_path: Path) -> None:
+    person = Person()
+    asking = Policy(network=Network(ask=True))
+    async with (
+        Host(isolate="native") as host,
+        host.session(working_dir=tmp_path, policy=asking, on_host=person.decide, recovery="none") as session,
+    ):
+        await session.execute(ASK)
+        await eventually(lambda: person.asked == 1)
+        await session.execute("'another cell'")
+        assert person.withdrawn == 0
+        with_deadline = await session.execute("while True: pass", timeout=0.1)
+        assert with_deadline.status == "timeout"
+        await eventually(lambda: person.withdrawn == 1)
+        assert (await session.execute("kept.recv(12)")).return_value == "b'HTTP/1.1 403'"

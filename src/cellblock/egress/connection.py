@@ -88,7 +88,7 @@ class Connection:
                         return
             if self._turned_away:
                 raise socks.SocksError("too many connections", socks.reply(socks.GENERAL_FAILURE))
-            upstream = await self._gate.open(handshake.target, socks.METHOD)
+            upstream = await self._gate.open(handshake.target, socks.METHOD, self._client)
         except socks.BadSocksNameError as error:
             self._gate.refuse(error.named, str(error), socks.METHOD)
             await self._hang_up(socks.reply(socks.NOT_ALLOWED))
@@ -111,7 +111,7 @@ class Connection:
             while (head := await self._head(reader)) is not None:
                 self._method = head.method.decode("ascii")
                 request = self._understood(head)
-                upstream = await self._gate.open(request.target, request.method)
+                upstream = await self._gate.open(request.target, request.method, self._client)
                 if request.forwarded is None:
                     await self._tunnel(upstream, _ESTABLISHED, reader.trailing_data[0])
                     return

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv6Address, ip_address
-from typing import Literal
+from typing import Any, Literal
 
 from cellblock.egress import addresses
+from cellblock.egress.hang_up import on_hang_up
 from cellblock.egress.names import Address, Target, host_text, unmapped
 from cellblock.egress.rules import Denial, Refusal, Rules
 from cellblock.errors import InvalidInputError
@@ -100,14 +101,15 @@ class Gate:
         self._ask = ask
         self._slots = asyncio.Semaphore(_LOOKUPS)
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
-        self._questions = 0
+        self._questions: set[asyncio.Future[bool]] = set()
 
-    async def open(self, target: Target, method: str) -> socket.socket:
+    async def open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
         """Connect to a target, if the rules allow it.
 
         Args:
             target: Where to, in canonical form.
             method: The HTTP method, or ``SOCKS5``, for the log.
+            client: Who wants it. If it hangs up while somebody is asked, the question is withdrawn.
 
         Returns:
             A connected, non-blocking socket, which is the caller's.
@@ -115,8 +117,9 @@ class Gate:
         Raises:
             DeniedError: The rules do not allow it.
             UnreachableError: They do, but it cannot be reached.
+            OSError: The client has hung up, or no descriptor is left.
         """
-        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method):
+        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method, client):
             raise self._denied(target, refusal, method)
         try:
             async with asyncio.timeout(self._limits.connect_seconds):
@@ -136,32 +139,50 @@ class Gate:
             if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
                 raise self._denied(target, refusal, method)
 
-    async def _let_through(self, target: Target, refusal: Refusal, method: str) -> bool:
+    async def _let_through(self, target: Target, refusal: Refusal, method: str, client: socket.socket) -> bool:
         """Whether somebody lets a target through that no rule names. What a rule denies is denied."""
         if self._ask is None or refusal.rule_needed is None:
             return False
         if self._has_many_questions():
             reason = f"{refusal.reason}, and {_MAX_QUESTIONS} connections of this session already wait for approval"
             raise self._denied(target, Refusal(reason, refusal.rule_needed), method)
-        self._questions += 1
+        gone = False
+
+        def hang_up() -> None:
+            nonlocal gone
+            gone = True
+            question.cancel()
+
+        question = asyncio.ensure_future(self._ask(host_text(target.host), target.port))
+        self._questions.add(question)
         try:
-            return await self._ask(host_text(target.host), target.port)
+            with on_hang_up(client, hang_up):
+                await asyncio.wait([question])
         finally:
-            self._questions -= 1
+            self._questions.discard(question)
+            question.cancel()
+        if gone:
+            raise ConnectionAbortedError("the client hung up while it waited for approval")
+        return not question.cancelled() and question.result()
 
     def _has_many_questions(self) -> bool:
-        return self._questions >= _MAX_QUESTIONS
+        return len(self._questions) >= _MAX_QUESTIONS
+
+    def withdraw(self) -> None:
+        """Withdraw the questions that are open: their connections are refused."""
+        for question in self._questions:
+            question.cancel()
 
     def refuse(self, named: str, reason: str, method: str) -> DeniedError:
         """Report a host that has no canonical form, and return the error to raise."""
         return self._report(Denial(ascii(named)[1:-1][:_MAX_SHOWN], 0, reason, None, ascii(method)[1:-1][:_MAX_SHOWN]))
 
     async def close(self) -> None:
-        """Forget the lookups that nobody waits for any more."""
-        lookups = [*self._lookups]
-        for lookup in lookups:
-            lookup.cancel()
-        await asyncio.gather(*lookups, return_exceptions=True)
+        """Withdraw all questions, and forget the lookups that nobody waits for any more."""
+        left: list[asyncio.Future[Any]] = [*self._questions, *self._lookups]
+        for waiting in left:
+            waiting.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def _denied(self, target: Target, refusal: Refusal, method: str) -> DeniedError:
         shown = ascii(method)[1:-1][:_MAX_SHOWN]
@@ -182,7 +203,10 @@ class Gate:
             raise UnreachableError(f"{target.host} could not be resolved: {error.args[-1]}", "lookup") from error
         if not found:
             raise UnreachableError(f"{target.host} could not be resolved: it has no address", "lookup")
-        return _considered(found)
+        try:
+            return _considered(found)
+        except ValueError as error:
+            raise UnreachableError(f"{target.host} could not be resolved: {error}", "lookup") from error
 
     async def _look_up(self, name: str) -> Sequence[str]:
         # A lookup in a thread cannot be stopped. It keeps its slot until it ends, however soon its client gives up, so that

@@ -82,6 +82,11 @@ class SandboxNetwork:
         before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask)
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
+    def withdraw_questions(self) -> None:
+        """Withdraw the questions about hosts that are open. The code that asked was stopped, or is gone."""
+        if self._proxy is not None:
+            self._proxy.withdraw_questions()
+
     async def close(self) -> None:
         """Cut off whatever is connected."""
         if self._changing is not None:

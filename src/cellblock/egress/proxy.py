@@ -72,6 +72,10 @@ class EgressProxy:
         self._listener.setblocking(False)
         self._resume()
 
+    def withdraw_questions(self) -> None:
+        """Withdraw the questions about hosts that are open: their connections are refused."""
+        self._gate.withdraw()
+
     async def close(self) -> None:
         """Cut all clients off and wait until nothing of them is left. Can be called again."""
         if not self._closed:

@@ -147,6 +147,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         kept = KeptResults(self.wanted.limits.history)
         images = resolved.images_dir
         self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, images, kept)
+        if around.network is not None:
+            self._cells.on_stopped = self._kernels.on_replaced = around.network.withdraw_questions
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks)
@@ -156,7 +158,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     async def _may_reach(self, host: str, port: int) -> bool:
         """Decide about a host that the policy does not name.
 
-        Branches share one network, and so one proxy. It cannot know which of them connects, and who would have to be asked.
+        Branches share one network, in which each can connect to the proxy of another. The proxy cannot know which of them
+        does, and so who would have to be asked (decision 45).
         """
         kernel = self._kernels.current
         if kernel is not None and kernel.family.branched:

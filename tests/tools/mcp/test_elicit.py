@@ -112,7 +112,7 @@ async def test_a_question_after_a_cancelled_call_of_another_is_shown_to_nobody(s
 async def test_calls_of_one_session_at_a_time_are_asked_about(servers: Servers) -> None:
     ada = Somebody("a", {"yes": True}, waits=True)
     going = [asyncio.create_task(ask(servers, ada.person)) for _ in range(6)]
-    await eventually(lambda: len(ada.asked) == 4)
+    await eventually(lambda: len(ada.asked) == 4 and sum(one.done() for one in going) == 2)
     ada.goes_on.set()
     actions = sorted([(await one)["action"] for one in going])
     assert actions == ["accept"] * 4 + ["decline"] * 2  # nobody answers more at a time

@@ -40,6 +40,7 @@ class Cells:
         past: What was run, and which of it has made the present state.
         on_begin: Called before a cell begins.
         on_idle: Called when a cell has ended, and no other one waits.
+        on_stopped: Called when a cell has ended that was stopped.
         can_recover: Returns whether there may be a state of a dead kernel to go on from.
     """
 
@@ -69,6 +70,7 @@ class Cells:
         self.past = Past()
         self.on_begin: Callable[[], None] = lambda: None
         self.on_idle: Callable[[], None] = lambda: None
+        self.on_stopped: Callable[[], None] = lambda: None
         self.can_recover: Callable[[Kernel], bool] = lambda _dead: False
         self._name = name
         self._kernels = kernels
@@ -243,6 +245,8 @@ class Cells:
                 await leave(kernel, cell)
             finally:
                 self.current = None
+                if cell.reason is not None:
+                    self.on_stopped()
         return await self._finished(cell)
 
     def _deadline(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:

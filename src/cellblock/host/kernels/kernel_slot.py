@@ -26,6 +26,7 @@ class KernelSlot:
     Attributes:
         current: The one that there is, dead or alive; None before the first.
         relieve: Frees memory of the session, if its kernel and its checkpoints are over the limit; returns whether it could.
+        on_replaced: Called when another kernel has taken the place of one.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -37,6 +38,7 @@ class KernelSlot:
         """
         self._launch = launch
         self.relieve: Callable[[], bool] = lambda: False
+        self.on_replaced: Callable[[], None] = lambda: None
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self._left: Kernel | None = None
@@ -166,6 +168,7 @@ class KernelSlot:
     def _put(self, kernel: Kernel) -> None:
         kernel.memory.relieve = self.relieve
         self.current = kernel
+        self.on_replaced()
 
 
 def _check(started: asyncio.Task[None]) -> None:

@@ -1,0 +1,33 @@
+"""Notices that a client has hung up while the proxy waits for something else than its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def on_hang_up(client: socket.socket, call: Callable[[], object]) -> Iterator[None]:
+    """While this context is entered, call a function once the client has closed or half closed its end, perhaps several times.
+
+    Bytes that the client has sent ahead stay unread, and do not count. The loop's own watch would report them in every turn,
+    so there is another one, which becomes readable only at a hang-up.
+
+    Args:
+        client: Its socket.
+        call: Is called on the running loop.
+
+    Raises:
+        OSError: There is no descriptor left for the watch.
+    """
+    loop = asyncio.get_running_loop()
+    with select.epoll(1) as watch:
+        watch.register(client.fileno(), select.EPOLLRDHUP)  # what is broken is always reported
+        loop.add_reader(watch.fileno(), call)
+        try:
+            yield
+        finally:
+            loop.remove_reader(watch.fileno())
