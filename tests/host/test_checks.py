@@ -11,10 +11,12 @@ import pytest
 from cellblock import InvalidInputError
 from cellblock.host import Network, Policy, Resources
 from cellblock.host.checks import (
+    MAX_REQUIREMENTS,
     check_code,
     check_forbidding,
     check_isolation,
     check_place,
+    check_requirements,
     check_state_apart,
     check_timeout,
     default_isolation,
@@ -24,6 +26,21 @@ from cellblock.host.checks import (
 from cellblock.sandbox import probe
 from cellblock.sandbox.srt import SrtPolicy
 from cellblock.wire.fields import MAX_CODE
+
+
+@pytest.mark.parametrize(
+    ("requirements", "said"),
+    [
+        (("a" * MAX_REQUIREMENTS, "b"), "what to install has 32,770 characters, and the limit is 32,768"),
+        (("a",) * MAX_REQUIREMENTS, "what to install has 65,535 characters"),
+        (("a", 5), "one for each package"),
+        ((), "say what to install"),
+    ],
+    ids=["long", "many", "a number", "nothing"],
+)
+def test_what_is_installed_is_checked(requirements: tuple[object, ...], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        check_requirements(requirements)
 
 
 def test_ordinary_code_passes() -> None:

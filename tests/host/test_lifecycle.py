@@ -16,7 +16,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cellblock import CellblockError, CodeExecutor, Host, InvalidInputError, LaunchError, Session, StateError
+from cellblock import (
+    CellblockError,
+    CodeExecutor,
+    Host,
+    InvalidInputError,
+    KernelDiedError,
+    LaunchError,
+    Session,
+    StateError,
+)
+from cellblock.host.kernels import stopping
 from cellblock.host.shared import _shared
 from iterations import cancelled_after
 from processes import eventually
@@ -171,6 +181,17 @@ async def test_a_completion_that_is_cancelled_is_stopped_and_cells_go_on(session
     await asyncio.wait([asking])
     assert asking.cancelled()
     assert (await session.execute("1 + 1")).return_value == "2"
+
+
+async def test_a_completion_that_cannot_be_stopped_says_why_its_kernel_ended(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_QUESTION_TIMEOUT", 0.5)
+    stubborn = ENDLESS.replace("while", "__import__('signal').pthread_sigmask(0, [2])\n        while")
+    await session.execute(stubborn)
+    with pytest.raises(KernelDiedError, match="neither ended nor could be interrupted"):
+        await session.complete("endless.")
+    assert (await session.execute("'endless' in globals()")).return_value == "False"
 
 
 async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:

@@ -90,6 +90,16 @@ async def session(shop: Host, tmp_path: Path) -> AsyncIterator[Session]:
         yield session
 
 
+async def test_arguments_without_end_go_nowhere(session: Session) -> None:
+    """In a line of a cell they would keep the kernel busy; in a message of hostile code, they would become a command."""
+    for code, said in (
+        ("%pip install " + "a" * 70_000, "put the requirements in a file"),
+        ("get_ipython().packages(['a' * 140_000])", "put the requirements in a file"),
+    ):
+        result = await session.execute(code, timeout=20)
+        assert said in str(result.error and result.error.evalue)
+
+
 @pytest.mark.slow
 async def test_what_is_installed_can_be_imported_at_once_and_survives_a_reset(session: Session) -> None:
     result = await session.install("tiny-demo>=1")

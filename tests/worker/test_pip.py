@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cellblock.worker.pip import installs, installs_among_others
+from cellblock.worker.pip import MAX_LINE, installs, installs_among_others
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_a_line_that_installs(command: str, arguments: list[str]) -> None:
 def test_a_line_that_installs_among_others(command: str) -> None:
     assert installs(command) is None
     assert installs_among_others(command)
+
+
+def test_a_line_that_would_take_long_to_read_is_not_looked_at() -> None:
+    assert installs("pip install " + "a" * MAX_LINE) is None
+    assert not installs_among_others("ls; pip install " + "a" * MAX_LINE)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.fields import MAX_CODE
 
+MAX_REQUIREMENTS = 32 * 1024
+"""Characters of all requirements of one call together. They become one line of a cell."""
+
 Isolate = Literal["native", "landlock", "srt", "none"]
 
 OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
@@ -229,8 +232,13 @@ def check_requirements(requirements: tuple[object, ...]) -> None:
     for requirement in requirements:
         if not isinstance(requirement, str):
             raise InvalidInputError(
-                f"install() takes strings, one for each package: install('a', 'b>=1'), not {requirement!r}"
+                f"install() takes strings, one for each package: install('a', 'b>=1'), not {shown(requirement)}"
             )
+    if (size := len(" ".join(map(str, requirements)))) > MAX_REQUIREMENTS:
+        raise InvalidInputError(
+            f"what to install has {size:,} characters, and the limit is {MAX_REQUIREMENTS:,}: "
+            "put it in a file, for install('-r', file)"
+        )
 
 
 def check_on_input(on_input: object) -> None:

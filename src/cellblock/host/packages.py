@@ -36,6 +36,7 @@ PLACE = "/tmp/.packages"  # in the session's own /tmp
 _PREFIX = "cellblock-packages-"
 _RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
 _LOOK = 0.5  # seconds between looks at how much there is
+_MAX_ARGUMENTS = 128 * 1024  # characters; the system takes as many in one
 _PATIENCE = 2.0  # seconds for packages to be removed while somebody waits
 
 Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
@@ -282,6 +283,8 @@ def _steering(env: Mapping[str, str]) -> dict[str, None]:
 
 
 def _check(arguments: tuple[str, ...]) -> None:
+    if sum(map(len, arguments)) + len(arguments) > _MAX_ARGUMENTS:
+        raise InvalidInputError(f"pip takes {_MAX_ARGUMENTS} characters of arguments: put the requirements in a file, for -r")
     if not any(not argument.startswith("-") for argument in arguments):
         raise InvalidInputError("say what to install: install('package>=1')")
     for argument in arguments:

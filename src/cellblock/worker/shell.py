@@ -36,6 +36,8 @@ from cellblock.worker.streams import keep_order
 _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
 _MAX_TRACEBACK_PARTS = 1000
+_EXPANDED = frozenset("${}")
+"""What a line has that names variables."""
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
 
@@ -103,6 +105,10 @@ class Shell(NotebookShell):
 
         def run_pip(line: str) -> None:
             """Run pip for this session; what it installs is gone with the session."""
+            if len(line) > pip.MAX_LINE:
+                raise UsageError(
+                    f"%pip takes a line of {pip.MAX_LINE} characters: put the requirements in a file, for %pip -r"
+                )
             command, *arguments = shlex.split(line) or [""]
             if command == "install" and self.packages is not None:
                 self.packages(arguments)
@@ -181,6 +187,13 @@ class Shell(NotebookShell):
             # The command got the same signal, as in a terminal; at a deadline, the host kills what ignores it.
             process.wait()
             raise KeyboardInterrupt from None
+
+    def var_expand(self, cmd: str, depth: int = 0, *args: Any, **options: Any) -> str:
+        """Put variables into a line; IPython's way takes seconds for a long one, even if it names none."""
+        if not _EXPANDED.intersection(cmd):
+            return cmd
+        expanded: str = super().var_expand(cmd, depth + 1, *args, **options)
+        return expanded
 
     def _installs(self, command: str) -> bool:
         """Have the host install what a line of the shell is to install; return whether it was such a line.

@@ -223,8 +223,10 @@ class Kernel:
         """Kill every process that code of this kernel has started."""
         await self.control.command(KillChildren())
 
-    async def kill(self) -> None:
-        """End every process of the kernel, whatever they are doing."""
+    async def kill(self, why: str | None = None) -> None:
+        """End every process of the kernel, whatever they are doing; ``why`` is what is said about its end."""
+        if self.death is None:
+            self._condemned = self._condemned or why
         # Killing init kills its other kernels and copies as well, so that it gets more time if there are any.
         await self.control.end(4 * _GRACE if self.family.shared else _GRACE)
         if not self.control.gone.done():

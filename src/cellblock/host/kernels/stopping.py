@@ -21,7 +21,14 @@ _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...]
     ("killed_children", Kernel.kill_children, 0.5),
     ("restarted", Kernel.kill, 1.0),
 )
-_LADDER_OF_QUESTIONS = ((Kernel.interrupt, 1.0), (Kernel.kill, 1.0))
+_ENDLESS_QUESTION = (
+    "code that completions and descriptions run, such as __dir__ of an object, neither ended nor could be interrupted: "
+    "the kernel was killed"
+)
+_LADDER_OF_QUESTIONS: tuple[tuple[Callable[[Kernel], Awaitable[None]], float], ...] = (
+    (Kernel.interrupt, 1.0),
+    (lambda kernel: kernel.kill(_ENDLESS_QUESTION), 1.0),
+)
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
