@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import timeit
+import time
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,6 @@ def test_a_transformation_that_somebody_added_counts(kind: str) -> None:
 
 @pytest.mark.parametrize("text", ["x = 1\n", "\n", "    x\n", " ", "\t\n x"])
 def test_looking_at_a_long_source_takes_no_longer_than_its_size(text: str) -> None:
-    def took(count: int) -> float:
-        source = f"x\n{text * count}x"
-        return min(timeit.repeat(lambda: _SPECIAL.search(source), number=1, repeat=3))
-
-    assert took(200_000) < 100 * took(10_000) + 0.05
+    began = time.process_time()
+    _SPECIAL.search(f"x\n{text * 200_000}x")
+    assert time.process_time() - began < 5  # a tenth of a second; minutes, if it grew with the square
