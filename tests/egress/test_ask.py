@@ -12,7 +12,6 @@ import pytest
 from cellblock.egress.gate import DeniedError, EgressLimits, Gate
 from cellblock.egress.names import Address, Target
 from cellblock.egress.rules import Denial, Rules
-from cellblock.egress.tunnel import reset
 from egress.conftest import Running, Starter
 from processes import eventually
 
@@ -143,7 +142,7 @@ async def asking(start: Starter, person: Person, request: bytes) -> AsyncIterato
 async def test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing(start: Starter, request_: bytes) -> None:
     person = Person()
     async with asking(start, person, request_) as (running, client):
-        reset(client)
+        client.close()
         await eventually(lambda: person.withdrawn == 1)
         person.answer.set_result(True)
         await eventually(lambda: running.proxy.connections == 0)

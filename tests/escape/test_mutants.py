@@ -982,15 +982,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "30 hosts that a client no longer wants": mutant(
         "egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
-        Edit("egress/hang_up.py", "HangUp._look", "pass"),
-    ),
-    "30 hosts that a client may no longer want": mutant(
-        "host/test_host_questions.py::test_an_answer_just_after_a_client_has_hung_up_is_too_late[CONNECT]",
-        Edit("egress/hang_up.py", "HangUp._probe", "pass"),
-    ),
-    "30 closed connections that are kept": mutant(
-        "host/test_host_questions.py::test_an_answer_just_after_a_client_has_hung_up_is_too_late[SOCKS5]",
-        Edit("sandbox/namespaces.py", "_forget_closed_connections", "pass"),
+        Edit("egress/hang_up.py", "on_hang_up", "yield lambda: False"),
     ),
     "30 hosts that stopped code has asked for": mutant(
         "host/test_network.py::test_a_question_about_a_host_ends_with_the_code_that_asked[cancel]",

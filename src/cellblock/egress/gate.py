@@ -14,7 +14,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Literal
 
 from cellblock.egress import addresses
-from cellblock.egress.hang_up import HangUp
+from cellblock.egress.hang_up import on_hang_up
 from cellblock.egress.names import Address, Target, host_text, unmapped
 from cellblock.egress.rules import Denial, Refusal, Rules
 from cellblock.errors import InvalidInputError
@@ -149,15 +149,14 @@ class Gate:
         question = asyncio.ensure_future(self._ask(host_text(target.host), target.port))
         self._questions.add(question)
         try:
-            with HangUp(client, question.cancel) as hang_up:
+            with on_hang_up(client, question.cancel) as has_hung_up:
                 await asyncio.wait([question])
-                yes = not question.cancelled() and question.result()
-                if hang_up.noticed.done() or (yes and await hang_up.is_certain()):
+                if has_hung_up():
                     raise ConnectionAbortedError("the client hung up while it waited for approval")
-                return yes
         finally:
             self._questions.discard(question)
             question.cancel()
+        return not question.cancelled() and question.result()
 
     def _has_many_questions(self) -> bool:
         return len(self._questions) >= _MAX_QUESTIONS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -65,7 +64,6 @@ def enter_namespaces(uid: int, gid: int) -> None:
     unshare(abi.CLONE_NEWCGROUP)
     socket.sethostname(HOSTNAME)
     _bring_loopback_up()
-    _forget_closed_connections()
 
 
 def enter_mount_namespace(uid: int, gid: int) -> None:
@@ -84,15 +82,6 @@ def _bring_loopback_up() -> None:
         request = struct.pack("16sH14s", b"lo", 0, b"")
         flags = struct.unpack("16sH14s", fcntl.ioctl(any_socket, abi.SIOCGIFFLAGS, request))[1]
         fcntl.ioctl(any_socket, abi.SIOCSIFFLAGS, struct.pack("16sH14s", b"lo", flags | abi.IFF_UP, b""))
-
-
-def _forget_closed_connections() -> None:
-    """Have the kernel forget a connection soon after the session's code has closed it, not a minute later.
-
-    The host's proxy then notices within about a second that nobody waits for its answer any longer (`egress.presence`).
-    """
-    with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/tcp_fin_timeout", "w") as setting:
-        setting.write("0")  # in a container that protects its settings, it takes the minute
 
 
 def listen(port: int) -> socket.socket:
