@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -59,7 +60,7 @@ async def test_garbage_ends_its_connection(gateway: Gateway, sent: bytes) -> Non
 @asynccontextmanager
 async def server(app: Any) -> AsyncIterator[tuple[int, uvicorn.server.ServerState]]:
     """Serve an application in this process; yield the port, and what the server knows."""
-    config = uvicorn.Config(app, http=protocol.BoundedHttp, lifespan="off", log_level="critical")
+    config = uvicorn.Config(app, http=protocol.BoundedHttp, ws=protocol.BoundedWebSocket, lifespan="off", log_level="critical")
     config.load()
     state = uvicorn.server.ServerState()
     made = await asyncio.get_running_loop().create_server(
@@ -181,6 +182,34 @@ async def test_a_turn_takes_few_frames() -> None:
             await received.wait()
         writer.close()
     assert max(sizes) <= protocol.WEBSOCKET_READ
+
+
+@pytest.mark.parametrize("fragment", [b"\x00\x80\0\0\0\0", b"\x00\x82\0\0\0\0xx"], ids=["empty", "short"])
+async def test_a_message_has_a_limited_number_of_fragments(fragment: bytes) -> None:
+    heard: list[Any] = []
+    left = asyncio.Event()
+
+    async def accepting(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while not heard or heard[-1]["type"] != "websocket.disconnect":
+            heard.append(await receive())
+        left.set()
+
+    async with server(accepting) as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HANDSHAKE + b"\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        first, last = b"\x01\x81\0\0\0\0x", b"\x80\x80\0\0\0\0"
+        writer.write(first + fragment * (protocol.MAX_FRAGMENTS - 2) + last)
+        writer.write(first + fragment * 2 * protocol.MAX_FRAGMENTS)
+        async with asyncio.timeout(20):
+            await left.wait()
+            with contextlib.suppress(ConnectionError):
+                assert b"more than 10000 fragments" in await reader.read()
+        writer.close()
+    assert [message["type"] for message in heard] == ["websocket.receive", "websocket.disconnect"]
+    assert len(heard[0]["text"]) == 1 + (protocol.MAX_FRAGMENTS - 2) * (len(fragment) - 6)
 
 
 async def test_what_follows_a_body_is_dropped() -> None:

@@ -7,9 +7,13 @@ unread bytes resets it, and the client may lose the answer. So the rest of the b
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+if TYPE_CHECKING:
+    from websockets.frames import Frame
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request before its body."""
@@ -22,6 +26,9 @@ HEAD_SECONDS = 10.0
 
 READ_SECONDS = 60.0
 """Seconds for which a client may leave an answer unread."""
+
+MAX_FRAGMENTS = 10_000
+"""Frames that one message on a WebSocket may have. Its bytes are limited, too, but a frame can be empty."""
 
 REST_SECONDS = 10.0
 """Seconds in which the rest of a body has to come if its request is answered already."""
@@ -119,6 +126,21 @@ class BoundedHttp(HttpToolsProtocol):
     def _expect_head(self) -> None:
         _cancel(self._head_timer)
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """One WebSocket."""
+
+    def handle_cont(self, event: Frame) -> None:
+        """See uvicorn, which keeps the frames of a message until it is complete."""
+        if self.transport.is_closing():
+            return
+        super().handle_cont(event)
+        if len(self.frames) > MAX_FRAGMENTS:
+            self.frames = []
+            self.conn.fail(1009, f"a message has more than {MAX_FRAGMENTS} fragments")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
 
 
 class _Joined:

@@ -118,11 +118,12 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
     """Return how uvicorn serves a gateway."""
     import uvicorn
 
-    from cellblock.gateway.protocol import BoundedHttp
+    from cellblock.gateway.protocol import BoundedHttp, BoundedWebSocket
 
     return uvicorn.Config(
         app,
         http=BoundedHttp,
+        ws=BoundedWebSocket,
         log_level="warning",
         access_log=False,  # which would write tokens in the addresses of WebSockets
         proxy_headers=False,
