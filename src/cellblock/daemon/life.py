@@ -1,4 +1,4 @@
-"""When the daemon has to end: it is told to, it is not used, or its directory is no longer its own."""
+"""Ends the daemon if it is told to end, if nobody uses it, or if its directory is no longer its own."""
 
 from __future__ import annotations
 
