@@ -183,7 +183,7 @@ async def test_a_cell_that_waits_for_a_disk_can_be_stopped_and_keeps_its_variabl
         (11, "SIGSEGV, a segmentation fault"),
         (11 | 0x80, "SIGSEGV"),
         (3 << 8, "exited with status 3"),
-        (0, "exited with status 0"),
+        (0, "exited with status 0 (os._exit(), or exit() in C code, or the code shut the kernel's channel down)"),
         (None, "its processes were killed"),
         (-1, "its processes were killed"),
         (1 << 40, "its processes were killed"),

@@ -72,7 +72,9 @@ def describe_status(status: int | None) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == _EXIT_BROKEN:
         return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
-    return f"its process exited with status {code} (os._exit(), or exit() in C code)"
+    # The worker exits with 0 as well if its channel ends: it takes that for the end of the host.
+    also = ", or the code shut the kernel's channel down" if code == 0 else ""
+    return f"its process exited with status {code} (os._exit(), or exit() in C code{also})"
 
 
 def exit_status(status: int | None) -> int | None:
