@@ -59,14 +59,25 @@ ONLY_PROXY = (
 """The explanation for a failed connection that bypasses the proxy."""
 
 
+_MAX_BITS = 10_000  # of an integer: 3,000 digits
 _MAX_SHOWN = 200  # characters of a wrong value in a message
+
+
+class _Shown(reprlib.Repr):
+    """Shows values in part."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Refuse thousands of digits on every version of Python: from 3.14 on, an address would take their place."""
+        if x.bit_length() > _MAX_BITS:
+            raise ValueError("it has too many digits")
+        return super().repr_int(x, level)
 
 
 def shown(value: object) -> str:
     """Return a wrong value for the message of an error, cut: it may be of any size and depth."""
     try:
-        return reprlib.repr(value)[:_MAX_SHOWN]
-    except ValueError:  # an integer with thousands of digits
+        return _Shown().repr(value)[:_MAX_SHOWN]
+    except ValueError:  # an integer with thousands of digits, also within an object of its own kind
         return "a value that is too large to show"
 
 
