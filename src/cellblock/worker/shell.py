@@ -95,6 +95,15 @@ class Shell(NotebookShell):
             self.Completer.global_namespace = {}
         look_at_few(self.Completer)
 
+    def init_builtins(self) -> None:
+        """Leave IPython's builtins in place for good.
+
+        IPython adds them for each cell and removes them again. The interpreter then forgets, each time, where all functions of
+        the process find their builtins.
+        """
+        super().init_builtins()
+        self.builtin_trap.__enter__()
+
     def init_virtualenv(self) -> None:
         """The interpreter was chosen by the host."""
 
