@@ -31,6 +31,21 @@ async def test_every_way_to_ask_for_a_notebook_is_answered_with_yes(session: Ses
     assert await value(session, "import IPython\nIPython.get_ipython() is get_ipython() is ip") is True
 
 
+async def test_builtins_of_ipython_are_there_between_cells_too(session: Session) -> None:
+    code = (
+        "import asyncio, builtins\nkeys = {'get_ipython', 'exit', 'quit'}\nwithin, after = keys & vars(builtins).keys(), []\n"
+        "asyncio.get_running_loop().call_soon(lambda: after.append(keys & vars(builtins).keys()))"
+    )
+    await ok(session, code)
+    assert await value(session, "within, after") == ({"get_ipython"}, [{"get_ipython"}])
+
+
+async def test_the_last_three_inputs_have_names(session: Session) -> None:
+    for number in range(4):
+        await ok(session, f"x = {number}")
+    assert await value(session, "_i, _ii, _iii, In[-2] == _i") == ("x = 3", "x = 2", "x = 1", True)
+
+
 async def test_pandas_cuts_wide_tables_in_the_middle_and_says_so(session: Session) -> None:
     code = "import pandas as pd\npd.DataFrame({f'c{i}': [i] for i in range(30)})"
     result = await ok(session, code)
