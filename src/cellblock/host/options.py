@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -91,6 +91,11 @@ class SessionOptions:
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
                 raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
+
+    def same_surroundings(self, other: SessionOptions) -> bool:
+        """Whether both come to the same interpreter, sandbox and directories (`resolve`)."""
+        rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "recovery")}
+        return replace(other, **rest) == self
 
 
 class SessionKeywords(TypedDict, total=False):

@@ -120,7 +120,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._on_host = options.on_host
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
-        resolved = _resolve(options, host, self._branch)
+        resolved = _resolve(options, host, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.stay_in or resolved.cwd
@@ -177,6 +177,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             self._name,
             self._host,
             options,
+            resolved,
             self.wanted,
             self._cells,
             self._kernels,
@@ -371,12 +372,22 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         return "shared" if self._branch is None else "copy"
 
 
-def _resolve(options: SessionOptions, host: SessionHost, branch: BranchDirectory | None) -> ResolvedOptions:
-    """Return what the options of a session come to, which may be a branch with files of its own."""
-    if branch is None:
+def _resolve(
+    options: SessionOptions, host: SessionHost, branch: BranchDirectory | None, start_from: Beginning | None
+) -> ResolvedOptions:
+    """Return what the options of a session come to, which may be a branch with files of its own.
+
+    A session that is made of a checkpoint gets what the checkpoint's session got, even if this program has changed its
+    directory since: a kernel keeps its sandbox.
+    """
+    moment = None if start_from is None else start_from.checkpoint.moment
+    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
+        resolved = moment.resolved
+    elif branch is None:
         return resolve(options, host.defaults, host.facts)
-    resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
-    return replace(resolved, stay_in=branch.files)
+    else:
+        resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
+    return resolved if branch is None else replace(resolved, stay_in=branch.files)
 
 
 def _protected(rules: Filesystem, isolate: Isolate) -> tuple[str, ...]:

@@ -131,6 +131,22 @@ async def test_without_a_directory_of_its_own_a_session_shares_its_files(zygote_
         await close(branch, own)
 
 
+async def test_branches_stay_where_their_session_is_if_the_program_goes_elsewhere(
+    any_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    async with any_host.session(recovery="none") as session, made(any_host, workspace) as other:
+        monkeypatch.chdir(tmp_path)
+        (shared,), (own,) = await session.fork(), await other.fork()
+        assert await value(shared, "__import__('os').getcwd()") == shared.workspace == str(workspace)
+        checkpoint = await session.checkpoint()
+        async with any_host.session(start_from=checkpoint, kernel_env={"A": "1"}) as later:
+            assert later.workspace == str(workspace)
+        await checkpoint.drop()
+        await other.adopt(own)
+        await close(shared, own)
+
+
 async def test_what_cannot_be_copied_whole_is_not_copied(zygote_host: Host, workspace: Path) -> None:
     async with made(zygote_host, workspace) as session:
         (branch,) = await session.fork()

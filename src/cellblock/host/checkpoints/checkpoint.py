@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.family import Copy
     from cellblock.host.launch.kernel_spec import KernelSpec
-    from cellblock.host.options import SessionOptions
+    from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.snapshots import Snapshot
 
 
@@ -53,6 +53,7 @@ class Moment:
         copy: The copy of the kernel.
         host: The host.
         options: The options of the session.
+        resolved: What they came to when the session was made.
         past: The cells that have made the state.
         state: The number of the session's state, as `Past.state` has it.
         wanted: What the session's kernels are asked to be.
@@ -62,6 +63,7 @@ class Moment:
     copy: Copy
     host: object
     options: SessionOptions
+    resolved: ResolvedOptions
     past: tuple[Numbered, ...]
     state: int
     wanted: KernelSpec

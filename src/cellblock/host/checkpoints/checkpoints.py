@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import KernelSpec
-    from cellblock.host.options import SessionOptions
+    from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.snapshots.times import Spans
 
 _log = logging.getLogger("cellblock.sessions")
@@ -63,6 +63,7 @@ class Checkpoints:
         name: str,
         host: CheckpointHost,
         options: SessionOptions,
+        resolved: ResolvedOptions,
         wanted: KernelSpec,
         cells: Cells,
         kernels: KernelSlot,
@@ -78,6 +79,7 @@ class Checkpoints:
             name: What messages call the session.
             host: Makes kernels of copies.
             options: The session's options: those of sessions that are made of its checkpoints.
+            resolved: What they come to.
             wanted: What each kernel of the session is asked to be.
             cells: What runs in it.
             kernels: Where that runs.
@@ -89,7 +91,7 @@ class Checkpoints:
         """
         self._name = name
         self._host = host
-        self._options = options
+        self._options, self._resolved = options, resolved
         self._wanted = wanted
         self._cells = cells
         self._kernels = kernels
@@ -130,7 +132,7 @@ class Checkpoints:
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
         past = self._cells.past
-        moment = Moment(copy, self._host, self._options, past.line, past.state, self._wanted, self.branch)
+        moment = Moment(copy, self._host, self._options, self._resolved, past.line, past.state, self._wanted, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
