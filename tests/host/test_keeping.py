@@ -317,6 +317,33 @@ os.kill(os.getpid(), 11)
         assert (await session.execute("1")).ok
 
 
+@pytest.mark.parametrize("earlier", ["restarted", "restored_earlier"])
+@pytest.mark.parametrize("moment", ["while it is replaced", "afterwards"])
+async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
+    killed: Killed, earlier: str, moment: str
+) -> None:
+    killed.run(f"""
+        from cellblock.host.kernels.kernel import Kernel
+        await session.execute("x = 1")
+        while {earlier == "restored_earlier"} and not session.checkpoints():
+            await asyncio.sleep(0.001)
+        for checkpoint in session.checkpoints() if {earlier == "restarted"} else ():
+            await checkpoint.drop()
+        await session.execute("y = 2; import asyncio, os; asyncio.get_running_loop().call_soon(os._exit, 3)")
+        if {moment == "while it is replaced"}:
+            Kernel.take_over_output = lambda *_: die()
+        while await session.has_kernel():
+            await asyncio.sleep(0.001)
+        await session.wait_for_kernel()
+    """)
+    async with killed.session() as session:
+        result = await session.execute("'x' in globals(), 'y' in globals()")
+        assert result.recovery == earlier
+        assert (result.text or "").count("The kernel died between cells: ") == 1
+        assert result.return_value == str((earlier == "restored_earlier", False))
+        assert (await session.execute("1")).recovery is None
+
+
 async def test_what_is_not_wanted_is_ended(killed: Killed) -> None:
     killed.run("await session.execute('1')", isolate="native")
     async with killed.host("native") as (host, remains):

@@ -21,7 +21,7 @@ from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 
-_FORMAT = 3
+_FORMAT = 4
 """The version of what is held. A host of another version ends the kernels instead of going on with them."""
 
 

@@ -302,7 +302,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
-        kernel = await self._host.launch(self.wanted, self._around.prepare)
+        notice = None if dead is None else dead.notice(None)
+        kernel = await self._host.launch(replace(self.wanted, notice=notice), self._around.prepare)
         self._checkpoints.begin_anew(kernel)
         return kernel
 

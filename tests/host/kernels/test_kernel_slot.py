@@ -37,6 +37,9 @@ class _Dead:
     death = Death("it was killed")
     memory = _Memory()
 
+    def write_base(self) -> None:
+        pass
+
     async def settle(self) -> None:
         pass
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy, Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.snapshots.times import Spans
 
@@ -285,12 +285,15 @@ class Checkpoints:
         self._fresh = True
         self.automatic.begin_anew()
 
-    async def resume(self, checkpoint: Checkpoint, beginning: Beginning | None = None) -> Kernel:
+    async def resume(
+        self, checkpoint: Checkpoint, beginning: Beginning | None = None, notice: DeathNotice | None = None
+    ) -> Kernel:
         """Make a kernel of a checkpoint for this session.
 
         Args:
             checkpoint: The checkpoint.
             beginning: For the session's first one, which shares no random state unless it is to.
+            notice: What is to be said of the kernel that it replaces, if that has died.
         """
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
@@ -311,7 +314,7 @@ class Checkpoints:
             same_random_state=beginning is None or beginning.same_random_state,
         )
         try:
-            kernel = await self._host.resume(checkpoint.moment.copy, self._wanted, how)
+            kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
         except LaunchError as error:
             most = self._wanted.policy.resources.processes
             room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
@@ -341,14 +344,15 @@ class Checkpoints:
         """Make a kernel of the last state that there is; None if there is none, or no kernel can be made of it."""
         if (checkpoint := self.to_recover(dead)) is None:
             return None
+        restored = Restored(checkpoint.execution_count, len(self._cells.past.left_by(checkpoint.moment.past)))
         try:
-            kernel = await self.resume(checkpoint)
+            kernel = await self.resume(checkpoint, notice=dead.notice(restored))
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
-        lost = self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self.automatic.forget_files()
-        kernel.restored = Restored(checkpoint.execution_count, len(lost))
+        kernel.restored = restored
         return kernel
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -104,8 +104,7 @@ class Past:
             state: The number of that state.
         """
         line = [*line]
-        kept = {number for number, _ in line}
-        left = [number for number in self._line if number not in kept]
+        left = self.left_by(line)
         self.abandon(left)
         for number, entry in line:
             self._entries[number] = dataclasses.replace(entry, abandoned=False)
@@ -115,6 +114,11 @@ class Past:
         self._spans = [span for span in self._spans if span[0] <= state]
         self.state = state
         return [self._entries[number] for number in left if number in self._entries]
+
+    def left_by(self, line: Iterable[Numbered]) -> list[int]:
+        """Return the numbers of the cells that `go_to` would leave."""
+        kept = {number for number, _ in line}
+        return [number for number in self._line if number not in kept]
 
     def abandon(self, numbers: Iterable[int]) -> None:
         """Take note that the state that these cells have made was left."""

@@ -113,7 +113,7 @@ class Cell:
         self.answerers = Answerers() if on_input is not None else None
         self._collector: Collector | None = None
         self._memory: int | None = None
-        self._after_death = False
+        self._after_death: Recovery | None = None
         self._escalating: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self.events = CellEvents(queue_limit, rich=rich, comms=bool(parent), on_notice=on_notice)
@@ -145,7 +145,7 @@ class Cell:
         collector: Collector,
         *,
         memory: int | None = None,
-        after_death: bool = False,
+        after_death: Recovery | None = None,
         pause: Callable[[bool], None] = lambda _paused: None,
     ) -> None:
         """Say that it runs in a kernel now.
@@ -153,7 +153,7 @@ class Cell:
         Args:
             collector: What keeps the kernel's output.
             memory: Bytes that the kernel may use, if that is limited.
-            after_death: Whether the kernel before this one died without a result to say so.
+            after_death: What its result says of the kernel before this one, if that died without a result to say so.
             pause: Has the kernel's output wait, or go on.
         """
         self._collector, self._memory, self._after_death = collector, memory, after_death

@@ -39,7 +39,7 @@ class Outcome:
         reason: Why it was stopped, if it was.
         recovery: The strongest means that was needed to stop it.
         goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
-        after_death: Whether the kernel before its own died without a result to say so.
+        after_death: What is to be said of the kernel before its own, if that died without a result to say so.
         memory: Bytes that its kernel could use, if that was limited.
     """
 
@@ -49,7 +49,7 @@ class Outcome:
     reason: Status | None
     recovery: Recovery | None
     goes_on_from: Restored | None
-    after_death: bool
+    after_death: Recovery | None
     memory: int | None
 
 
@@ -94,7 +94,7 @@ def _recovery(outcome: Outcome) -> Recovery | None:
     ending = outcome.ending
     if isinstance(ending, Death) and outcome.goes_on_from is not None:
         return "restored_earlier" if outcome.goes_on_from.lost else "restored"
-    return "restarted" if outcome.after_death or isinstance(ending, Death) else outcome.recovery
+    return "restarted" if isinstance(ending, Death) else outcome.after_death or outcome.recovery
 
 
 def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:

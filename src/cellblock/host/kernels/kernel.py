@@ -21,7 +21,7 @@ from cellblock.host.kernels.recording import Recording
 from cellblock.host.kernels.requests import Requests
 from cellblock.host.launch.control import Control
 from cellblock.host.launch.failures import refused
-from cellblock.host.launch.kernel_spec import KernelSpec
+from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
 from cellblock.host.launch.launcher import Ends
 from cellblock.model import STATE_LOST, Recovery, Status
 from cellblock.wire.control import Interrupt, KillChildren
@@ -135,7 +135,7 @@ class Kernel:
             self.channel.on_long = self._write_long
         family.add(self)
         if listen:
-            self._write_base()
+            self.write_base(None if wanted.notice is None else self.output.with_notice(wanted.notice))
             self.control.read()
             self.channel.listen(True)
 
@@ -165,7 +165,7 @@ class Kernel:
         self.memory.look_soon()
         self.cells += 1
         try:
-            self._write_base(more=True)
+            self.write_base(more=True)
             self.channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
         except OSError:
             self.output.detach()
@@ -177,13 +177,22 @@ class Kernel:
 
     def take_over_output(self, dead: Kernel) -> None:
         """Take the place of a kernel that died while no cell ran: the next cell shows its last output, and says so."""
-        if dead.death_reported or dead.death is None:
+        if (notice := dead.notice(self.restored)) is None:
             return
         dead.death_reported = True
-        outcome = STATE_LOST if self.restored is None else self.restored.sentence
-        note = f"[cellblock] The kernel died between cells: {dead.death.cause}. {outcome}\n"
-        self.output.take_over(dead.output, note)
-        self.output.after_death = self.restored is None or self.restored.lost > 0
+        self.output.take_over(dead.output, notice)
+
+    def notice(self, restored: Restored | None) -> DeathNotice | None:
+        """Return what is to be said of its death by the next result; None if it lives, or its last cell's result says so.
+
+        Args:
+            restored: What the session goes on from; None: a fresh kernel.
+        """
+        if self.death is None or self.death_reported:
+            return None
+        outcome = STATE_LOST if restored is None else restored.sentence
+        recovery: Recovery | None = "restarted" if restored is None else "restored_earlier" if restored.lost else None
+        return DeathNotice(f"[cellblock] The kernel died between cells: {self.death.cause}. {outcome}\n", recovery)
 
     @property
     def state(self) -> State:
@@ -341,16 +350,17 @@ class Kernel:
 
     # -- another host's kernel -----------------------------------------------------------------------------------------
 
-    def _write_base(self, *, more: bool = False) -> None:
+    def write_base(self, output: KernelOutput | None = None, *, more: bool = False) -> None:
+        """Write down how it stands, for a host that comes after this one."""
         if self.recording is not None:
+            output = output or self.output
             self.recording.standing.count, self.recording.standing.cells = self.count, self.cells
-            cell = None if self.output.cell is None else self.output.cell.saved()
-            after_death = self.output.after_death
-            self.recording.base(self.channel, self.output.collector, cell, after_death=after_death, more=more)
+            cell = None if output.cell is None else output.cell.saved()
+            self.recording.base(self.channel, output.collector, cell, after_death=output.after_death, more=more)
 
     def _write_long(self) -> None:
         if self.recording is not None and self.recording.long and not self.recording.replaying:
-            self._write_base()
+            self.write_base()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.recording import Extra, Recording
-from cellblock.host.launch.kernel_spec import KernelSpec
+from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
 from cellblock.host.output.collect import Collector
-from cellblock.model import StreamName
+from cellblock.model import Recovery, StreamName
 from cellblock.wire.messages import Display
 
 
@@ -18,7 +18,7 @@ class KernelOutput:
     Attributes:
         cell: The cell that runs, if one does.
         collector: Keeps the output.
-        after_death: Whether the kernel is in the place of one that died, and no result has said so.
+        after_death: What the next result says of the kernel before this one, if that died without a result to say so.
         elsewhere: Takes what the kernel's processes write, if that is somebody else's output: of the kernel that this one was
             made for.
     """
@@ -34,7 +34,7 @@ class KernelOutput:
         self._recording = recording
         self.cell: Cell | None = None
         self.collector = self._new_collector()
-        self.after_death = False
+        self.after_death: Recovery | None = None
         self.elsewhere: Callable[[StreamName, bytes], None] | None = None
 
     def _new_collector(self) -> Collector:
@@ -63,16 +63,27 @@ class KernelOutput:
         """Return the cell that has run, and begin anew; None if none ran."""
         cell, self.cell = self.cell, None
         if cell is not None:
-            self.after_death = self.after_death and cell.silent  # somebody has been told, or nobody yet
+            if not cell.silent:
+                self.after_death = None  # somebody has been told
             self.collector = self._new_collector()
         return cell
 
-    def take_over(self, dead: KernelOutput, note: str) -> None:
-        """Begin with what another kernel wrote last, and a note about its end."""
+    def take_over(self, dead: KernelOutput, notice: DeathNotice) -> None:
+        """Begin with what another kernel wrote last, and a notice of its death."""
         ours, self.collector = self.collector, dead.collector
-        self.collector.add_text("stderr", note.encode())
+        self._add_notice(notice)
         for item in ours.items():
             self.collector.add_text(item.name or "stdout", (item.text or "").encode())
+
+    def with_notice(self, notice: DeathNotice) -> KernelOutput:
+        """Return what the next host is to begin with if this one is killed before `take_over`."""
+        output = KernelOutput(self._wanted, None)
+        output._add_notice(notice)
+        return output
+
+    def _add_notice(self, notice: DeathNotice) -> None:
+        self.collector.add_text("stderr", notice.text.encode())
+        self.after_death = notice.recovery
 
     # -- of the kernel -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias
@@ -168,6 +169,8 @@ class KernelSlot:
     def _put(self, kernel: Kernel) -> None:
         kernel.memory.relieve = self.relieve
         self.current = kernel
+        with contextlib.suppress(OSError):  # no room for that: then the next cell cannot be written down either, and says so
+            kernel.write_base()  # again: now it is known what the kernel goes on from
         self.on_replaced()
 
 

@@ -30,7 +30,7 @@ class Standing:
 
     Attributes:
         cell: The running cell (`Cell.saved`), or the one that is about to begin.
-        after_death: Whether it is in the place of a kernel that died, and nobody has been told.
+        after_death: What its next result says of the kernel before it, if that died and nobody has been told.
         question: What the cell has asked and was not told yet.
         begun: Whether what it asked for has begun, and so may not begin again.
         decided: Whether it was told that its command may run.
@@ -40,7 +40,7 @@ class Standing:
     """
 
     cell: Saved | None = None
-    after_death: bool = False
+    after_death: Recovery | None = None
     question: Question | None = None
     begun: bool = False
     decided: bool = False
@@ -67,7 +67,9 @@ class Recording:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def base(self, channel: Channel, collector: Collector, cell: Saved | None, *, after_death: bool, more: bool) -> None:
+    def base(
+        self, channel: Channel, collector: Collector, cell: Saved | None, *, after_death: Recovery | None, more: bool
+    ) -> None:
         """Write down how everything stands, between two messages.
 
         Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from cellblock.host.checks import OURS, Isolate
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
-from cellblock.model import StreamName
+from cellblock.model import Recovery, StreamName
 from cellblock.model.decisions import CommandRequest
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.control import Setup
@@ -56,6 +56,19 @@ OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
 """Decides whether a command may run: nothing but True is a yes, and text says why not."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeathNotice:
+    """What the next result says of a kernel that died while no cell ran.
+
+    Attributes:
+        text: A line for a person.
+        recovery: What the session goes on from, if variables were lost.
+    """
+
+    text: str
+    recovery: Recovery | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelSpec:
     """The specification of a kernel, the same for every kernel of a session.
@@ -74,6 +87,7 @@ class KernelSpec:
         forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
         session: The session that it is for, as messages call it.
         kept: The number of its session, if it is to outlive this process.
+        notice: What is to be said of the kernel that it replaces, if that died: also if this process is killed before that.
     """
 
     interpreter: str
@@ -89,6 +103,7 @@ class KernelSpec:
     forbid_programs: bool = False
     session: str = ""
     kept: int | None = None
+    notice: DeathNotice | None = None
 
     @property
     def memory(self) -> int | None:
