@@ -97,6 +97,13 @@ def zygote_of(custodian: int) -> int | None:
     return next((pid for pid in sorted(below(custodian)) if "zygote" in command_line(pid)), None)
 
 
+def directory_of(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return None
+
+
 def kill(which: str, delay: float, client: int) -> set[int]:
     """Kill one of the processes, or none if there is none now. Returns what ends with it."""
     time.sleep(delay)
@@ -108,9 +115,9 @@ def kill(which: str, delay: float, client: int) -> set[int]:
     if about is None:
         return set()
     victims = {"daemon": about["pid"], "custodian": about["custodian"], "client": client}
-    kernels = [pid for pid in below(about["custodian"]) if not alive(pid) or "zygote" in command_line(pid)]
     victims["zygote"] = zygote_of(about["custodian"])
-    victims["kernel"] = max(kernels, default=None)
+    # The worker and its checkpoints work in the session's directory; the kernel that was forked ahead does not.
+    victims["kernel"] = min((pid for pid in below(about["custodian"]) if directory_of(pid) == os.getcwd()), default=None)
     if (pid := victims[which]) is None:
         return set()
     with_it = {pid} | (below(pid) if which in ("zygote", "custodian") else set())
