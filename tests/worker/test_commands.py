@@ -410,3 +410,33 @@ async def test_packages_are_installed_by_what_the_host_runs(cage: Session, decid
     assert "no-such-package" in str(result.text)
     assert not (tmp_path / "work" / "planted").exists()
     assert decider.last.tool == "shell"
+
+
+THREADS = "[thread.name for thread in __import__('threading').enumerate() if 'waitpid' not in thread.name]"
+"""Those that wait for a process end with it, a moment later, and a checkpoint does not mind them."""
+
+
+@pytest.mark.parametrize("cell", ["%%bash\necho said", "%%script python\nprint('said')", "%%sh --out said\necho said >&2"])
+async def test_a_script_cell_leaves_no_thread_and_allows_checkpoints(session: Session, cell: str) -> None:
+    for _ in range(2):
+        assert (await ok(session, cell)).text == "said"
+        assert await value(session, THREADS) == ["MainThread"]
+        checkpoint = await session.checkpoint()
+        await session.restore(checkpoint)
+        await checkpoint.drop()
+
+
+async def test_a_script_that_fails_or_is_interrupted_leaves_no_thread(session: Session) -> None:
+    assert (await session.execute("%%bash\nexit 3")).status == "error"
+    assert await value(session, THREADS) == ["MainThread"]
+    assert (await session.execute("%%bash\nexec sleep 60", timeout=0.3)).status == "timeout"
+    assert (await ok(session, "%%bash\necho said")).text == "said"
+    assert await value(session, THREADS) == ["MainThread"]
+
+
+async def test_a_script_in_the_background_can_be_read_later(session: Session) -> None:
+    await ok(session, "!mkfifo fifo")
+    await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
+    assert (await ok(session, "%%bash\necho first")).text == "first"
+    await ok(session, "open('fifo', 'w').write('later\\n')")
+    assert await value(session, "await said.read()") == b"later\n"

@@ -7,10 +7,12 @@ that does not ask. In the other, the system forbids this process to execute prog
 from __future__ import annotations
 
 import _posixsubprocess
+import asyncio
 import contextlib
 import functools
 import os
 import subprocess
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -122,18 +124,41 @@ class Commands:
 
 
 def guard_scripts() -> None:
-    """Have script cells ask where commands are asked for. Before the shell is made, which keeps hold of the method."""
+    """Have script cells ask where commands are asked for, and leave no thread.
+
+    Before the shell is made, which keeps hold of the method.
+    """
     original = ScriptMagics.shebang
 
     @functools.wraps(original)
     def shebang(self: Any, line: str, cell: str) -> None:
         run = functools.partial(original, self)
-        if self.shell.commands is None:
-            run(line, cell)
-        else:
-            self.shell.commands.script(self, line, cell, run)
+        try:
+            if self.shell.commands is None:
+                run(line, cell)
+            else:
+                self.shell.commands.script(self, line, cell, run)
+        finally:
+            _end_loop(self)
 
     ScriptMagics.shebang = shebang  # type: ignore[method-assign]
+
+
+def _end_loop(magics: Any) -> None:
+    """End the event loop of script cells, and its thread: a copy of the kernel would not have the thread.
+
+    They stay if something may still need them: a program in the background, or one that an interrupt did not end.
+    """
+    loop = magics.event_loop
+    if loop is None or magics.bg_processes or asyncio.all_tasks(loop):
+        return
+    magics.event_loop = None
+    if (finalizer := getattr(magics, "_event_loop_finalizer", None)) is not None:  # newer IPythons have one
+        finalizer.detach()
+    thread = next(one for one in threading.enumerate() if getattr(one, "_target", None) == loop.run_forever)
+    loop.call_soon_threadsafe(lambda: loop.call_soon(loop.stop))  # after what it has to do about the program's end
+    thread.join()
+    loop.close()
 
 
 def _shell() -> str:
