@@ -161,7 +161,7 @@ class Tokens:
         with self._database.transaction() as connection:
             row = connection.execute(_REVOKE, (number,)).fetchone()
         if row is None:
-            raise NotFoundError(f"there is no token {number[:40]!r}")
+            raise NotFoundError(f"there is no token with the id {number[:40]!r}: `cellblock tokens list` shows the ids")
         return _token(row)
 
     def check(self) -> TokenCheck:

@@ -17,7 +17,7 @@ _MEANING = {
     errno.EISDIR: "it is a folder",
     errno.ENXIO: "it is a FIFO, a socket or a device; only regular files are read and written",
     errno.EEXIST: "something is there already",
-    errno.ENOTEMPTY: "the folder is not empty; pass recursive=True to remove all of it",
+    errno.ENOTEMPTY: "the folder is not empty: recursive=True (--recursive on the command line) removes all of it",
     errno.EACCES: "permission denied; change its mode from within the session, or run as its owner",
     errno.EPERM: "the system does not permit it",
     errno.EROFS: "the file system is read-only",
