@@ -177,6 +177,7 @@ def fresh() -> bool:
         return False
 
 
+@pytest.mark.timeout(120 if ROUNDS <= 12 else 600)
 async def test_kills_at_any_moment(home: Path) -> None:
     kernel = cellblock.get_or_create("one")
     seed = random.randrange(10**6)
