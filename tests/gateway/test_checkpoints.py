@@ -89,3 +89,20 @@ def test_who_may_do_what(gateway: Gateway, session: str) -> None:
     with gateway.client(token("run")) as runner:
         refused = runner.get(f"/sessions/{session}/checkpoints/a/diff")
         assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        ("checkpoints", {"name": 1}),
+        ("undo", {"count": True}),
+        ("undo", {"count": "1"}),
+        ("fork", {"names": ["b"], "same_random_state": 0}),
+        ("fork", {"names": ["b"], "seeds": ["1"]}),
+        ("adopt", {"branch": "b", "keep": True}),
+    ],
+)
+def test_nothing_is_converted_or_ignored(api: httpx.Client, session: str, call: str, body: dict[str, object]) -> None:
+    refused = api.post(f"/sessions/{session}/{call}", json=body)
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
+    assert [one["name"] for one in api.get("/kernels").json()["kernels"]] == [session]

@@ -77,6 +77,22 @@ def test_what_is_wrong_is_a_problem(api: httpx.Client, body: object) -> None:
     assert answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/kernels", {"tag": {"a": "b"}}, "body.tag: there is no such field; did you mean 'tags'?"),
+        ("/kernels", {"sandbox": False}, "body.sandbox: there is no such field"),
+        ("/sessions/free", {"option": {}}, "body.option: there is no such field; did you mean 'options'?"),
+        ("/sessions/free/execute", {"code": "1", "timeut": 3}, "body.timeut: there is no such field; did you mean 'timeout'?"),
+        ("/approvals", {"x" * 10_000: 1}, "there is no such field"),
+    ],
+)
+def test_an_unknown_field_is_an_error(api: httpx.Client, path: str, body: dict[str, object], said: str) -> None:
+    answer = api.post(path, json=body)
+    assert (answer.status_code, said in answer.json()["detail"], len(answer.text) < 2000) == (422, True, True), answer.text
+    assert api.get("/kernels/free").status_code == 404
+
+
 def test_options_need_all_rights(gateway: Gateway, api: httpx.Client) -> None:
     with gateway.client(token("run", "approve")) as weak:
         for path, body in (("/kernels", {"name": "free"}), ("/sessions/free", {})):

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import difflib
 import json
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Response
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _PIECE = 96 * 1024
 """Characters or bytes that are written at once; divisible by three, for base64."""
+
+_SHOWN = 200
+"""Characters of a field's name that an answer repeats."""
 
 _encode = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), default=lambda value: base64.b64encode(value).decode("ascii")
@@ -101,11 +105,25 @@ def problem_response(problem: Problem) -> Response:
     return Response(json_bytes(problem.to_dict()), problem.status, headers, MEDIA_TYPE)
 
 
-def invalid_response(error: RequestValidationError) -> Response:
-    """Return the answer that says what is wrong with a request."""
-    wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
+def invalid_response(error: RequestValidationError, fields: Iterable[str] = ()) -> Response:
+    """Return the answer that says what is wrong with a request.
+
+    Args:
+        error: What is wrong.
+        fields: The fields that its body may have.
+    """
+    found = error.errors()[:20]
+    wrong = [{"where": ".".join(map(str, one["loc"]))[:_SHOWN], "what": _explained(one, fields)} for one in found]
     detail = "; ".join(f"{one['where']}: {one['what']}" for one in wrong[:3])
     return problem_response(Problem(422, "invalid_input", detail, details={"errors": wrong}))
+
+
+def _explained(one: Any, fields: Iterable[str]) -> str:
+    """Return what is wrong in one place; for a field that does not exist, with the one that may be meant."""
+    if one["type"] != "extra_forbidden":
+        return str(one["msg"])
+    near = difflib.get_close_matches(str(one["loc"][-1])[:_SHOWN], fields, 1)
+    return "there is no such field" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 async def send_problem(scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:

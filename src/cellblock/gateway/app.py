@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -196,9 +196,11 @@ def _on_http(request: Request, error: Exception) -> Response:
     return response
 
 
-def _on_invalid(_: Request, error: Exception) -> Response:
+def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return invalid_response(error)
+    body = getattr(request.scope.get("route"), "body_field", None)
+    models = () if body is None else (body.field_info.annotation, *get_args(body.field_info.annotation))  # X, or X | None
+    return invalid_response(error, [name for model in models for name in getattr(model, "model_fields", ())])
 
 
 def _on_failure(_: Request, error: Exception) -> Response:

@@ -11,14 +11,14 @@ from cellblock.daemon.messages import Adopt, Checkpoints, Diff, DropCheckpoint, 
 from cellblock.errors import AccessError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
-from cellblock.gateway.models import Done, KernelModel
+from cellblock.gateway.models import Done, KernelModel, Strict
 from cellblock.gateway.saving import VariableModel
 from cellblock.gateway.sessions import Read, Run, with_age
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Checkpoints"])
 
 
-class WantedCheckpoint(BaseModel):
+class WantedCheckpoint(Strict):
     """A checkpoint to make."""
 
     name: Annotated[str, Field(max_length=200, description="What to call it.")] = ""
@@ -84,7 +84,7 @@ class ChangesModel(BaseModel):
     files: FileChangesModel | None = Field(description="Null if the checkpoint holds no files.")
 
 
-class WantedUndo(BaseModel):
+class WantedUndo(Strict):
     """How much to undo."""
 
     count: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -109,7 +109,7 @@ class UndoneModel(BaseModel):
     outside: list[str] = Field(description="Calls that were allowed meanwhile, and are not undone.")
 
 
-class WantedBranches(BaseModel):
+class WantedBranches(Strict):
     """Sessions to make."""
 
     names: list[str] = Field(min_length=1, max_length=100)
@@ -117,14 +117,15 @@ class WantedBranches(BaseModel):
         Literal["shared", "copy"] | None,
         Field(description="copy: each branch gets the files in a directory of its own. By default as for `Session.fork`."),
     ] = None
-    seeds: Annotated[
-        list[Annotated[int, Field(ge=-(2**63), lt=2**63)]],
-        Field(max_length=100, description="What random numbers begin with in each branch; empty: something new."),
-    ] = []
+    seeds: list[Annotated[int, Field(ge=-(2**63), lt=2**63)]] = Field(
+        default_factory=list,
+        max_length=100,
+        description="What random numbers begin with in each branch; empty: something new.",
+    )
     same_random_state: Annotated[bool, Field(description="Whether all branches draw the same random numbers.")] = False
 
 
-class WantedAdoption(BaseModel):
+class WantedAdoption(Strict):
     """A branch to go on with."""
 
     branch: Annotated[str, Field(max_length=200, description="The name or id of the other session.")]

@@ -60,7 +60,7 @@ class Direct:
         except CellblockError as error:
             response = problem_response(problem_of(error))
         except RequestValidationError as error:
-            response = invalid_response(error)
+            response = invalid_response(error, ExecuteRequest.model_fields)
         await response(scope, receive, send)
 
     def _find(self, scope: Scope) -> tuple[Endpoint, str] | None:

@@ -12,9 +12,9 @@ MAX_TAGS = 100
 
 
 class Strict(BaseModel):
-    """What a client sends: nothing is converted, so that ``"allow": "no"`` is an error and not a yes."""
+    """What a client sends. Nothing is converted, so that ``"allow": "no"`` is an error and not a yes; no field is ignored."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class KernelCreateRequest(Strict):
