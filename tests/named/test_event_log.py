@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,7 @@ async def test_more_events_than_are_kept_leave_a_gap(sessions: NamedSessions, mo
 
 
 async def test_a_result_is_written_with_the_next_code_and_before_its_kernel_forgets_it(
-    kept_sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
+    kept_sessions: NamedSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cellblock.store.writer._SOON", 3600.0)
     named = await kept_sessions.create("one", OPTIONS)
@@ -77,7 +79,8 @@ async def test_a_result_is_written_with_the_next_code_and_before_its_kernel_forg
     query = "SELECT count(*) FROM events WHERE kind = 'result'"
 
     def written() -> int:
-        return int(writer.read(query, only_written=True)[0][0])
+        with closing(sqlite3.connect(tmp_path / "kept" / "named.db")) as other:
+            return int(other.execute(query).fetchone()[0])
 
     for number in range(5):
         commits = writer.commits

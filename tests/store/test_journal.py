@@ -51,12 +51,12 @@ class JournalMachine(RuleBasedStateMachine):
 
         self.store = self.loop.run_until_complete(opened())
 
-    def do(self, function: object, *arguments: object) -> None:
-        async def called() -> None:
+    def do(self, function: object, *arguments: object) -> object:
+        async def called() -> object:
             assert callable(function)
-            function(*arguments)
+            return function(*arguments)
 
-        self.loop.run_until_complete(called())
+        return self.loop.run_until_complete(called())
 
     def of_state(self, *states: str) -> list[str]:
         return [number for number, (record, _) in self.known.items() if record.state in states]
@@ -65,6 +65,9 @@ class JournalMachine(RuleBasedStateMachine):
     def add(self, session: str, key: str, code: str) -> None:
         journal, digest = self.store.journal, code.encode()
         known = [one for one, _ in self.known.values() if key and (one.session, one.key) == (session, key)]
+        if known:
+            assert self.do(journal.add, record(session, key), digest, code) is False
+            assert self.store.writer.problem == ""
         try:
             found = journal.find_key(session, key, digest)
         except ConflictError:
@@ -73,7 +76,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert ([] if found is None else [found.id]) == [one.id for one in known]
         if found is None:
             new = record(session, key)
-            self.do(journal.add, new, digest, code)
+            assert self.do(journal.add, new, digest, code) is True
             self.known[new.id] = (new, [])
 
     @rule(data=st.data())

@@ -124,12 +124,15 @@ class Execution:
         """Whether it has ended, or never will."""
         return self.record.state in ("done", "unknown")
 
-    def submit(self, journal: Journal, position: str = "") -> None:
+    def submit(self, journal: Journal, position: str = "") -> bool:
         """Enter it in the journal. It is written when this returns.
 
         Args:
             journal: The journal.
             position: Where it is about to begin (`Session.position`); empty if it has to wait.
+
+        Returns:
+            Whether it was entered: not if another one was with its key.
 
         Raises:
             StoreError: It cannot be written; the execution must not run.
@@ -137,8 +140,10 @@ class Execution:
         if position:
             self._position = position
             self.record = replace(self.record, state="running", begun=self.record.submitted)
-        journal.add(self.record, self.digest, self.code, position)
+        if not journal.add(self.record, self.digest, self.code, position):
+            return False
         self._enter(journal)
+        return True
 
     def _begin(self, position: str, count: int) -> None:
         """Take note that it is about to be sent to a kernel, or not yet, so that the next process knows whether it was."""

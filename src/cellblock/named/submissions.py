@@ -62,15 +62,15 @@ class Submissions:
             BusyError: The limit of waiting executions is reached.
             StoreError: It cannot be entered in the journal, and was not run.
         """
-        if key := execution.record.key:
-            if len(key) > _MAX_KEY or not key.isprintable():
-                raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
-            known = self._store.journal.find_key(named.record.kernel_id, key, execution.digest)
-            if known is not None:
-                return named.executions.get(known.id) or PastExecution(known, self._store.journal)
-        if named.unfinished > self._limits.waiting:
+        key = execution.record.key
+        if len(key) > _MAX_KEY or not key.isprintable():
+            raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
+        # Nearly all keys are new, so nobody looks for one before the journal has refused it.
+        entered = named.unfinished <= self._limits.waiting and execution.submit(self._store.journal, named.position)
+        if not entered:
+            if key and (known := self._store.journal.find_key(named.record.kernel_id, key, execution.digest)) is not None:
+                return self._of(named, known)
             raise BusyError(f"{self._limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
-        execution.submit(self._store.journal, named.position)
         named.executions[execution.record.id] = execution
         task = execution.start(
             lambda: self._prepared(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss
@@ -143,6 +143,9 @@ class Submissions:
         record = self._store.journal.find_key(named.record.kernel_id, key)
         if record is None:
             raise NotFoundError(f"no execution of session {named.record.name!r} has the key {key!r}")
+        return self._of(named, record)
+
+    def _of(self, named: NamedSession, record: ExecutionRecord) -> Execution | PastExecution:
         return named.executions.get(record.id) or PastExecution(record, self._store.journal)
 
     def last(self, named: NamedSession, count: int) -> list[ExecutionRecord]:

@@ -43,7 +43,6 @@ CREATE TABLE IF NOT EXISTS executions (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
-CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE TABLE IF NOT EXISTS events (
     execution INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -126,7 +125,7 @@ class Journal:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def add(self, record: ExecutionRecord, digest: bytes, code: str, position: str = "") -> None:
+    def add(self, record: ExecutionRecord, digest: bytes, code: str, position: str = "") -> bool:
         """Add an execution. It is written when this returns.
 
         Args:
@@ -135,19 +134,24 @@ class Journal:
             code: Its code.
             position: Where it is about to begin (`Session.position`), if it is.
 
+        Returns:
+            Whether it was added: not if another one was submitted to the session with its key (`find_key`).
+
         Raises:
             StoreError: It cannot be written.
         """
         if self._until_trim <= 0:
             self.trim()
         kept = code[:MAX_CODE].encode("utf-8", "replace").decode()
-        self.writer.write((_INSERT, (
+        if not self.writer.write((_INSERT, (
             _number(record.id), record.id, record.session, record.key, digest, record.state, record.submitted, record.begun,
             len(kept), kept, position,
-        )))  # fmt: skip
+        ))):  # fmt: skip
+            return False
         self._count += 1
         self._bytes += len(kept)
         self._until_trim -= 1
+        return True
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
         """Take note that an execution is about to run, or has to wait. It is written when this returns.
@@ -258,9 +262,6 @@ class Journal:
         Raises:
             ConflictError: It has other code.
         """
-        # Nearly all keys are new. Those that are not were written when they were submitted, whatever waits.
-        if not self.writer.read(_BY_KEY, (session, key), only_written=True):
-            return None
         if not (rows := self.writer.read(_BY_KEY, (session, key))):
             return None
         if digest is not None and rows[0][0] != digest:

@@ -94,33 +94,39 @@ class Writer:
         self._is_log_large = False
         self._written = 0
 
-    def read(self, query: str, values: tuple[Any, ...] = (), *, only_written: bool = False) -> list[tuple[Any, ...]]:
+    def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return rows, with all changes.
 
         Args:
             query: Which rows.
             values: Its values.
-            only_written: Whether changes that wait do not matter. Otherwise they are written first.
 
         Raises:
             StoreError: They cannot be read.
         """
-        if self._changes and not only_written:
+        if self._changes:
             self.flush()
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"{self._path} cannot be read: {error}") from error
 
-    def write(self, *changes: Change) -> None:
+    def write(self, *changes: Change) -> bool:
         """Write changes now, all or none, after those that wait.
+
+        Returns:
+            Whether they were written: not if there is a row already that has to be the only one of its kind.
 
         Raises:
             StoreError: They cannot be written; those that waited still wait.
         """
-        if error := self._commit([*self._changes, *changes]):
+        error = self._commit([*self._changes, *changes])
+        if isinstance(error, sqlite3.IntegrityError):
+            return False
+        if error is not None:
             raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
         self._note_written()
+        return True
 
     def later(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
         """Write a change soon, together with others. While nothing can be written, it waits.
@@ -211,6 +217,8 @@ class Writer:
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):  # it may have been rolled back already
                 execute("ROLLBACK")
+            if isinstance(error, sqlite3.IntegrityError):
+                return error  # the file is well
             if not self.problem:
                 _log.error("%s cannot be written: %s", self._path, error)
             self.problem = str(error)
