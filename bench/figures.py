@@ -240,6 +240,12 @@ FLOOR = (
     Figure("`x = 1` in IPython alone", "floor", "run_cell", "p50", "ms"),
     Figure("a fork with IPython loaded, its exit, the wait", "floor", "fork", "p50", "ms"),
     Figure("an interpreter that does nothing", "floor", "bare python", "p50", "ms"),
+    Figure("skeleton: `x = 1` by way of a server with SQLite, in bare IPython", "skeleton", "round trip", "p50", "ms"),
+    Figure("… the same over HTTP (FastAPI)", "skeleton", "http", "p50", "ms"),
+    Figure("… over HTTP, 32 clients, time per execution", "skeleton", "http, many", "p50", "ms"),
+    Figure("skeleton: a copy by `fork` that says it is there", "skeleton", "copy", "p50", "ms"),
+    Figure("… a fork of the copy, up to the result of a cell", "skeleton", "way back", "p50", "ms"),
+    Figure("… 8 forks of the copy, each answering", "skeleton", "branches", "p50", "ms"),
 )
 
 

@@ -13,19 +13,16 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from bench.floor import floor  # noqa: E402
 from bench.systems import load  # noqa: E402
 
 
 def main() -> None:
     """Do it."""
     system, case, options, file = sys.argv[1:]
-    if system == "floor":
-        series = floor(**json.loads(options))
-    else:
-        module, function = case.split(".")
-        run = getattr(import_module(f"bench.{module}"), function)  # some import cellblock, which its peers' environment lacks
-        series = asyncio.run(run(load(system), **json.loads(options)))
+    module, function = case.split(".")
+    run = getattr(import_module(f"bench.{module}"), function)  # some import cellblock, which its peers' environment lacks
+    how = json.loads(options)
+    series = run(**how) if system == "floor" else asyncio.run(run(load(system), **how))
     Path(file).write_text(json.dumps(series))
 
 

@@ -29,16 +29,16 @@ async def execute(system: System, *, n: int, clients: int) -> Series:
     """Executions of a cell that does next to nothing: latency of one client, and rate of many, each with its own session."""
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as workspace:
         environment = {**os.environ, "CELLBLOCK_HOME": home, "KERNELBOX_HOME": home}
-        port = _free_port()
+        port = free_port()
         program = _SERVE[system.module].format(port=port)
         server = subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=workspace, stderr=subprocess.DEVNULL)
         try:
             kernels = [_made(port, number) for number in range(clients)]
-            first = await _Client.connect(port, kernels[0])
+            first = await Client.connect(port, kernels[0])
             times = [await first.execute() for _ in range(n + 20)][20:]
-            all_clients = [await _Client.connect(port, kernel) for kernel in kernels]
+            all_clients = [await Client.connect(port, kernel) for kernel in kernels]
             began = time.perf_counter()
-            await asyncio.gather(*(_many(client, max(n // clients, 5)) for client in all_clients))
+            await asyncio.gather(*(many(client, max(n // clients, 5)) for client in all_clients))
             rate = clients * max(n // clients, 5) / (time.perf_counter() - began)
             for client in (first, *all_clients):
                 client.transport.close()
@@ -52,12 +52,12 @@ async def execute(system: System, *, n: int, clients: int) -> Series:
                 subprocess.run([sys.executable, "-m", "cellblock", "daemon", "stop"], env=environment, check=False)
 
 
-async def _many(client: _Client, n: int) -> None:
+async def many(client: Client, n: int) -> None:
     for _ in range(n):
         await client.execute()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as found:
@@ -88,7 +88,7 @@ def _ask(port: int, method: str, path: str, body: dict[str, Any] | None = None) 
         return json.loads(answer.read())
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """A connection that takes next to no time itself: what is measured is the server."""
 
     transport: asyncio.Transport
@@ -99,7 +99,7 @@ class _Client(asyncio.Protocol):
         self._answered: asyncio.Future[bytes] | None = None
 
     @classmethod
-    async def connect(cls, port: int, kernel: str) -> _Client:
+    async def connect(cls, port: int, kernel: str) -> Client:
         body = b'{"code": "x = 1"}'
         head = (
             f"POST /kernels/{kernel}/execute HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer bench\r\n"

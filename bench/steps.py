@@ -64,7 +64,8 @@ def _checkpoints(isolate: str, suffix: str) -> tuple[Step, ...]:
 
 
 STEPS = (
-    Step("floor", "floor", {"floor": {"n": 2000}}, {"floor": {"n": 200}}),
+    Step("floor", "floor.floor", {"floor": {"n": 2000}}, {"floor": {"n": 200}}),
+    Step("skeleton", "skeleton.skeletons", {"floor": {"n": 1500}}, {"floor": {"n": 100}}),
     Step("create", "cases.create", _counts(100, 2, 8, 8), _ONE),
     Step("create with pauses", "cases.create", _counts(50, 0, 0, 0, pause=0.05), _ONE, rounds=2),
     Step("create preloaded", "cases.create", _counts(80, 1, 3, 3, preload=True), _ONE, rounds=2),
