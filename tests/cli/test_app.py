@@ -6,12 +6,16 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 
 import cellblock
 from cellblock import Approvals, Decision
 from cellblock.cli import main
+from cellblock.cli.app import app
 from cli_runs import run_here
 
 
@@ -115,3 +119,30 @@ def test_a_number_of_decisions_that_is_none_is_refused(count: str) -> None:
     done = run_here("approvals", f"--last={count}")
     assert done.returncode == 2
     assert done.stderr.startswith("cellblock: invalid value for '--last'")
+
+
+_WITHOUT_JSON = {
+    "actions show": "it prints source code",
+    "attach": "it needs a terminal",
+    "completion": "it prints a script for a shell",
+    "daemon logs": "it prints lines of a file",
+    "mcp": "it speaks the protocol",
+    "run": "its output is the program's",
+    "serve": "it serves until it is stopped",
+}
+
+
+def test_every_command_prints_json_if_asked_to() -> None:
+    def commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from commands(command, *path, name)
+            else:
+                yield " ".join([*path, name]), command
+
+    without = [
+        name
+        for name, command in commands(typer.main.get_command(app))
+        if not any("--json" in parameter.opts for parameter in command.params)
+    ]
+    assert sorted(without) == sorted(_WITHOUT_JSON)

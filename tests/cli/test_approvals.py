@@ -68,7 +68,7 @@ async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> N
     [
         (["allow"], 2, "name what to decide about: ids from 'cellblock approvals pending', or --all"),
         (["allow", "x", "--all"], 2, "name what to decide about"),
-        (["deny", "0000"], 1, "not waiting: 0000"),
+        (["deny", "0000"], 1, "not waiting: 0000 (see 'cellblock approvals pending')"),
         (["allow", "0000", "--always", "ever"], 2, "always can be 'tool' or 'call'"),
     ],
 )

@@ -76,7 +76,8 @@ def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["1"], "name one session with --name NAME or --id ID"),
+        (["1"], "name the session, too: cellblock exec NAME CODE"),
+        (["nope"], "one word alone is the code; name the session, too: cellblock exec NAME CODE"),
         (["--name", "a", "--id", "b", "1"], "name one session"),
         (["--name", "", "1"], "name one session"),
         (["--name", "a"], "give the code as CODE, as - to read it from standard input, or with --file FILE"),

@@ -31,14 +31,20 @@ def test_files_go_in_and_out(workspace: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["files", "put", "f", str(source), str(folder), "--recursive", "--to", "in"]) == 0
     assert (workspace / "in" / "a.bin").read_bytes() == data
     assert (workspace / "in" / "folder" / "deep" / "b.txt").read_text() == "b"
-    capsys.readouterr()
+    put = json.loads(capsys.readouterr().out)["files"]
+    assert put[0] == {"file": str(source), "path": "in/a.bin", "size": 256}
     assert main(["files", "ls", "f", "in", "-r"]) == 0
     listed = {each["path"]: each["kind"] for each in json.loads(capsys.readouterr().out)["files"]}
     assert listed["in/a.bin"] == "file"
     assert listed["in/folder/deep/b.txt"] == "file"
     assert main(["files", "get", "f", "in/a.bin", "--to", str(tmp_path / "out.bin")]) == 0
     assert (tmp_path / "out.bin").read_bytes() == data
+    got = json.loads(capsys.readouterr().out)["files"]
+    assert got == [{"path": "in/a.bin", "file": str(tmp_path / "out.bin"), "size": 256}]
+    assert main(["files", "get", "f", "in/folder/deep/b.txt", "--to", "-", "--json"]) == 0
+    assert capsys.readouterr().out == "b"  # the file itself
     assert main(["files", "rm", "f", "in", "--recursive"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": ["in"]}
     assert not (workspace / "in").exists()
 
 

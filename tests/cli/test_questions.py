@@ -86,9 +86,19 @@ def test_a_call_that_somebody_else_decides_is_not_asked_about_any_more() -> None
     with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
         screen.wait_for("allow it? ")
         assert main(["approvals", "allow", "--all"]) == 0
-        screen.wait_for("it no longer waits")
+        screen.wait_for("it no longer waits: somebody else has allowed it")
         screen.wait_for("it ran")
         assert screen.end() == 0
+
+
+def test_ctrl_c_at_a_call_says_that_it_was_cancelled() -> None:
+    cellblock.get_or_create("asked", approve_shell_cmds=True)
+    with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
+        screen.wait_for("allow it? ")
+        screen.type("\x03")
+        screen.wait_for("it no longer waits: the call was cancelled")
+        assert screen.end() == 130
+    assert "it ran" not in screen.text
 
 
 def test_lines_of_a_pipe_answer_questions_in_turn() -> None:

@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_loaded_leaves_no_session(tmp_path: Path, capsys: 
 
 def test_a_session_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "s", str(tmp_path / "s.ipynb")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 's.ipynb'}\n"
+    assert json.loads(capsys.readouterr().out) == {"file": str(tmp_path / "s.ipynb")}
     assert "hello" in (tmp_path / "s.ipynb").read_text()
     assert main(["export", "s", str(tmp_path / "s.pdf")]) == 2
     assert ".ipynb" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_options_are_those_of_every_front(capsys: pytest.CaptureFixture[str], tm
     assert main(["create", "other", "-o", "idle_timeout"]) == 2
     assert "--option takes KEY=VALUE" in capsys.readouterr().err
     assert main(["create", "odd"]) == 1
-    assert capsys.readouterr().err == "cellblock: session 'odd' exists already\n"
+    assert capsys.readouterr().err == "cellblock: session 'odd' exists already: use it, choose another name, or end it first\n"
 
 
 def test_a_name_that_is_unknown_is_answered_by_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def test_a_server_is_added_found_and_forgotten(capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["tools", "remove", "clock"]) == 0
     assert main(["tools", "remove", "clock"]) == 2
-    assert "no MCP server is registered as 'clock'" in capsys.readouterr().err
+    assert "no MCP server is registered as 'clock'; 'cellblock tools list' shows which are" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

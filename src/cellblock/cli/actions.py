@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.output import print_json, wants_json
+from cellblock.cli.output import print_done, print_json, wants_json
 from cellblock.cli.problems import FAILED, OK, nearest
 from cellblock.errors import DaemonError, InvalidInputError, NotFoundError
 from cellblock.terminal import printable
@@ -60,6 +60,7 @@ def save(
     api: Annotated[Path, typer.Argument(metavar="API", help="File with the interface: types, and run() with a docstring.")],
     impl: Annotated[Path, typer.Argument(metavar="IMPL", help="File with the implementation of run().")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace the action if there is one.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Save two files as an action."""
     from cellblock.tools.calling.actions import save_action
@@ -72,7 +73,8 @@ def save(
         raise InvalidInputError(f"the source is not valid UTF-8: {error}") from error
     except OSError as error:
         raise InvalidInputError(f"{error.filename}: {error.strerror}") from error
-    print(f"saved {printable(str(folder), lines=False)}; code calls it with: from {_ROOT}.{action} import run")
+    done = f"saved {printable(str(folder), lines=False)}; code calls it with: from {_ROOT}.{action} import run"
+    print_done({"action": action, "directory": str(folder)}, done, as_json)
     return OK
 
 

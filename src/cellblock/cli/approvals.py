@@ -121,13 +121,13 @@ def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: 
         print_json({"decided": decided})
     else:
         print(f"{len(decided)} {'allowed' if allow else 'denied'}")
-    return _all_of(chosen, decided, "not waiting")
+    return _all_of(chosen, decided, "not waiting", "pending")
 
 
-def _all_of(chosen: list[str], done: list[str], why: str) -> int:
-    """Name the ids that nothing was done about; return the exit status."""
+def _all_of(chosen: list[str], done: list[str], why: str, where: str) -> int:
+    """Name the ids that nothing was done about, and the command that lists the others; return the exit status."""
     if missing := [each for each in chosen if each not in done]:
-        say(f"cellblock: {why}: {', '.join(missing)}")
+        say(f"cellblock: {why}: {', '.join(missing)} (see 'cellblock approvals {where}')")
         return FAILED
     return OK
 
@@ -166,4 +166,4 @@ def revoke(
         print_json({"revoked": revoked})
     else:
         print(f"{len(revoked)} revoked")
-    return _all_of(chosen, revoked, "not allowed")
+    return _all_of(chosen, revoked, "not allowed", "allowed")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.output import age, print_fields, print_json, wants_json
+from cellblock.cli.output import age, print_done, print_fields, print_json, wants_json
 from cellblock.cli.problems import FAILED, OK
 from cellblock.cli.progress import Progress
 from cellblock.daemon.place import Place
@@ -86,14 +86,14 @@ def _show(about: dict[str, Any], as_json: bool) -> None:
 
 
 @app.command()
-def install() -> int:
+def install(as_json: Json = False) -> int:
     """Write a systemd user unit, so that systemd runs the daemon."""
     from cellblock.daemon import control
 
     path = control.install_unit()
-    print(f"{printable(str(path), lines=False)} is written. To have systemd run the daemon from now on:")
-    print("  cellblock daemon stop")
-    print("  systemctl --user daemon-reload && systemctl --user enable --now cellblock")
+    then = ["cellblock daemon stop", "systemctl --user daemon-reload", "systemctl --user enable --now cellblock"]
+    done = f"{printable(str(path), lines=False)} is written. To have systemd run the daemon from now on:"
+    print_done({"unit": str(path), "then": then}, "\n  ".join([done, *then]), as_json)
     return OK
 
 

@@ -39,6 +39,9 @@ def run(
     Raises:
         CellblockError: It could not be run.
     """
+    if name is None and session_id is None:
+        given = "one word alone is the code; " if code is not None and code.isidentifier() else ""
+        raise InvalidInputError(f"{given}name the session, too: cellblock exec NAME CODE ('cellblock list' shows the names)")
     chosen(name, session_id)
     for_programs = wants_json(as_json)
     body = _code(code, file)

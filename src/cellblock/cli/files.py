@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,10 +65,12 @@ def get(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to put them; - is standard output.")] = ".",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist already.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Copy files out of a session's workspace."""
     if len(paths) > 1 and to != "-" and not os.path.isdir(to):
         raise InvalidInputError(f"to copy several files, --to must name an existing folder, not {to!r}")
+    copied: list[dict[str, Any]] = []
     with connected() as connection:
         for number, path in enumerate(paths, 1):
             with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
@@ -78,8 +80,17 @@ def get(
                     continue
                 target = os.path.join(to, os.path.basename(path)) if os.path.isdir(to) else to
                 size = save(parts, target, force=force)
-            print(f"{printable(target, lines=False)} ({size:,} bytes)")
+            copied.append({"path": path, "file": os.path.abspath(target), "size": size})
+            _tell(target, size, as_json)
+    if to != "-" and wants_json(as_json):
+        print_json({"files": copied})
     return OK
+
+
+def _tell(name: str, size: int, as_json: bool) -> None:
+    """Tell a person that a file was copied, while others are still to come."""
+    if not wants_json(as_json):
+        print(f"{printable(name, lines=False)} ({size:,} bytes)")
 
 
 def _print(parts: Iterator[bytes], progress: Progress) -> None:
@@ -100,15 +111,20 @@ def put(
     paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files on this machine.")],
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder in the workspace.")] = ".",
     recursive: Recursive = False,
+    as_json: Json = False,
 ) -> int:
     """Copy files into a session's workspace."""
     files = [pair for path in paths for pair in _files(path, recursive)]
+    copied: list[dict[str, Any]] = []
     with connected() as connection:
         for number, (source, name) in enumerate(files, 1):
             target = os.path.normpath(os.path.join(to, name))
             with Progress(f"writing {target} ({number} of {len(files)})") as progress:
                 written = send(connection, session, source, target, progress)
-            print(f"{printable(written['path'], lines=False)} ({written['size']:,} bytes)")
+            copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
+            _tell(written["path"], written["size"], as_json)
+    if wants_json(as_json):
+        print_json({"files": copied})
     return OK
 
 
@@ -131,10 +147,13 @@ def rm(
     session: Session,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
     recursive: Recursive = False,
+    as_json: Json = False,
 ) -> int:
     """Remove files from a session's workspace."""
     with connected() as connection:
         for path in paths:
             with Progress(f"removing {path}"):
                 connection.call(RemoveFile(session, path, recursive))
+    if wants_json(as_json):
+        print_json({"removed": paths})
     return OK

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cellblock.cli.arguments import AllowHost, Json, NoSandbox, SandboxConfig, new_app, sandbox_options
-from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import OK
 from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
@@ -62,9 +62,13 @@ def list_(as_json: Json = False) -> int:
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(metavar="NAME", help="See 'list'.")] = "cellblock") -> int:
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="See 'list'.")] = "cellblock", as_json: Json = False
+) -> int:
     """Remove a kernelspec that this command has installed."""
     from cellblock.jupyter import kernelspecs
 
-    print(f"{printable(kernelspecs.remove(name).name, lines=False)} is removed")
+    folder = kernelspecs.remove(name)
+    done = f"{printable(folder.name, lines=False)} is removed"
+    print_done({"removed": folder.name, "directory": str(folder)}, done, as_json)
     return OK

@@ -253,7 +253,7 @@ class Terminal:
                 self._finish_line()
                 self._questions.ask_about(data)
             case "decided":
-                self._questions.withdraw(data["id"])
+                self._questions.withdraw(data)
             case "gap":
                 self._finish_line()
                 say(f"… {data['dropped']} earlier events are no longer kept")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from cellblock.cli.arguments import MACHINE, Json, new_app
-from cellblock.cli.output import painted, print_json, print_table, wants_json
+from cellblock.cli.output import painted, print_done, print_json, print_table, wants_json
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
 from cellblock.terminal import printable
 
@@ -192,7 +193,9 @@ async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["nati
 
 
 @policy.command()
-def init(file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it.")] = "sandbox.json") -> int:
+def init(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it.")] = "sandbox.json", as_json: Json = False
+) -> int:
     """Write a configuration with comments, for you to edit."""
     try:
         with open(file, "x", encoding="utf-8") as new:
@@ -201,7 +204,8 @@ def init(file: Annotated[str, typer.Argument(metavar="FILE", help="Where to writ
         raise InvalidInputError(f"{file} exists already; name another file, or remove it first") from None
     except OSError as error:
         raise InvalidInputError(f"{file} cannot be written: {error.strerror}") from error
-    print(f"{printable(file)} is written. See what it comes to: cellblock policy show {printable(file)}")
+    done = f"{printable(file)} is written. See what it comes to: cellblock policy show {printable(file)}"
+    print_done({"file": os.path.abspath(file)}, done, as_json)
     return 0
 
 

@@ -22,6 +22,14 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, sort_keys=True, default=_base64))
 
 
+def print_done(data: Any, sentence: str, as_json: bool) -> None:
+    """Print what a command has done: JSON for programs, a sentence that is safe to print for people."""
+    if wants_json(as_json):
+        print_json(data)
+    else:
+        print(sentence)
+
+
 def _base64(value: object) -> str:
     """Return bytes as Jupyter's messages have them."""
     if isinstance(value, bytes):

@@ -19,6 +19,7 @@ from cellblock.terminal import printable
 
 _PIECE = 64 * 1024
 _ALWAYS = {"c": "call", "t": "tool"}
+_ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody else has denied it"}
 
 
 def say_what_waits(data: Mapping[str, Any]) -> None:
@@ -66,12 +67,13 @@ class Questions:
         else:
             say_what_waits(approval)
 
-    def withdraw(self, approval: str) -> None:
-        """Take back what somebody else has decided, or nobody in time."""
-        if any(each.approval["id"] == approval for each in self._open if each.approval):
+    def withdraw(self, decided: Mapping[str, Any]) -> None:
+        """Take back what somebody else has decided, or what no longer waits for another reason."""
+        if any(each.approval["id"] == decided["id"] for each in self._open if each.approval):
             first = self._open[0]
-            self._open = deque(each for each in self._open if each.approval.get("id") != approval)
-            say("\nit no longer waits: somebody else has decided, or its time has run out")
+            self._open = deque(each for each in self._open if each.approval.get("id") != decided["id"])
+            why = _ELSEWHERE.get(decided["state"]) or printable(decided.get("reason") or "its code was stopped", lines=False)
+            say(f"\nit no longer waits: {why}")
             if self._open and self._open[0] is not first:
                 self._show()
 

@@ -9,7 +9,7 @@ import typer
 
 from cellblock.cli.arguments import FILES, AllowHost, Json, NoSandbox, SandboxConfig, Session, sandbox_options
 from cellblock.cli.client import ask, session_options
-from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
@@ -72,12 +72,12 @@ def _say_left_out(left_out: list[dict[str, Any]], what: str) -> None:
         say(f"cellblock: {printable(one['name'], lines=False)} was not {what}: {printable(one['reason'], lines=False)}")
 
 
-def export(session: Session, file: File) -> int:
+def export(session: Session, file: File, as_json: Json = False) -> int:
     """Write the cells of a session and their outputs as a notebook (.ipynb) or a script (.py)."""
     path = os.path.abspath(file)
     with Progress("writing the file"):
         ask(messages.Export(session, path))
-    print(printable(path, lines=False))
+    print_done({"file": path}, printable(path, lines=False), as_json)
     return OK
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.terminal import printable
 
@@ -63,9 +63,10 @@ def _expiry(moment: float | None) -> str:
 
 
 @app.command()
-def revoke(number: Annotated[str, typer.Argument(metavar="ID", help="See 'list'.")]) -> int:
+def revoke(number: Annotated[str, typer.Argument(metavar="ID", help="See 'list'.")], as_json: Json = False) -> int:
     """Revoke a token. It is refused from now on."""
     from cellblock.store.tokens import Tokens
 
-    print(f"{printable(Tokens().revoke(number).name, lines=False)} is revoked")
+    name = Tokens().revoke(number).name
+    print_done({"revoked": number, "name": name}, f"{printable(name, lines=False)} is revoked", as_json)
     return OK

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.output import print_json, print_table, wants_json
+from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK
 from cellblock.cli.progress import Progress
 from cellblock.errors import InvalidInputError
@@ -104,12 +104,13 @@ def list_(root: Root = "mcptools", as_json: Json = False) -> int:
 
 
 @app.command()
-def remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> int:
+def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> int:
     """Forget a server. The package that was generated for it stays."""
     from cellblock.store.servers import ServerRegistry
 
     ServerRegistry().remove(name)
-    print(f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it")
+    done = f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it"
+    print_done({"removed": name}, done, as_json)
     return OK
 
 

@@ -302,11 +302,11 @@ class Execution:
             text=str(request),
         )
         self.log.add("approval", pending.to_dict())
-        approvals.add(pending, request, lambda state: self._decided(request.id, state))
+        approvals.add(pending, request, lambda state: self._decided(request, state))
 
-    def _decided(self, request: str, state: str) -> None:
+    def _decided(self, request: ApprovalRequest, state: str) -> None:
         if not self.ended:  # the result is the last event
-            self.log.add("decided", {"id": request, "state": state})
+            self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
 
     async def ask(self, prompt: Prompt) -> str | None:
         """Have a client answer `input()`, and return the line; None if its input has ended."""

@@ -167,7 +167,7 @@ class NamedSessions:
         found = self._names.get(name)
         if found is not None or name in self._making:
             if fresh:
-                raise ConflictError(f"session {name!r} exists already")
+                raise ConflictError(f"session {name!r} exists already: use it, choose another name, or end it first")
             return found if found is not None else await self._made(name)
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)

@@ -179,7 +179,7 @@ class ServerRegistry:
         """
         with self._database.transaction() as connection:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
-                raise InvalidInputError(f"no MCP server is registered as {name!r}")
+                raise InvalidInputError(f"no MCP server is registered as {name!r}; 'cellblock tools list' shows which are")
             connection.execute("DELETE FROM tools WHERE name = ?", (name,))
 
     def _row(self, name: str, root: str | None) -> tuple[str, str]:

@@ -54,7 +54,7 @@ async def test_calls_share_a_connection_that_ends_once() -> None:
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"command": "no-such-program"}, "it could not be started"),
+        ({"command": "no-such-program"}, "could not be started .is .*PATH..; it wrote to stderr: no-such-program: No such"),
         (hostile(cwd="/no/such/place"), "it cannot be started"),
         ({"command": sys.executable, "args": ["-c", "import sys; sys.exit('sorry')"]}, "exit status 1.*sorry"),
         ({"url": "http://127.0.0.1:1/mcp"}, "cannot be used"),

@@ -68,7 +68,7 @@ async def test_a_program_that_does_not_exist_could_not_be_started() -> None:
     async with transport as (reader, _):
         with pytest.raises(anyio.EndOfStream):
             await reader.receive()
-    assert transport.explain() == "it could not be started"
+    assert transport.explain() == "it could not be started (is the program installed, and on the PATH?)"
     assert "no-such-program" in transport.stderr()
 
 

@@ -160,8 +160,7 @@ class Connection:
     def error(self, message: str) -> McpServerError:
         """Return an error of this server, with what it has written to stderr, and no secret."""
         stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
-        said = f"\nThe last lines it wrote to stderr:\n{stderr[-MAX_WORDS:]}" if stderr else ""
-        return McpServerError(self._without_secrets(message) + said, server=self._server, stderr=stderr)
+        return McpServerError(self._without_secrets(message) + _written(stderr), server=self._server, stderr=stderr)
 
     def _without_secrets(self, text: str) -> str:
         """Return a text that code in a session may see: servers print their environment, and libraries URLs."""
@@ -215,3 +214,11 @@ def _reason(error: BaseException) -> str:
     if (response := getattr(error, "response", None)) is not None:  # httpx's own message contains the URL
         return f"HTTP {response.status_code} {response.reason_phrase}"
     return cut(str(error) or type(error).__name__)
+
+
+def _written(stderr: str) -> str:
+    """Return the end of what a server has written to stderr, for an error: in the same line, if it is one line."""
+    if not stderr:
+        return ""
+    end = stderr[-MAX_WORDS:]
+    return f"\nThe last lines it wrote to stderr:\n{end}" if "\n" in end else f"; it wrote to stderr: {end}"

@@ -166,7 +166,8 @@ class StdioTransport(asyncio.SubprocessProtocol):
         code = None if self._transport is None else self._transport.get_returncode()
         said = self._failure or ""
         if not said and code is not None and self._left:
-            said = "it could not be started" if code == 127 and self._stderr else f"it ended with exit status {_name(code)}"
+            not_found = "it could not be started (is the program installed, and on the PATH?)"
+            said = not_found if code == 127 and self._stderr else f"it ended with exit status {_name(code)}"
         if self._sandbox is not None and (reason := self._sandbox.explain()) and said:
             said = reason if self._sandbox.refused else f"{said}; {reason}"
         if self._stray is not None and not said.startswith("it wrote"):
