@@ -19,7 +19,7 @@ def told(script: str) -> list[str]:
     return printed(f"import os, sys, threading, time\nfrom cellblock.worker.fork_safety import *\n{script}")
 
 
-@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)"])
+@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)", "flock(f, fcntl.LOCK_EX)"])
 def test_a_file_that_is_locked_is_named_until_it_is_closed(lock: str, tmp_path: Path) -> None:
     script = f"""
 import fcntl
@@ -35,8 +35,8 @@ print(refusal())
     assert held == f"the file {tmp_path}/f is locked by this session, and a copy would not have the lock: close the file"
 
 
-@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_EX)"])
-def test_locks_that_others_may_have_too_or_that_copies_share_are_no_obstacle(lock: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_SH)", "flock(f, fcntl.LOCK_SH)"])
+def test_locks_that_others_may_have_too_are_no_obstacle(lock: str, tmp_path: Path) -> None:
     script = f"""
 import fcntl
 f = open({str(tmp_path)!r} + "/f", "w+")
@@ -44,6 +44,31 @@ fcntl.{lock}
 print(refusal())
 """
     assert told(script) == ["None"]
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_transaction_is_as_safe_after_the_refusal_as_before(mode: str, tmp_path: Path) -> None:
+    script = f"""
+import sqlite3
+path = {str(tmp_path)!r} + "/f"
+database = sqlite3.connect(path)
+database.execute("pragma journal_mode={mode}")
+database.execute("create table t(x)")
+database.execute("insert into t values (1)")
+print(refusal())
+if not (child := os.fork()):
+    try:
+        sqlite3.connect(path, timeout=0).execute("insert into t values (2)")
+        print("written")
+    except sqlite3.OperationalError as error:
+        print(error)
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+print(refusal())
+"""
+    refused = f"a transaction is open in the SQLite database {tmp_path}/f: commit it, or roll it back"
+    assert [line.replace("f-shm", "f") for line in told(script)] == [refused, "database is locked", refused]
 
 
 def test_the_lock_of_another_process_is_no_obstacle(tmp_path: Path) -> None:

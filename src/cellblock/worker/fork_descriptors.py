@@ -23,6 +23,7 @@ _SQLITE = b"SQLite format 3\0"
 _EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "@IQ")
 _WATCHED = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
 _OWN_LOCK = re.compile(r"^lock:\s+\d+: POSIX\s+\w+\s+WRITE", re.MULTILINE)
+_WHOLE_LOCK = re.compile(r"^lock:\s+\d+: FLOCK\s+\w+\s+WRITE", re.MULTILINE)
 _DEAF = b"\0cellblock-listens-to-nobody-"
 _TRACKERS = (
     "multiprocessing.resource_tracker",
@@ -71,10 +72,10 @@ def _information(descriptor: int) -> str:
         return file.read()
 
 
-def locked_file(seen: Descriptors) -> str | None:
-    """Return the path of a file on which this process has a lock for writing, which a fork would not have.
+def locked_file(seen: Descriptors) -> tuple[int, str] | None:
+    """Return a file on which this process has a lock for writing, which a fork would not have: its descriptor and its path.
 
-    Databases lock their file so: SQLite during a transaction that writes, DuckDB for as long as the file is open.
+    Databases lock their file so: SQLite during a transaction that writes, DuckDB and HDF5 for as long as the file is open.
 
     Args:
         seen: What this process has open.
@@ -85,7 +86,10 @@ def locked_file(seen: Descriptors) -> str | None:
             # Locks of open file descriptions conflict with those of processes, even with those of this one.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
             if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
-                return path or f"with descriptor {descriptor}"
+                return descriptor, path or f"with descriptor {descriptor}"
+            # A copy shares those of flock() until it opens its files again.
+            if path.startswith("/") and not path.startswith("/dev/") and _WHOLE_LOCK.search(_information(descriptor)):
+                return descriptor, path
     return None
 
 
@@ -97,13 +101,23 @@ def _is_own(descriptor: int) -> bool:
         return True
 
 
-def is_sqlite(path: str) -> bool:
-    """Whether a file belongs to an SQLite database."""
-    try:
-        with open(re.sub(r"-(shm|wal|journal)$", "", path), "rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
-    except OSError:
-        return False
+def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
+    """Whether a file belongs to an SQLite database.
+
+    Files are read through descriptors that are open already: closing any descriptor of a file ends all of this process's locks
+    on it, and with them the protection of the transaction.
+
+    Args:
+        descriptor: A descriptor of the file.
+        path: Its path.
+        seen: What this process has open.
+    """
+    database = re.sub(r"-(shm|wal|journal)$", "", path)
+    for candidate in (descriptor, *(other for other, name in seen.paths.items() if name == database)):
+        with contextlib.suppress(OSError):
+            if os.pread(candidate, len(_SQLITE), 0) == _SQLITE:
+                return True
+    return False
 
 
 def separate(seen: Descriptors, above: int) -> list[str]:

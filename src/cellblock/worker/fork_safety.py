@@ -94,9 +94,9 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     """
     global _found
     seen = Descriptors.now()
-    if (path := locked_file(seen)) is not None:
-        name = _shown(path)
-        if is_sqlite(path):
+    if (locked := locked_file(seen)) is not None:
+        name = _shown(locked[1])
+        if is_sqlite(*locked, seen):
             return f"a transaction is open in the SQLite database {name}: commit it, or roll it back"
         return f"the file {name} is locked by this session, and a copy would not have the lock: close the file"
     cuda = sys.modules.get("torch.cuda")
