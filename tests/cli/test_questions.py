@@ -32,6 +32,16 @@ def test_ctrl_c_at_a_question_interrupts_the_cell() -> None:
     assert cellblock.execute("stopped", "1").ok
 
 
+async def test_a_question_ends_with_the_terminal_that_would_answer_it(tmp_path: Path) -> None:
+    cellblock.get_or_create("left", working_dir=tmp_path)
+    code = "try:\n    input('well? ')\nexcept EOFError:\n    open('ended', 'w').close()\ninput('more? ')"
+    with terminal(*command("exec", "--name", "left", code)) as screen:
+        screen.wait_for("well? ")
+        screen.process.kill()
+        await eventually((tmp_path / "ended").exists)
+    assert cellblock.execute("left", "1").ok
+
+
 def test_the_end_of_input_ends_a_question() -> None:
     with terminal(*command("exec", "--name", "stopped", "input('well? ')")) as screen:
         screen.wait_for("well? ")

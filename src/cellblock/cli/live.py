@@ -102,7 +102,7 @@ class _Events:
         with ExitStack() as connections:
             while True:
                 try:
-                    for event in self._connection.follow(Follow(self._execution, known)):
+                    for event in self._connection.follow(Follow(self._execution, known, answers=True)):
                         known = event["seq"]
                         yield event
                     return

@@ -6,7 +6,8 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 from cellblock.daemon.codec import UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
@@ -128,7 +129,7 @@ class Client(asyncio.Protocol):
         try:
             self._bind(request)
             answer = await work()
-            if isinstance(answer, AsyncIterator):
+            if isinstance(answer, AsyncGenerator):
                 await self._answer_in_parts(number, answer)
             else:
                 await self._write(encode_reply(number, answer))
@@ -158,11 +159,12 @@ class Client(asyncio.Protocol):
             if request.name not in self._bound:
                 self._bound.add(request.name)
 
-    async def _answer_in_parts(self, number: int, parts: AsyncIterator[Any]) -> None:
+    async def _answer_in_parts(self, number: int, parts: AsyncGenerator[Any, None]) -> None:
         """Send parts as they come, and then that there are no more. Many clients can follow a flood of them."""
-        async for part in parts:
-            await self._server.turns.give_way()
-            await self._write(encode_reply(number, part, more=True))
+        async with aclosing(parts):
+            async for part in parts:
+                await self._server.turns.give_way()
+                await self._write(encode_reply(number, part, more=True))
         await self._write(encode_reply(number, None))
 
     def _send(self, data: bytes) -> None:

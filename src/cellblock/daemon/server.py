@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 from cellblock import __version__
@@ -210,8 +211,8 @@ class Server:
             return self.sessions.executions.find_key(self.sessions.find(request.session), request.key).record.to_dict()
         named, execution = self.sessions.executions.find(request.execution)
         match request:
-            case Follow(after=after):
-                return (event.to_dict() async for event in execution.follow(after))
+            case Follow(after=after, answers=answers):
+                return _events(execution, after, answers=answers)
             case Lookup():
                 return execution.record.to_dict()
             case Source():
@@ -258,6 +259,16 @@ class Server:
                     {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
                     for entry in self.sessions.history(request.session, session, count)
                 ]
+
+
+async def _events(execution: Execution | PastExecution, after: int, *, answers: bool) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield events for a client; if it is the one that answers `input()` and goes, there are no more lines."""
+    try:
+        async for event in execution.follow(after):
+            yield event.to_dict()
+    finally:
+        if answers and isinstance(execution, Execution):
+            execution.end_input()
 
 
 def _seconds(milliseconds: int) -> float | None:

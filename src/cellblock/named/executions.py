@@ -102,6 +102,7 @@ class Execution:
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
         self._line: asyncio.Future[str | None] | None = None
+        self._input_ended = False
         self.task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -310,6 +311,8 @@ class Execution:
 
     async def ask(self, prompt: Prompt) -> str | None:
         """Have a client answer `input()`, and return the line; None if its input has ended."""
+        if self._input_ended:
+            return None
         self._line = asyncio.get_running_loop().create_future()
         self.log.add("input", {"prompt": str(prompt), "password": prompt.password})
         try:
@@ -323,6 +326,11 @@ class Execution:
             return False
         self._line.set_result(line)
         return True
+
+    def end_input(self) -> None:
+        """Take note that nobody answers `input()` any longer."""
+        self._input_ended = True
+        self.answer(None)
 
     async def _end(self, result: CodeExecutionResult, keep: Callable[[Callable[[], None]], bool] | None = None) -> None:
         result = replace(result, recovery="restarted") if self._lost else result

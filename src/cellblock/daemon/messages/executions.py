@@ -49,11 +49,13 @@ class Follow:
     Attributes:
         execution: Its id.
         after: The number of the last event that is known already.
+        answers: Whether this client alone answers `input()`. When it goes, there are no more lines.
     """
 
     op: ClassVar[str] = "follow"
     execution: str
     after: int = 0
+    answers: bool = False
 
 
 @record
