@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -154,6 +155,37 @@ async def test_after_a_checkpoint_that_was_refused_an_automatic_one_is_tried(hos
             await session.checkpoint()
         await eventually(lambda: "is running" in session.checkpoint_refused)
         await session.execute("go.set()")
+
+
+async def test_why_one_was_refused_is_forgotten_with_the_kernel(host: Host, tmp_path: Path) -> None:
+    async with made(host, tmp_path) as session:
+        await session.execute("import threading; go = threading.Event(); threading.Thread(target=go.wait).start()")
+        await eventually(lambda: "is running" in session.checkpoint_refused)
+        await session.reset()
+        assert session.checkpoint_refused == ""
+
+
+async def test_a_state_that_ends_by_itself_is_not_gone_back_to_again(host: Host, tmp_path: Path) -> None:
+    code = f"""
+        import asyncio, os
+        async def end():
+            while not os.path.exists({str(tmp_path / "end")!r}):
+                await asyncio.sleep(0.001)
+            os._exit(3)
+        x, task = 2, asyncio.create_task(end())
+    """
+    async with made(host, tmp_path) as session:
+        await session.execute("x = 1")
+        await rolled(session)
+        await session.execute(code)
+        await rolled(session)
+        (tmp_path / "end").touch()
+        async with asyncio.timeout(20):
+            while session.next_count != 2:
+                await session.wait_for_kernel()
+                await asyncio.sleep(0)
+        result = await session.execute("x")
+        assert (result.return_value, result.recovery, result.state_lost) == ("1", "restored_earlier", True)
 
 
 async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host: Host, tmp_path: Path) -> None:

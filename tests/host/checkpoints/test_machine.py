@@ -38,6 +38,7 @@ class CheckpointMachine(SessionMachine):
         self.state = State()
         self.rolling: Rolling | None = None
         self.history: dict[int, bool] = {}
+        self.ended: dict[int, int] = {}
         self.automatic: list[State] = []
 
     @initialize(keep=st.sampled_from([0, 1, 2, 5]))
@@ -166,11 +167,14 @@ class CheckpointMachine(SessionMachine):
         return [*self.automatic, *(state for _, state in self.named)]
 
     def begin_anew(self) -> None:
-        self.state = State(family=next(self.families))
+        line, self.state = self.state.line, State(family=next(self.families))
+        self.ended |= dict.fromkeys(line, self.state.family)
         self.automatic.clear()
 
     def go_to(self, state: State) -> None:
-        self.history |= {number: number not in state.line for number in (*self.state.line, *state.line)}
+        ended = [number for number, family in self.ended.items() if family > state.family]
+        self.history |= {number: number not in state.line for number in (*ended, *self.state.line, *state.line)}
+        self.ended = {number: family for number, family in self.ended.items() if family <= state.family}
         self.state = state
         self.automatic = [one for one in self.automatic if {*one.line} <= {*state.line}]
 

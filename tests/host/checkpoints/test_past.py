@@ -43,3 +43,20 @@ def test_a_state_has_its_number_again_after_going_back() -> None:
     assert past.state == state
     past.begin_anew()
     assert past.state > state
+
+
+def test_going_back_past_a_reset_leaves_the_cells_between() -> None:
+    past = Past()
+    past.add(entry("x = 1"))
+    line, state = past.line, past.state
+    past.begin()
+    past.add(entry("x = 2"))
+    past.begin_anew()
+    past.begin()
+    past.add(entry("y = 1"))
+    assert [cell.abandoned for cell in past.entries] == [False, False, False]
+    later, after = past.line, past.state
+    past.go_to(line, state)
+    assert [cell.abandoned for cell in past.entries] == [False, True, True]
+    past.go_to(later, after)
+    assert [cell.abandoned for cell in past.entries] == [True, True, False]

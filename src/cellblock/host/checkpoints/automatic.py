@@ -112,6 +112,7 @@ class AutomaticCheckpoints:
         if self._cells.busy or self._cells.state != "running":
             return
         if (made := self.present()) is not None:
+            self.skipped = ""
             if made.snapshot is None:
                 self.keep_files(made)
             return
@@ -179,6 +180,7 @@ class AutomaticCheckpoints:
     def begin_anew(self) -> None:
         """Take note of a fresh kernel."""
         if self._rolling is not None:
+            self.skipped = ""
             self.filing.begin_first()
         self._drop_oldest(0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -101,6 +102,8 @@ class Checkpoints:
         self.branch = branch
         self._kept: list[Checkpoint] = []
         self._fresh = False
+        self._deadly: set[int] = set()
+        self._recovered: tuple[Kernel, int] | None = None
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, rolling)
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
@@ -335,13 +338,17 @@ class Checkpoints:
     def to_recover(self, dead: Kernel) -> Checkpoint | None:
         """Return the last state of a dead kernel that the session can go on from, if there is one."""
         line = {number for number, _ in self._cells.past.line}
-        found = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.numbers <= line]
+        kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
+        found = [one for one in kept if one.moment.numbers <= line]
         if not found or not self.automatic.wanted:
             return None
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
         """Make a kernel of the last state that there is; None if there is none, or no kernel can be made of it."""
+        if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
+            # Something in that state ends it, such as a task in the background. It would do so again and again.
+            self._deadly.add(self._recovered[1])
         if (checkpoint := self.to_recover(dead)) is None:
             return None
         restored = Restored(checkpoint.execution_count, len(self._cells.past.left_by(checkpoint.moment.past)))
@@ -353,6 +360,7 @@ class Checkpoints:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self.automatic.forget_files()
         kernel.restored = restored
+        self._recovered = kernel, checkpoint.moment.state
         return kernel
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -362,6 +370,11 @@ class Checkpoints:
         await self.automatic.close()
         self._kept.clear()
         await self.files.close()
+
+
+def _has_ended_itself(dead: Kernel) -> bool:
+    """Whether a kernel ended without a cell, and nobody killed it."""
+    return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)
 
 
 def _too_few(there: int, wanted: int) -> str:

@@ -33,6 +33,8 @@ class Past:
     def __init__(self) -> None:
         self._entries: dict[int, HistoryEntry] = {}
         self._line: list[int] = []
+        self._ended: dict[int, int] = {}
+        """Cells whose state ended with their kernel, and the state of the fresh kernel that took its place"""
         self.state = next(_states)
         self._spans: list[tuple[int, int, int | None]] = []
         """The states that led to the present one, and when something changed files for each: from when until when"""
@@ -85,6 +87,7 @@ class Past:
         """Take note that the session has the past of another one: it was loaded."""
         self._entries.clear()
         self._line.clear()
+        self._ended.clear()
         self._spans.clear()
         for entry in entries:
             self.add(entry)
@@ -92,9 +95,10 @@ class Past:
 
     def begin_anew(self) -> None:
         """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
+        self.state = next(_states)
+        self._ended.update(dict.fromkeys(self._line, self.state))
         self._line.clear()
         self._spans.clear()
-        self.state = next(_states)
 
     def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
         """Take note that the session has another state now, and return the cells that were left by that.
@@ -106,6 +110,8 @@ class Past:
         line = [*line]
         left = self.left_by(line)
         self.abandon(left)
+        self.abandon(number for number, ended in self._ended.items() if ended > state)
+        self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
         for number, entry in line:
             self._entries[number] = dataclasses.replace(entry, abandoned=False)
         self._entries = dict(sorted(self._entries.items()))  # some may be back that were forgotten, or come from elsewhere
@@ -130,6 +136,7 @@ class Past:
         while len(self._entries) > _KEPT:
             oldest = next(iter(self._entries))
             del self._entries[oldest]
+            self._ended.pop(oldest, None)
             if self._line and self._line[0] == oldest:
                 del self._line[0]
 
