@@ -183,13 +183,23 @@ async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_i
 
 async def test_the_end_of_the_custodian_is_noticed(home: Path) -> None:
     kernel = cellblock.get_or_create("one")
+    code = b"open('ran', 'w'); import time; time.sleep(60)"
+    running = call(Submit("one", key="k"), code)
+    await eventually(Path("ran").exists)
+    waiting = call(Submit("one"), b"open('never', 'w')")
     about = control.status()
     assert about is not None
     os.kill(about["custodian"], signal.SIGKILL)
     await ended(about["pid"])
     assert "the custodian has ended" in (home / "daemon.log").read_text()
+    assert call(Lookup(running["id"]))["state"] == "done"
+    (_, result) = connection().follow(Follow(running["id"]))
+    assert (result["data"]["status"], result["data"]["recovery"]) == ("died", "restarted")  # nobody has interrupted it
+    (failed,) = connection().follow(Follow(waiting["id"]))
+    assert (failed["kind"], failed["data"]["ran"]) == ("failed", "no")
     again = cellblock.execute(kernel, "1")
     assert (again.return_value, again.recovery) == ("1", "restarted")
+    assert not Path("never").exists()
 
 
 async def test_the_daemon_ends_in_good_order_while_cells_run(home: Path) -> None:

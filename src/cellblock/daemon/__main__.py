@@ -22,6 +22,9 @@ _PATIENCE = 20.0
 _LAST = 4.0
 """Seconds in which kernels are ended in good order; then they end with the daemon."""
 
+_DEATHS = 1.0
+"""Seconds in which the deaths of kernels are heard of, if all have died."""
+
 
 def main(arguments: list[str]) -> int:
     """Run the daemon of a directory until it is told to end. If there is one already, end at once.
@@ -107,6 +110,9 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
         place.leave(lock)
         try:
             async with asyncio.timeout(_LAST):
+                if custodian is not None and custodian.gone:
+                    # The kernels have died with it, and their cells are to say so: nobody has interrupted them.
+                    await sessions.hear_out(timeout=_DEATHS)
                 await sessions.end_kernels()
                 for client in [*server.clients]:
                     client.abort()  # what it asks from now on, it asks the next daemon

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -345,11 +345,21 @@ class NamedSessions:
             await asyncio.wait(making)
         named = [*self._sessions.values()]
         await asyncio.gather(*(one.close() for one in named), *self._closing.values())
-        tasks = [execution.task for one in named for execution in one.executions.values() if execution.task is not None]
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.hear_out(named)
         for one in named:
             self.store.sessions.update(one.stamp())
+
+    async def hear_out(self, named: Iterable[NamedSession] | None = None, *, timeout: float | None = None) -> None:
+        """Wait until what runs has ended by itself, and its outcome is known.
+
+        Args:
+            named: In which sessions; None for all.
+            timeout: Seconds to wait at most.
+        """
+        among = self._sessions.values() if named is None else named
+        tasks = [execution.task for one in among for execution in one.executions.values() if execution.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
 
     async def _watch(self) -> None:
         """End sessions that nobody has used for as long as their options say, and note when the others were used."""
