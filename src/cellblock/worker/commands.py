@@ -144,11 +144,25 @@ def guard_scripts() -> None:
     ScriptMagics.shebang = shebang  # type: ignore[method-assign]
 
 
+def end_scripts(shell: Any) -> str | None:
+    """End what script cells have left behind, before this process is copied; return why it cannot be copied, if so."""
+    magics = shell.magics_manager.registry.get("ScriptMagics")
+    if magics is None:
+        return None
+    _end_loop(magics)
+    if magics.event_loop is None:
+        return None
+    return (
+        "a program that a script cell (%%bash) has started still runs: wait until it ends, or end it (%killbgscripts, !kill)"
+    )
+
+
 def _end_loop(magics: Any) -> None:
     """End the event loop of script cells, and its thread: a copy of the kernel would not have the thread.
 
     They stay if something may still need them: a program in the background, or one that an interrupt did not end.
     """
+    magics.bg_processes = [process for process in magics.bg_processes if process.returncode is None]
     loop = magics.event_loop
     if loop is None or magics.bg_processes or asyncio.all_tasks(loop):
         return
