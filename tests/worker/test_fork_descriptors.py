@@ -108,3 +108,23 @@ import select
 print(select.select([loop._ssock], [], [], 0)[0])
 """
     assert told(script) == ["0", "[]"]
+
+
+def test_what_was_in_a_pipe_is_missed_aloud_and_stays_in_the_original() -> None:
+    script = """
+import multiprocessing
+full, empty = multiprocessing.SimpleQueue(), multiprocessing.SimpleQueue()
+full.put("one")
+refusal()
+prepare()
+if not (child := os.fork()):
+    part(2)
+    print(*repair(), full.empty())
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+print(full.get(), empty.empty())
+"""
+    missed, original = told(script)
+    assert missed == "A pipe is empty here that held 22 bytes, perhaps of a multiprocessing queue: put them in again. True"
+    assert original == "one True"

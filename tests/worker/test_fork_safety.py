@@ -125,3 +125,25 @@ print(repair())
     assert told(script) == [
         "['Something could not be repaired in the copy: RuntimeError: broken by the code', 'The pool is closed.']"
     ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "shared"),
+    [
+        ("memory = mmap.mmap(-1, 10)", True),
+        ("memory = multiprocessing.Value('i', 1)", True),
+        ("memory = multiprocessing.Lock()", False),
+        ("memory = mmap.mmap(-1, 10, flags=mmap.MAP_PRIVATE)", False),
+        ("memory = open('/etc/passwd', 'rb'); mapped = mmap.mmap(memory.fileno(), 0, prot=mmap.PROT_READ)", False),
+    ],
+)
+def test_memory_that_copies_share_is_told(memory: str, shared: bool) -> None:
+    script = f"""
+import mmap, multiprocessing
+{memory}
+refusal()
+prepare()
+print(repair())
+"""
+    (line,) = told(script)
+    assert ("Shared memory (mmap, multiprocessing) was not copied" in line) is shared

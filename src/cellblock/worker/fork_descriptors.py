@@ -12,6 +12,7 @@ import socket
 import stat
 import struct
 import sys
+import termios
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,8 +152,7 @@ def separate(seen: Descriptors, above: int) -> list[str]:
             elif stat.S_ISFIFO(status.st_mode):
                 way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
-    for ends in pipes.values():
-        _renew_pipe(ends)
+    told += [sentence for ends in pipes.values() if (sentence := _renew_pipe(ends))]
     if seen.watched:
         _renew_loops()
     for epoll, targets in seen.watched.items():
@@ -190,16 +190,31 @@ def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
         os.close(new)
 
 
-def _renew_pipe(ends: dict[int, int]) -> None:
-    """Put a new pipe in place of one, given its descriptors here and whether they read or write."""
+def _renew_pipe(ends: dict[int, int]) -> str | None:
+    """Put a new pipe in place of one, given its descriptors here and whether they read or write. Tell what is lost by that.
+
+    What is in the old pipe could only be read by taking it from the original.
+    """
+    unread = 0
     reader, writer = os.pipe()
     try:
         for descriptor, way in ends.items():
+            if not way:
+                unread = _unread(descriptor)
             os.set_blocking(writer if way else reader, os.get_blocking(descriptor))
             _replace(descriptor, writer if way else reader)
     finally:
         os.close(reader)
         os.close(writer)
+    if unread and len(ends) > 1:
+        return f"A pipe is empty here that held {unread:,} bytes, perhaps of a multiprocessing queue: put them in again."
+    return None
+
+
+def _unread(descriptor: int) -> int:
+    count = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _replace(descriptor: int, new: int) -> None:

@@ -6,8 +6,10 @@ and `repair` in each kernel that is made of the copy. None of them imports anyth
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import re
 import sys
 import threading
 import time
@@ -35,6 +37,9 @@ _ENDING = (0.0002, 0.001, 0.005)
 
 _UNKNOWN = "of unknown name"
 """What a process is called in a sandbox of Landlock, where each sees itself only."""
+
+_SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/shm/(?!sem\.))", re.MULTILINE)
+"""Lines of /proc/self/maps: memory that a fork shares, and that is no file of the workspace. Locks do not count."""
 
 _LONG = 300
 """More characters of a name are not shown."""
@@ -232,6 +237,16 @@ def _process_name(process: int) -> str:
     return "" if rest.split()[0] in "ZX" else _shown(name)
 
 
+def _shared_memory() -> str | None:
+    """Return what is to be said of memory that this process shares with the one that it was copied from."""
+    if "mmap" not in sys.modules:
+        return None
+    with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as file:  # a machine that does not tell
+        if _SHARED.search(file.read()):
+            return "Shared memory (mmap, multiprocessing) was not copied: its changes are not undone, and branches share it."
+    return None
+
+
 def part(last: int) -> None:
     """In a copy that waits: share no connection with the original, whose other side shall see when the original closes it.
 
@@ -262,7 +277,7 @@ def repair() -> list[str]:
 
     part(_prepared.last)
     told += _prepared.connections
-    for step in (*_prepared.resets, lambda: reopen_databases(_prepared.seen)):
+    for step in (*_prepared.resets, lambda: reopen_databases(_prepared.seen), _shared_memory):
         attempt(step)
     if names := _prepared.processes:
         attempt(leave_processes)
