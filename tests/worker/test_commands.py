@@ -453,7 +453,7 @@ async def test_a_script_in_the_background_can_be_read_later(session: Session) ->
 async def test_a_script_in_the_background_allows_no_checkpoint_until_it_has_ended(session: Session) -> None:
     await ok(session, "!mkfifo fifo")
     await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
-    with pytest.raises(CheckpointError, match="a program that a script cell .* has started still runs"):
+    with pytest.raises(CheckpointError, match=r"a program that a script cell .* has started still runs"):
         await session.checkpoint()
     await ok(session, "open('fifo', 'w').write('later\\n')")
 
