@@ -147,3 +147,23 @@ print(repair())
 """
     (line,) = told(script)
     assert ("Shared memory (mmap, multiprocessing) was not copied" in line) is shared
+
+
+def test_a_memory_map_of_a_file_that_was_replaced_is_told(tmp_path: Path) -> None:
+    script = f"""
+import mmap
+for name in "same", "other":
+    path = {str(tmp_path)!r} + "/" + name
+    with open(path, "wb") as file:
+        file.write(b"1234")
+    file = open(path, "r+b")
+    globals()[name] = mmap.mmap(file.fileno(), 0)
+with open(path + ".new", "wb") as file:
+    file.write(b"5678")
+os.replace(path + ".new", path)
+refusal()
+prepare()
+print(*repair())
+"""
+    expected = f"The file {tmp_path}/other was replaced, but its memory map still has the old one: map it again."
+    assert told(script) == [expected]

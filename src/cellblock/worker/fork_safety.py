@@ -6,7 +6,6 @@ and `repair` in each kernel that is made of the copy. None of them imports anyth
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
@@ -40,6 +39,12 @@ _UNKNOWN = "of unknown name"
 
 _SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/shm/(?!sem\.))", re.MULTILINE)
 """Lines of /proc/self/maps: memory that a fork shares, and that is no file of the workspace. Locks do not count."""
+
+_REPLACED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*) \(deleted\)$", re.MULTILINE)
+"""Memory maps (`numpy.memmap`) of files that are gone: going back replaces files that have changed"""
+
+_FEW = 3
+"""More of them are not named."""
 
 _LONG = 300
 """More characters of a name are not shown."""
@@ -237,14 +242,23 @@ def _process_name(process: int) -> str:
     return "" if rest.split()[0] in "ZX" else _shown(name)
 
 
-def _shared_memory() -> str | None:
-    """Return what is to be said of memory that this process shares with the one that it was copied from."""
+def _shared_memory() -> list[str]:
+    """Return what is to be said of memory that this process shares with the one that it was copied from, or with files."""
     if "mmap" not in sys.modules:
-        return None
-    with contextlib.suppress(OSError), open("/proc/self/maps", "rb") as file:  # a machine that does not tell
-        if _SHARED.search(file.read()):
-            return "Shared memory (mmap, multiprocessing) was not copied: its changes are not undone, and branches share it."
-    return None
+        return []
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            maps = file.read()
+    except OSError:
+        return []  # a machine that does not tell
+    told = []
+    if _SHARED.search(maps):
+        told.append("Shared memory (mmap, multiprocessing) was not copied: its changes are not undone, and branches share it.")
+    replaced = sorted({_shown(os.fsdecode(path)) for path in _REPLACED.findall(maps)})
+    told += [
+        f"The file {name} was replaced, but its memory map still has the old one: map it again." for name in replaced[:_FEW]
+    ]
+    return told
 
 
 def part(last: int) -> None:
