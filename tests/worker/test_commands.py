@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from cellblock import CodeExecutionChunk, CodeExecutionResult, CommandRequest, Host, InvalidInputError, Session
+from cellblock import (
+    CheckpointError,
+    CodeExecutionChunk,
+    CodeExecutionResult,
+    CommandRequest,
+    Host,
+    InvalidInputError,
+    Session,
+)
 from cells import ok, value
 from processes import eventually
 
@@ -439,4 +447,23 @@ async def test_a_script_in_the_background_can_be_read_later(session: Session) ->
     await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
     assert (await ok(session, "%%bash\necho first")).text == "first"
     await ok(session, "open('fifo', 'w').write('later\\n')")
+    assert await value(session, "await said.read()") == b"later\n"
+
+
+async def test_a_script_in_the_background_allows_no_checkpoint_until_it_has_ended(session: Session) -> None:
+    await ok(session, "!mkfifo fifo")
+    await ok(session, "%%bash --bg --out said\nread line < fifo; echo $line")
+    with pytest.raises(CheckpointError, match=r"a program that a script cell .* has started still runs"):
+        await session.checkpoint()
+    await ok(session, "open('fifo', 'w').write('later\\n')")
+
+    async def copied() -> bool:
+        try:
+            await session.restore(await session.checkpoint())
+        except CheckpointError:
+            return False
+        return True
+
+    await eventually(copied)
+    assert await value(session, THREADS) == ["MainThread"]
     assert await value(session, "await said.read()") == b"later\n"

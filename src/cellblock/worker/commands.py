@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from IPython.core.async_helpers import _AsyncIOProxy
 from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.utils._process_common import arg_split
@@ -144,13 +145,27 @@ def guard_scripts() -> None:
     ScriptMagics.shebang = shebang  # type: ignore[method-assign]
 
 
+def end_scripts(shell: Any) -> str | None:
+    """End what script cells have left behind, before this process is copied; return why it cannot be copied, if so."""
+    magics = shell.magics_manager.registry.get("ScriptMagics")
+    if magics is None:
+        return None
+    _end_loop(magics)
+    if magics.event_loop is None:
+        return None
+    return (
+        "a program that a script cell (%%bash) has started still runs: wait until it ends, or end it (%killbgscripts, !kill)"
+    )
+
+
 def _end_loop(magics: Any) -> None:
     """End the event loop of script cells, and its thread: a copy of the kernel would not have the thread.
 
     They stay if something may still need them: a program in the background, or one that an interrupt did not end.
     """
+    magics.bg_processes = [process for process in magics.bg_processes if process.returncode is None]
     loop = magics.event_loop
-    if loop is None or magics.bg_processes or asyncio.all_tasks(loop):
+    if loop is None or magics.bg_processes or asyncio.all_tasks(loop) or not _free_readers(magics.shell.user_ns):
         return
     magics.event_loop = None
     if (finalizer := getattr(magics, "_event_loop_finalizer", None)) is not None:  # newer IPythons have one
@@ -159,6 +174,21 @@ def _end_loop(magics: Any) -> None:
     loop.call_soon_threadsafe(lambda: loop.call_soon(loop.stop))  # after what it has to do about the program's end
     thread.join()
     loop.close()
+
+
+def _free_readers(names: dict[str, Any]) -> bool:
+    """Have what ``--out``, ``--err`` and ``--proc`` have left in variables do without the loop; return whether it can.
+
+    A reader that has all of a program's output needs no loop to give it away.
+    """
+    found = {name: vars(value)["_obj"] for name, value in names.items() if type(value) is _AsyncIOProxy}
+    for one in found.values():
+        for reader in (one, getattr(one, "stdout", None), getattr(one, "stderr", None)):
+            # Not at_eof(), which is also false while there is something to read.
+            if isinstance(reader, asyncio.StreamReader) and not vars(reader)["_eof"]:
+                return False
+    names.update(found)
+    return True
 
 
 def _shell() -> str:

@@ -39,7 +39,7 @@ from cellblock.wire.messages import (
 )
 from cellblock.worker import fork_safety
 from cellblock.worker.channel import Channel
-from cellblock.worker.commands import Commands
+from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop, renew
@@ -283,7 +283,7 @@ class Worker:
             return "this system cannot copy a running kernel", None
         self._outbox.settle()
         try:
-            if (reason := fork_safety.refusal()) is not None:
+            if (reason := end_scripts(self._shell) or fork_safety.refusal()) is not None:
                 return reason, None
             fork_safety.prepare()
         except BaseException as error:  # whatever the code has done to what is looked at
