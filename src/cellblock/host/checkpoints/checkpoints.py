@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import signal
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
+_MAX_ADOPTED = 1000
+"""Calls of adopted branches that are remembered"""
 
 
 class CheckpointHost(Protocol):
@@ -98,6 +102,7 @@ class Checkpoints:
         self._kernels = kernels
         self._environment = environment
         self._outside = outside
+        self._adopted: deque[tuple[float, str]] = deque(maxlen=_MAX_ADOPTED)
         self.files = files
         self.branch = branch
         self._kept: list[Checkpoint] = []
@@ -257,7 +262,16 @@ class Checkpoints:
             kept = {number for number, _ in past.line}
             cells = [entry for number, entry in line if number not in kept]
             files = sorted({*changes.written, *changes.removed})
-            return Undone(cells, execution_count, files, left, self._outside(since))
+            return Undone(cells, execution_count, files, left, self.outside(since))
+
+    def outside(self, since: float) -> list[str]:
+        """Return what was allowed outside since a time, also in branches that were adopted since."""
+        return [call for at, call in self._adopted if at >= since] + self._outside(since)
+
+    def take_over(self, branch: Checkpoints) -> None:
+        """Take note of what was allowed in a branch that is adopted: its cells can be undone here from now on."""
+        now = time.time()
+        self._adopted.extend((now, call) for call in branch.outside(0.0))
 
     def _why_files_stay(self, checkpoint: Checkpoint) -> str:
         if not checkpoint.automatic:

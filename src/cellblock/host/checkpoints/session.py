@@ -190,6 +190,7 @@ class WithCheckpoints:
             changes = await self.restore(checkpoint)
         finally:
             await checkpoint.drop()
+        self._checkpoints.take_over(branch._checkpoints)  # noqa: SLF001  # the same class
         await branch.close()
         # No branch has what is left out at the top of the workspace, such as `.git`: it need not be said that it stays.
         return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))
