@@ -134,6 +134,23 @@ def test_ctrl_c_stops_the_code_and_the_end_of_the_program_everything(tmp_path: P
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
+@pytest.mark.parametrize("end", ["executor.stop()", "pass"])
+def test_a_program_that_ends_right_after_a_checkpoint_with_files_leaves_nothing(end: str, tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir()
+    program = (
+        "from cellblock import SyncCodeExecutor\n"
+        "executor = SyncCodeExecutor(working_dir='workspace')\n"
+        "executor.start()\n"
+        'executor.execute(\'open("f", "w").write("1")\')\n'
+        "executor.checkpoint(files='copy')\n"
+        f"{end}\n"
+    )
+    env = dict(os.environ, CELLBLOCK_HOME=str(tmp_path / "state"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(tmp_path / "state/snapshots") == []
+
+
 @pytest.mark.usefixtures("executor")
 def test_checkpoints_are_found_by_name() -> None:
     with SyncCodeExecutor(recovery="none") as executor:

@@ -61,3 +61,18 @@ def _failed(task: asyncio.Task[None]) -> bool:
     if not task.done():
         return task.get_loop().is_closed()
     return task.cancelled() or task.exception() is not None
+
+
+async def in_thread(work: Callable[..., object], *arguments: object) -> None:
+    """Do the last work of something that is closed in a thread, or here if the interpreter ends: it starts no threads then.
+
+    Args:
+        work: The work, which may take long.
+        arguments: What it is called with.
+    """
+    try:
+        running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+    except RuntimeError:  # of the executor: what the work itself raises is in the future
+        work(*arguments)
+    else:
+        await running

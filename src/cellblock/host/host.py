@@ -20,7 +20,7 @@ from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.checkpoints.rolling import Budget
 from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_isolation, default_isolation, fit_policy
-from cellblock.host.closing import AsyncOnly, Closing
+from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Launch, WithKernels
 from cellblock.host.launch.launcher import Launcher
 from cellblock.host.launch.launchers import Launchers, key_of
@@ -198,14 +198,14 @@ class Host(WithKernels, AsyncOnly):
             if self._sweeping is not None and not self._sweeping.done():
                 await asyncio.wait([self._sweeping])
             if self._store is not None:
-                await asyncio.to_thread(self._store.close)
+                await in_thread(self._store.close)
         await self._launchers.close()
         if self._groups is not None:
             self._groups.close()
         if self.keeping is not None:
             self.keeping.close()
         if self._sessions:  # that could not be closed
-            await asyncio.to_thread(remove_places, self.places)
+            await in_thread(remove_places, self.places)
         if failures:
             raise failures[0]
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from cellblock import config
 from cellblock.errors import SnapshotError
+from cellblock.host.closing import in_thread
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.snapshots.times import Spans
@@ -138,7 +139,7 @@ class CheckpointFiles:
         with self._lock:
             made, self._made = self._made, None
         if made is not None:
-            await _owned(made.close, _forget)
+            await despite_cancellation(asyncio.ensure_future(in_thread(made.close)))
 
     @functools.cached_property
     def _limits(self) -> SnapshotLimits:
