@@ -31,7 +31,7 @@ def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> No
         assert changes.files is not None
         assert [one.path for one in changes.files.new] == ["data"]
         assert made in client.checkpoints(session)
-        client.restore(session, "a % ?")
+        assert client.restore(session, "a % ?").removed == ("data",)
         assert client.execute(session, "import os; x, os.path.exists('data')").return_value == "(1, False)"
         assert [cell.code for cell in client.undo(session).cells][-1].startswith("import os")
         assert [one.name for one in client.fork(session, ["left", "right"])] == ["left", "right"]

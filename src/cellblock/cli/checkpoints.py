@@ -74,7 +74,17 @@ def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> 
         print_json(gone_to)
         return OK
     print(f"back to the state after cell {gone_to['execution_count']}")
+    _print_changes(gone_to["changes"])
     return OK
+
+
+def _print_changes(changes: dict[str, Any]) -> None:
+    """Print which files are not as they were."""
+    for kind in ("written", "removed"):
+        for path in changes[kind]:
+            print(f"{kind}: {printable(path, lines=False)}")
+    if changes["more"]:
+        print(f"and {changes['more']:,} more")
 
 
 def undo(
@@ -174,7 +184,5 @@ def adopt(
         print_json(changes)
         return OK
     print(f"{session} goes on with the state of {branch}, which is ended")
-    for kind in ("written", "removed"):
-        for path in changes[kind]:
-            print(f"{kind}: {printable(path, lines=False)}")
+    _print_changes(changes)
     return OK

@@ -164,9 +164,16 @@ def checkpoints(kernel: SessionRecord | str) -> Call[list[CheckpointRecord]]:
     return Call("GET", path, lambda data: [_checkpoint_record(one) for one in data["checkpoints"]])
 
 
-def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[None]:
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[Changes]:
     """Go back to a checkpoint."""
-    return Call("POST", f"{_checkpoint(kernel, checkpoint)}/restore", lambda _: None, once=True)
+    from cellblock.model.checkpoints import Changes
+
+    return Call(
+        "POST",
+        f"{_checkpoint(kernel, checkpoint)}/restore",
+        lambda answer: Changes.from_dict(answer["changes"]),
+        once=True,
+    )
 
 
 def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[None]:

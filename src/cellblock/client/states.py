@@ -45,9 +45,9 @@ class States:
         """Return the checkpoints of a session, oldest first."""
         return self._send(calls.checkpoints(kernel))
 
-    def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Go back to a checkpoint of a session."""
-        self._send(calls.restore(kernel, checkpoint))
+    def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
+        """Go back to a checkpoint of a session; return which files have changed, if the checkpoint holds any."""
+        return self._send(calls.restore(kernel, checkpoint))
 
     def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
         """Drop a checkpoint of a session, and free its memory."""
@@ -129,9 +129,9 @@ class AsyncStates:
         """Return the checkpoints of a session, oldest first."""
         return await self._send(calls.checkpoints(kernel))
 
-    async def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
-        """Go back to a checkpoint of a session."""
-        await self._send(calls.restore(kernel, checkpoint))
+    async def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
+        """Go back to a checkpoint of a session; return which files have changed, if the checkpoint holds any."""
+        return await self._send(calls.restore(kernel, checkpoint))
 
     async def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
         """Drop a checkpoint of a session, and free its memory."""

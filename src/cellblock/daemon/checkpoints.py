@@ -32,8 +32,8 @@ async def answer(
             return [checkpoint.record.to_dict() for checkpoint in session.checkpoints()]
         case Restore(checkpoint=wanted):
             checkpoint = checkpoints.find(session, wanted)
-            await session.restore(checkpoint)
-            return checkpoint.record.to_dict()
+            restored = await session.restore(checkpoint)
+            return await asyncio.to_thread(lambda: pack({**checkpoint.record.to_dict(), "changes": restored.to_dict()}))
         case DropCheckpoint(checkpoint=wanted):
             await checkpoints.find(session, wanted).drop()
             return True

@@ -146,6 +146,12 @@ class Branches(BaseModel):
     kernels: list[KernelModel]
 
 
+class RestoredModel(CheckpointModel):
+    """A checkpoint that a session has gone back to."""
+
+    changes: FilesChanged = Field(description="What was done with files, if the checkpoint holds any.")
+
+
 @router.post("/checkpoints", response_model=CheckpointModel, summary="Keep the state that a session has now")
 async def make(request: Request, session: str, _: Run, wanted: WantedCheckpoint | None = None) -> Response:
     """Keep the state that a session has now, to go back to later."""
@@ -159,7 +165,7 @@ async def list_checkpoints(request: Request, session: str, _: Read) -> Response:
     return json_response({"checkpoints": await link_of(request).call(Checkpoints(session))})
 
 
-@router.post("/checkpoints/{checkpoint}/restore", response_model=CheckpointModel, summary="Go back to a checkpoint")
+@router.post("/checkpoints/{checkpoint}/restore", response_model=RestoredModel, summary="Go back to a checkpoint")
 async def restore(request: Request, session: str, checkpoint: str, _: Run) -> Response:
     """Go back to a checkpoint, by its id or its name. It stays."""
     return json_response(await link_of(request).call(Restore(session, checkpoint)))

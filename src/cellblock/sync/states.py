@@ -46,20 +46,24 @@ def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
     return [CheckpointRecord.from_dict(data) for data in call(Checkpoints(session_of(kernel)))]
 
 
-def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
     """Go back to a checkpoint of a session, as `Session.restore` does.
 
     Args:
         kernel: The session, its name or its id.
         checkpoint: The checkpoint, its id or its name.
 
+    Returns:
+        Which files have changed, if the checkpoint holds any.
+
     Raises:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.restore`.
     """
     from cellblock.daemon.messages import Restore
+    from cellblock.model.checkpoints import Changes
 
-    call(Restore(session_of(kernel), _id(checkpoint)))
+    return Changes.from_dict(call(Restore(session_of(kernel), _id(checkpoint)))["changes"])
 
 
 def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
