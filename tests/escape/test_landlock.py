@@ -284,6 +284,24 @@ os.close(writer)
     )
 
 
+async def test_a_group_of_parents_and_children_ends_at_once(attacker: Session) -> None:
+    code = """
+import select, signal
+reader, writer = os.pipe()
+if (first := os.fork()) == 0:
+    os.setpgid(0, 0)
+    for _ in range(30):
+        if os.fork():
+            break
+    else:
+        os.write(writer, b'x')
+    signal.pause()
+os.close(writer)
+os.read(reader, 1), answer(os.killpg, first, 9), len(select.select([reader], [], [], 10)[0]), os.waitpid(first, 0)[1]
+"""
+    assert await value(attacker, code) == (b"x", None, 1, 9)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_what_can_only_be_read_is_not_truncated(landlock_host: Host, tmp_path: Path, version: int) -> None:
     """As the same user: nothing but the sandbox prevents it."""

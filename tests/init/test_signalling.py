@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,10 +33,26 @@ def test_what_is_below_is_signalled_and_nothing_else() -> None:
 def test_a_parent_that_changes_while_it_is_looked_at_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the parent's number had gone to a process of the session between two looks."""
     top = os.getpid()
-    looks = iter([20, top, 1])
+    looks = iter([20, top, 1, 1, 0])
     monkeypatch.setattr(signalling, "_parent", lambda pid: next(looks))
     with pytest.raises(PermissionError):
         signalling._check_below(10)
+
+
+def test_a_parent_that_never_stays_the_same_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.cycle([20, os.getpid(), 30])
+    monkeypatch.setattr(signalling, "_parent", lambda pid: next(looks))
+    with pytest.raises(PermissionError):
+        signalling._check_below(10)
+
+
+def test_a_process_whose_parent_ends_meanwhile_is_signalled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a whole group is killed, parents first."""
+    top = os.getpid()
+    looks: Iterator[int | None] = iter([20, top, top, top, top])  # the second look finds it below init, and so does the next try
+    monkeypatch.setattr(signalling, "_parent", lambda pid: next(looks))
+    signalling._check_below(10)
+    assert next(looks, None) is None
 
 
 @pytest.mark.parametrize(

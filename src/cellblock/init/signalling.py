@@ -6,6 +6,7 @@ So init first opens the process (a pidfd), then checks which session it belongs 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -16,6 +17,7 @@ from cellblock.init.caller import Caller
 from cellblock.sandbox.syscall import call
 
 _DEEPEST = 4096  # generations
+_LOOKS = 16  # at processes that change meanwhile
 _SIGINFO = 128  # bytes
 
 Arguments = tuple[int, ...]
@@ -92,15 +94,22 @@ def _information(caller: Caller, address: int, number: int) -> bytes:
 
 
 def _send_to_group(group: int, number: int) -> None:
-    """Send a signal to every process of a group that is the session's."""
-    members = [pid for pid in processes.descendants(os.getpid()) if _group_of(pid) == group]
-    if not members:
+    """Send a signal to every process of a group that is the session's.
+
+    One look can miss some: while a parent ends, its children are neither below it nor yet below init. So this looks until there
+    is nobody new.
+    """
+    seen: set[int] = set()
+    for _ in range(_LOOKS):
+        found = [pid for pid in processes.descendants(os.getpid()) if pid not in seen and _group_of(pid) == group]
+        if not found:
+            break
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                _send(pid, number)
+        seen.update(found)
+    if not seen:
         raise ProcessLookupError(errno.ESRCH, "no such group")
-    for pid in members:
-        try:
-            _send(pid, number)
-        except ProcessLookupError:
-            continue  # it has ended
 
 
 def _group_of(pid: int) -> int | None:
@@ -120,13 +129,29 @@ def _send(pid: int, number: int, information: bytes | None = None) -> None:
 
 
 def _check_below(pid: int) -> None:
-    """Check that a process is below this one."""
-    top, line = os.getpid(), [pid]
-    while line[-1] not in (top, 0) and len(line) < _DEEPEST:
+    """Check that a process is below this one.
+
+    If a parent ends meanwhile, as it does when a whole group is killed, the child has another one, and this looks again.
+    """
+    for _ in range(_LOOKS):
+        try:
+            line = _ancestry(pid)
+            if pid == os.getpid() or line[-1] != os.getpid():
+                raise PermissionError(errno.EPERM, "not the session's")
+            # Looked at twice: a process has the same parent both times only if that lived all the while, under the same number.
+            if all(_parent(child) == parent for child, parent in pairwise(line)):
+                return
+        except ProcessLookupError:
+            _parent(pid)  # if that has ended, too, there is nobody to signal
+    raise PermissionError(errno.EPERM, "not known to be the session's")
+
+
+def _ancestry(pid: int) -> list[int]:
+    """Return a process, its parent, and so on up to this process or the end."""
+    line = [pid]
+    while line[-1] not in (os.getpid(), 0) and len(line) < _DEEPEST:
         line.append(_parent(line[-1]))
-    # Looked at twice: a process has the same parent both times only if that lived all the while, under the same number.
-    if pid == top or line[-1] != top or any(_parent(child) != parent for child, parent in pairwise(line)):
-        raise PermissionError(errno.EPERM, "not the session's")
+    return line
 
 
 def _parent(pid: int) -> int:
