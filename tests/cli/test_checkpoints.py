@@ -35,10 +35,13 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, objec
 
 
 def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made = said(capsys, "checkpoint", session, "before")
+    made = said(capsys, "checkpoint", session, "before", "--files")
     assert (made["name"], made["execution_count"], made["automatic"]) == ("before", 1, False)
-    cellblock.execute(session, "x = 2")
-    assert said(capsys, "restore", session, "before") == made
+    cellblock.execute(session, "x = 2; open('new', 'w').close()")
+    gone_back = said(capsys, "restore", session, "before")
+    assert gone_back == {**made, "changes": {"written": [], "removed": ["new"], "kept": [], "more": 0}}
+    cellblock.execute(session, "open('new', 'w').close()")
+    assert cellblock.restore(session, "before").removed == ("new",)
     assert cellblock.execute(session, "x").return_value == "1"
     assert made in said(capsys, "checkpoints", session)["checkpoints"]  # type: ignore[operator]  # a list
     assert main(["restore", session, "after"]) != 0

@@ -80,7 +80,7 @@ def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> 
 
 def _print_changes(changes: dict[str, Any]) -> None:
     """Print which files are not as they were."""
-    for kind in ("written", "removed"):
+    for kind in ("written", "removed", "kept"):
         for path in changes[kind]:
             print(f"{kind}: {printable(path, lines=False)}")
     if changes["more"]:
