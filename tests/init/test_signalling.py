@@ -49,7 +49,7 @@ def test_a_parent_that_never_stays_the_same_is_not_believed(monkeypatch: pytest.
 def test_a_process_whose_parent_ends_meanwhile_is_signalled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a whole group is killed, parents first."""
     top = os.getpid()
-    looks: Iterator[int | None] = iter([20, top, top, top, top])  # the second look finds it below init, and so does the next try
+    looks: Iterator[int | None] = iter([20, top, top, top, top])  # the second look differs, and the next try agrees
     monkeypatch.setattr(signalling, "_parent", lambda pid: next(looks))
     signalling._check_below(10)
     assert next(looks, None) is None

@@ -96,8 +96,8 @@ def _information(caller: Caller, address: int, number: int) -> bytes:
 def _send_to_group(group: int, number: int) -> None:
     """Send a signal to every process of a group that is the session's.
 
-    One look can miss some: while a parent ends, its children are neither below it nor yet below init. So this looks until there
-    is nobody new.
+    One look can miss some: while a parent ends, its children are neither below it nor yet below init. So this looks until
+    there is nobody new.
     """
     seen: set[int] = set()
     for _ in range(_LOOKS):
@@ -138,7 +138,7 @@ def _check_below(pid: int) -> None:
             line = _ancestry(pid)
             if pid == os.getpid() or line[-1] != os.getpid():
                 raise PermissionError(errno.EPERM, "not the session's")
-            # Looked at twice: a process has the same parent both times only if that lived all the while, under the same number.
+            # Looked at twice: it has the same parent both times only if that lived all the while, under the same number.
             if all(_parent(child) == parent for child, parent in pairwise(line)):
                 return
         except ProcessLookupError:
