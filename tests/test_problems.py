@@ -21,7 +21,10 @@ def test_each_error_comes_back_as_itself(kind: type[CellblockError]) -> None:
     assert (type(back), str(back)) == (kind, "what happened")
 
 
-@pytest.mark.parametrize(("kind", "status"), [(errors.NotFoundError, 404), (errors.CheckpointError, 409), (BusyError, 503)])
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [(errors.NotFoundError, 404), (errors.CheckpointError, 409), (errors.UnknownCheckpointError, 404), (BusyError, 503)],
+)
 def test_what_a_client_can_put_right_is_no_failure_of_the_server(kind: type[CellblockError], status: int) -> None:
     assert problem_of(kind("what happened")).status == status
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         StateError,
         StoreError,
         ToolRunnerError,
+        UnknownCheckpointError,
         UnsupportedError,
     )
     from cellblock.executor import CodeExecutor
@@ -124,6 +125,7 @@ _HOME = {
     "StateError": "errors",
     "StoreError": "errors",
     "ToolRunnerError": "errors",
+    "UnknownCheckpointError": "errors",
     "UnsupportedError": "errors",
     "CodeExecutor": "executor",
     "ExecutionError": "kernel_mgr.client",
@@ -289,6 +291,7 @@ __all__ = [
     "ToolRunnerError",
     "ToolServer",
     "Undone",
+    "UnknownCheckpointError",
     "UnsupportedError",
     "Variable",
     "VariableChanges",

@@ -20,6 +20,7 @@ itself failed, or was asked for something that it cannot do::
     │   ├── SandboxError          the sandbox cannot be enforced, so nothing was started
     │   └── CustodianError        the process that holds the kernels' descriptors is not there, or can hold no more
     ├── CheckpointError           a checkpoint cannot be made, or is gone; the session goes on as it was
+    │   └── UnknownCheckpointError    the session has none of that name or id
     ├── KernelDiedError           the kernel died during a request that is not a cell
     ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied
@@ -181,6 +182,10 @@ class KernelDiedError(CellblockError):
 
 class CheckpointError(CellblockError):
     """A checkpoint could not be made, is gone, or belongs to another host. The session goes on as it was."""
+
+
+class UnknownCheckpointError(CheckpointError):
+    """The session has no checkpoint of this name or id. The message lists those that it has."""
 
 
 class ProtocolError(CellblockError):

@@ -27,6 +27,7 @@ _STATUS: dict[type[CellblockError], int] = {
     errors.ConflictError: 409,
     errors.StateError: 409,
     errors.CheckpointError: 409,
+    errors.UnknownCheckpointError: 404,
     errors.BusyError: 503,
     errors.DaemonError: 503,
     errors.OutcomeUnknownError: 502,

@@ -44,7 +44,7 @@ def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture
     assert cellblock.restore(session, "before").removed == ("new",)
     assert cellblock.execute(session, "x").return_value == "1"
     assert made in said(capsys, "checkpoints", session)["checkpoints"]  # type: ignore[operator]  # a list
-    assert main(["restore", session, "after"]) != 0
+    assert main(["restore", session, "after"]) == 1
     assert "there is no checkpoint 'after' of this session; it has:" in capsys.readouterr().err
     cellblock.drop_checkpoint(session, "before")
     with pytest.raises(cellblock.CheckpointError):

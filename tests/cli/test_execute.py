@@ -71,6 +71,9 @@ def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) 
     assert (status, result["status"]) == (124, "timeout")
     status, result = run(capsys, "--name", "ends", "import os; os._exit(3)")
     assert (status, result["status"]) == (1, "died")
+    status, result = run(capsys, "--name", "ends", "exit(3)")
+    assert (status, result["error"]["evalue"]) == (1, "3")
+    assert run(capsys, "--name", "ends", "exit(0)")[0] == 0
 
 
 @pytest.mark.parametrize(

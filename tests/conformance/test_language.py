@@ -288,7 +288,7 @@ async def test_leaving_ends_the_cell_and_not_the_kernel(session: Session, code: 
     assert await value(session, "kept") == 1
 
 
-@pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "import sys; sys.exit('said why')"])
+@pytest.mark.parametrize("code", ["import sys; sys.exit(3)", "import sys; sys.exit('said why')", "exit(3)", "quit(code=1)"])
 async def test_leaving_with_a_status_is_an_error(session: Session, code: str) -> None:
     result = await session.execute(code)
     assert result.error is not None

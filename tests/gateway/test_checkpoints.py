@@ -88,7 +88,7 @@ def test_who_may_do_what(gateway: Gateway, session: str) -> None:
         assert reader.post(f"/sessions/{session}/undo").status_code == 403
     with gateway.client(token("run")) as runner:
         refused = runner.get(f"/sessions/{session}/checkpoints/a/diff")
-        assert (refused.status_code, refused.json()["code"]) == (409, "checkpoint")
+        assert (refused.status_code, refused.json()["code"]) == (404, "unknown_checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ class _Console:
             problems.report(error)
         except KeyboardInterrupt:
             connection.close()  # in the middle of an answer
-            say("the cell does not stop; 'cellblock restart' gives the session a fresh kernel")
+            name = self._session["kernel_name"]
+            say(f"the cell does not stop; 'cellblock restart {name}' gives the session a fresh kernel")
 
 
 def _prompt(history: Iterable[str], ask: _Ask) -> PromptSession[str]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from cellblock.errors import BusyError, CellblockError, ConflictError, InvalidInputError, NotFoundError, OutcomeUnknownError
+from cellblock.errors import (
+    BusyError,
+    CellblockError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnknownCheckpointError,
+)
 from cellblock.terminal import printable
 
 OK = 0
@@ -23,6 +31,7 @@ INTERRUPTED = 130
 _STATUSES: dict[type[CellblockError], int] = {
     InvalidInputError: USAGE,
     NotFoundError: FAILED,
+    UnknownCheckpointError: FAILED,
     ConflictError: FAILED,
     BusyError: BUSY,
     OutcomeUnknownError: UNKNOWN,

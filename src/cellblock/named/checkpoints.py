@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cellblock.errors import CheckpointError, InvalidInputError
+from cellblock.errors import InvalidInputError, UnknownCheckpointError
 from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.checkpoints.checkpoint import find_checkpoint
 from cellblock.host.checkpoints.forking import Branching
@@ -27,14 +27,14 @@ def find(session: Session, name: str) -> Checkpoint:
     """Return a checkpoint of a session, by its id or its name: the last one of that name.
 
     Raises:
-        CheckpointError: There is none.
+        UnknownCheckpointError: There is none.
     """
     try:
         return find_checkpoint(session.checkpoints(), name)
-    except CheckpointError as error:
+    except UnknownCheckpointError as error:
         if not session.adopted:
             raise
-        raise CheckpointError(f"{error}. Older ones ended with the daemon, which was killed") from None
+        raise UnknownCheckpointError(f"{error}. Older ones ended with the daemon, which was killed") from None
 
 
 async def fork(

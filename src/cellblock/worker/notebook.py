@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from IPython.core.autocall import ExitAutocall
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.extensions.storemagic import StoreMagics
-from traitlets import Instance
+from traitlets import Instance, default
 
 from cellblock.worker.transformers import Transformers
 
@@ -39,6 +40,10 @@ class NotebookShell(InteractiveShell):
         """Keep a history that is quick to write."""
         self.history_manager = _History(shell=self, parent=self)
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # as IPython does
+
+    @default("exiter")
+    def _exiter_default(self) -> ExitAutocall:
+        return _Exit(self)
 
     def init_user_ns(self) -> None:
         """Give the user's `__main__` what every module has: multiprocessing looks for it. `%reset` comes here, too."""
@@ -74,6 +79,13 @@ class NotebookShell(InteractiveShell):
         history = self.history_manager
         if history is not None:
             history.dir_hist[0 if first else len(history.dir_hist) :] = [path]
+
+
+class _Exit(ExitAutocall):
+    """`exit` and `quit`: end the cell, not the kernel. They take a status or a message, as `sys.exit` does."""
+
+    def __call__(self, code: object = None) -> None:
+        raise SystemExit(code)
 
 
 class _History(HistoryManager):

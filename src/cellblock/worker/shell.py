@@ -140,10 +140,6 @@ class Shell(NotebookShell):
         self._atexit_once_called = True
         super().atexit_operations()
 
-    def ask_exit(self) -> None:
-        """`exit()` ends the cell, not the kernel."""
-        raise SystemExit
-
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show an exception, unless it is a cell that ends itself without complaint."""
         value = sys.exc_info()[1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError
+from cellblock.errors import CheckpointError, UnknownCheckpointError
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ def find_checkpoint(known: Sequence[Checkpoint], name: str) -> Checkpoint:
         name: The id or the name.
 
     Raises:
-        CheckpointError: There is none.
+        UnknownCheckpointError: There is none.
     """
     for checkpoint in reversed(known):
         if name and name in (checkpoint.id, checkpoint.name):
             return checkpoint
     named = ", ".join(checkpoint.name or checkpoint.id for checkpoint in known[-10:]) or "none"
-    raise CheckpointError(f"there is no checkpoint {name!r:.250} of this session; it has: {named}")
+    raise UnknownCheckpointError(f"there is no checkpoint {name!r:.250} of this session; it has: {named}")
 
 
 class Owner(Protocol):
