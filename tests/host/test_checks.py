@@ -134,6 +134,16 @@ def test_a_session_cannot_work_around_the_state(tmp_path: Path, monkeypatch: pyt
             check_state_apart([str(place)])
 
 
+def test_who_starts_at_home_is_told_to_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "me" / ".local" / "state" / "cellblock"))
+    for place in (tmp_path / "me", tmp_path):
+        with pytest.raises(InvalidInputError, match=r"your home directory is there, .* Change to the directory of a project"):
+            check_state_apart([str(place)])
+    with pytest.raises(InvalidInputError, match="cellblock's own state is there"):
+        check_state_apart([str(tmp_path / "me" / ".local")])
+
+
 def test_a_session_cannot_work_around_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("CELLBLOCK_CONFIG", str(tmp_path / "settings" / "config.toml"))

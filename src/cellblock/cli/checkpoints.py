@@ -9,9 +9,10 @@ import typer
 
 from cellblock.cli.arguments import STATES, Json, Session
 from cellblock.cli.client import ask
-from cellblock.cli.output import print_json, print_table, since, wants_json
+from cellblock.cli.output import print_done, print_json, print_table, since, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.daemon import messages
+from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
@@ -35,8 +36,10 @@ def checkpoint(
 ) -> int:
     """Keep a session's state, so that you can go back to it later."""
     if drop:
+        if not name:
+            raise InvalidInputError(f"name the checkpoint to drop: cellblock checkpoint {session} CHECKPOINT --drop")
         ask(messages.DropCheckpoint(session, name))
-        print("dropped")
+        print_done({"dropped": name}, f"{printable(name, lines=False)} is dropped", as_json)
         return OK
     made = ask(messages.MakeCheckpoint(session, name, "copy" if files else "shared"))
     if wants_json(as_json):

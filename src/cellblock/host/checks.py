@@ -156,6 +156,11 @@ def check_state_apart(writable: Iterable[str]) -> None:
             found = f"state is there, in {state} (CELLBLOCK_HOME can name another directory)"
         elif any(is_inside(path, place) for path in settings):
             found = f"settings are there, in {file} (CELLBLOCK_CONFIG can name another file)"
+        if found and is_inside(os.path.realpath(os.path.expanduser("~")), place):
+            raise InvalidInputError(
+                f"a sandboxed session cannot work in {place}: your home directory is there, and so are cellblock's own files. "
+                "Change to the directory of a project, or name one (working_dir=, --workspace, allowWrite)"
+            )
         if found:
             raise InvalidInputError(
                 f"a sandboxed session cannot work in {place}: cellblock's own {found}, and a session that could write "
