@@ -948,6 +948,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{COPIES}checkpoint.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
         Edit("worker/fork_descriptors.py", "separate", "return []"),
     ),
+    "64 pairs of sockets": mutant(
+        "worker/test_fork_sockets.py::test_a_pair_of_sockets_becomes_another_pair[SOCK_STREAM]",
+        Edit("worker/fork_sockets.py", "_renew_pair", "return None"),
+    ),
     "64 random numbers": mutant(
         f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
         Edit("init/forking.py", "_settle_in", "os.environ.update(start.env)"),

@@ -8,15 +8,14 @@ import fcntl
 import os
 import re
 import select
-import socket
 import stat
 import struct
 import sys
-import termios
 from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.worker.fork_pools import instances
+from cellblock.worker.fork_sockets import part_sockets, replace_descriptor, unread
 from cellblock.worker.loop import renew_wakeup
 
 _FLOCK = struct.Struct("hhqqi4x")
@@ -25,7 +24,6 @@ _EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "@IQ")
 _WATCHED = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
 _OWN_LOCK = re.compile(r"^lock:\s+\d+: POSIX\s+\w+\s+WRITE", re.MULTILINE)
 _WHOLE_LOCK = re.compile(r"^lock:\s+\d+: FLOCK\s+\w+\s+WRITE", re.MULTILINE)
-_DEAF = b"\0cellblock-listens-to-nobody-"
 _TRACKERS = (
     "multiprocessing.resource_tracker",
     "joblib.externals.loky.backend.resource_tracker",
@@ -134,8 +132,8 @@ def separate(seen: Descriptors, above: int) -> list[str]:
     Returns:
         Which connections did not come along, in sentences.
     """
-    told = []
     pipes: dict[tuple[int, int], dict[int, int]] = {}
+    sockets: dict[int, int] = {}
     kept = _of_trackers()
     for descriptor, path in seen.paths.items():
         if descriptor <= above or descriptor in kept:
@@ -145,13 +143,13 @@ def separate(seen: Descriptors, above: int) -> list[str]:
             if path.startswith(_OF_PROCESSES):
                 _silence(descriptor)
             elif stat.S_ISSOCK(status.st_mode):
-                if sentence := _cut(descriptor):
-                    told.append(sentence)
+                sockets[descriptor] = status.st_ino
             elif stat.S_ISREG(status.st_mode):
                 _reopen(descriptor, path, status)
             elif stat.S_ISFIFO(status.st_mode):
                 way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
+    told = part_sockets(sockets)
     told += [sentence for ends in pipes.values() if (sentence := _renew_pipe(ends))]
     if seen.watched:
         _renew_loops()
@@ -165,7 +163,7 @@ def _silence(descriptor: int) -> None:
     """Put something in place of a descriptor that never has anything to say."""
     silent = os.eventfd(0)
     try:
-        _replace(descriptor, silent)
+        replace_descriptor(descriptor, silent)
     finally:
         os.close(silent)
 
@@ -185,7 +183,7 @@ def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
     try:
         if os.path.samestat(os.fstat(new), status):
             os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-            _replace(descriptor, new)
+            replace_descriptor(descriptor, new)
     finally:
         os.close(new)
 
@@ -195,79 +193,20 @@ def _renew_pipe(ends: dict[int, int]) -> str | None:
 
     What is in the old pipe could only be read by taking it from the original.
     """
-    unread = 0
+    held = 0
     reader, writer = os.pipe()
     try:
         for descriptor, way in ends.items():
             if not way:
-                unread = _unread(descriptor)
+                held = unread(descriptor)
             os.set_blocking(writer if way else reader, os.get_blocking(descriptor))
-            _replace(descriptor, writer if way else reader)
+            replace_descriptor(descriptor, writer if way else reader)
     finally:
         os.close(reader)
         os.close(writer)
-    if unread and len(ends) > 1:
-        return f"A pipe is empty here that held {unread:,} bytes, perhaps of a multiprocessing queue: put them in again."
+    if held and len(ends) > 1:
+        return f"A pipe is empty here that held {held:,} bytes, perhaps of a multiprocessing queue: put them in again."
     return None
-
-
-def _unread(descriptor: int) -> int:
-    count = bytearray(4)
-    fcntl.ioctl(descriptor, termios.FIONREAD, count)
-    return int.from_bytes(count, sys.byteorder)
-
-
-def _replace(descriptor: int, new: int) -> None:
-    os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
-
-
-def _cut(descriptor: int) -> str | None:
-    shared = socket.socket(fileno=descriptor)
-    try:
-        here, there = shared.getsockname(), _peer(shared)
-        listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-        if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            return None  # a pair of sockets within the session
-        with _dead(shared, listens) as dead:
-            dead.setblocking(os.get_blocking(descriptor))
-            _replace(descriptor, dead.fileno())
-    finally:
-        shared.detach()
-    if _is_deaf(here):
-        return None
-    if listens:
-        return f"Nothing listens on {_address(here)} here: start the server again."
-    return f"The connection to {_address(there)} was closed here." if there else None
-
-
-def _is_deaf(name: Any) -> bool:
-    return isinstance(name, bytes) and name.startswith(_DEAF)
-
-
-def _peer(shared: socket.socket) -> Any:
-    try:
-        return shared.getpeername()
-    except OSError:
-        return None
-
-
-def _dead(shared: socket.socket, listens: bool) -> socket.socket:
-    if shared.type == socket.SOCK_DGRAM:
-        return socket.socket(shared.family, shared.type)
-    if listens:  # to nobody: code that waits for a connection goes on waiting
-        deaf = socket.socket(socket.AF_UNIX)
-        deaf.bind(_DEAF + os.urandom(8).hex().encode())
-        deaf.listen(1)
-        return deaf
-    near, far = socket.socketpair()
-    far.close()
-    return near
-
-
-def _address(name: Any) -> str:
-    if isinstance(name, tuple):
-        return f"{name[0]}:{name[1]}"
-    return repr(os.fsdecode(name))
 
 
 def _renew_loops() -> None:
@@ -284,7 +223,7 @@ def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
     with select.epoll() as fresh:
         for descriptor, events, data in watched:
             add(fresh.fileno(), _CTL_ADD, descriptor, _EPOLL_EVENT.pack(events, data))  # fails for what is closed here
-        _replace(epoll, fresh.fileno())
+        replace_descriptor(epoll, fresh.fileno())
 
 
 def reopen_databases(seen: Descriptors) -> list[str]:

@@ -41,6 +41,7 @@ from cellblock.worker import fork_safety
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
+from cellblock.worker.fork_sockets import note_pairs
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop, renew
 from cellblock.worker.offline import explain_failures
@@ -116,6 +117,7 @@ class Worker:
         replace_streams(self._outbox)
         GATE.install(self._on_stray)
         self._interrupter.install()
+        note_pairs()
         self._asker.take_places()
         self._shell.packages = self._asker.install
         self._shell.line = self._asker.line

@@ -56,6 +56,18 @@ async def test_branches_share_no_random_state_unless_they_are_to(session: Sessio
     await asyncio.gather(*(branch.close() for branch in branches))
 
 
+async def test_branches_share_no_pair_of_sockets(any_session: Session) -> None:
+    await any_session.execute("import socket; one, other = socket.socketpair(); other.setblocking(False)")
+    left, right = await any_session.fork(2)
+    await left.execute("one.send(b'left')")
+    for elsewhere in (right, any_session):
+        result = await elsewhere.execute("other.recv(9)")
+        assert result.error is not None
+        assert result.error.ename == "BlockingIOError"
+    assert await value(left, "other.recv(9)") == "b'left'"
+    await asyncio.gather(left.close(), right.close())
+
+
 async def test_restoring_stops_what_runs(session: Session) -> None:
     await session.execute("x = 1")
     checkpoint = await session.checkpoint()

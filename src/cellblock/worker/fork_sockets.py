@@ -1,0 +1,176 @@
+"""Sockets that a fork shares with its original: a copy gets others in their place."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import select
+import socket
+import sys
+import termios
+from typing import Any
+
+from cellblock.worker.fork_pools import instances
+
+_DEAF = b"\0cellblock-listens-to-nobody-"
+_MANY = 2048
+
+_ends: dict[int, int] = {}
+"""For each end of a pair of sockets, the inode of the other one. Nothing else tells which belong together."""
+
+
+def note_pairs() -> None:
+    """From now on, note which sockets `socket.socketpair` has made together."""
+    make = socket.socketpair
+
+    @functools.wraps(make)
+    def socketpair(*args: Any, **options: Any) -> tuple[socket.socket, socket.socket]:
+        pair = make(*args, **options)
+        one, other = (os.fstat(end.fileno()).st_ino for end in pair)
+        if len(_ends) > _MANY:
+            _forget_closed()
+        _ends[one], _ends[other] = other, one
+        return pair
+
+    socket.socketpair = socketpair
+
+
+def _forget_closed() -> None:
+    """Forget pairs of which no end is open here; if that is not known, the oldest ones."""
+    there = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # the one that lists them
+                there.add(os.fstat(int(name)).st_ino)
+    gone = [end for end, other in _ends.items() if end not in there and other not in there]
+    for end in gone or [*_ends][: _MANY // 2]:
+        _ends.pop(end, None)
+
+
+def part_sockets(sockets: dict[int, int]) -> list[str]:
+    """In a copy: share no socket with the original.
+
+    Connections look as if the other side had closed them: clients that keep connections make new ones then. Servers listen to
+    nobody. A pair within this process becomes a new pair.
+
+    Args:
+        sockets: The inode behind each of the descriptors that are sockets.
+
+    Returns:
+        What did not come along, in sentences.
+    """
+    descriptors: dict[int, list[int]] = {}
+    for descriptor, inode in sockets.items():
+        descriptors.setdefault(inode, []).append(descriptor)
+    waking = _waking()
+    told: list[str | None] = []
+    for inode, same in descriptors.items():
+        other = _ends.get(inode)
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if waking.intersection(same):
+                continue
+            if other is None:
+                told += [_cut(descriptor) for descriptor in same]
+            elif other not in descriptors:
+                told.append(_cut_end(same))
+            elif inode < other:
+                told.append(_renew_pair(same, descriptors[other]))
+    return [sentence for sentence in told if sentence]
+
+
+def _waking() -> set[int]:
+    """Return the sockets with which event loops are woken up. They go with the loops' epoll objects."""
+    asyncio: Any = sys.modules.get("asyncio")
+    if asyncio is None:
+        return set()
+    loops = [loop for loop in instances(asyncio.SelectorEventLoop) if not loop.is_closed()]
+    return {getattr(loop, name).fileno() for loop in loops for name in ("_ssock", "_csock")}
+
+
+def _renew_pair(one: list[int], other: list[int]) -> str | None:
+    """Put a new pair in place of one, given the descriptors of each end. Tell if something in it is lost by that."""
+    shared = socket.socket(fileno=os.dup(one[0]))
+    with shared:
+        family, kind = shared.family, shared.type
+    held = any(unread(end[0]) for end in (one, other))
+    for new, descriptors in zip(socket.socketpair(family, kind), (one, other), strict=True):
+        with new:
+            new.setblocking(os.get_blocking(descriptors[0]))
+            for descriptor in descriptors:
+                replace_descriptor(descriptor, new.fileno())
+    return "A pair of sockets is empty here that held data: send it again." if held else None
+
+
+def _cut_end(descriptors: list[int]) -> str | None:
+    """Put an end that the other side has closed in place of one whose other side is not in this process."""
+    ended = select.poll()
+    ended.register(descriptors[0], 0)
+    hung_up = bool(ended.poll(0))
+    with socket.socket(fileno=os.dup(descriptors[0])) as shared, _dead(shared, listens=False) as dead:
+        dead.setblocking(os.get_blocking(descriptors[0]))
+        for descriptor in descriptors:
+            replace_descriptor(descriptor, dead.fileno())
+    return None if hung_up else "A socket whose other end is in another process was closed here."
+
+
+def unread(descriptor: int) -> int:
+    """Return how many bytes wait in a pipe or socket; of datagrams, those of the first one."""
+    count = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
+def replace_descriptor(descriptor: int, new: int) -> None:
+    """Put something else behind a descriptor."""
+    os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
+
+
+def _cut(descriptor: int) -> str | None:
+    shared = socket.socket(fileno=descriptor)
+    try:
+        here, there = shared.getsockname(), _peer(shared)
+        listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            return None  # one of a pair that nobody has noted, such as those of a library in C
+        with _dead(shared, listens) as dead:
+            dead.setblocking(os.get_blocking(descriptor))
+            replace_descriptor(descriptor, dead.fileno())
+    finally:
+        shared.detach()
+    if _is_deaf(here):
+        return None
+    if listens:
+        return f"Nothing listens on {_address(here)} here: start the server again."
+    return f"The connection to {_address(there)} was closed here." if there else None
+
+
+def _is_deaf(name: Any) -> bool:
+    return isinstance(name, bytes) and name.startswith(_DEAF)
+
+
+def _peer(shared: socket.socket) -> Any:
+    try:
+        return shared.getpeername()
+    except OSError:
+        return None
+
+
+def _dead(shared: socket.socket, listens: bool) -> socket.socket:
+    if shared.type == socket.SOCK_DGRAM:
+        return socket.socket(shared.family, shared.type)
+    if listens:  # to nobody: code that waits for a connection goes on waiting
+        deaf = socket.socket(socket.AF_UNIX)
+        deaf.bind(_DEAF + os.urandom(8).hex().encode())
+        deaf.listen(1)
+        return deaf
+    near, far = socket.socketpair()
+    far.close()
+    return near
+
+
+def _address(name: Any) -> str:
+    if isinstance(name, tuple):
+        return f"{name[0]}:{name[1]}"
+    return repr(os.fsdecode(name))

@@ -1,0 +1,88 @@
+"""Sockets that a copy may not share with its original."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import printed
+
+_IN_A_COPY = """
+import os, select, socket, sys
+from cellblock.worker import fork_sockets
+from cellblock.worker.fork_safety import *
+fork_sockets.note_pairs()
+{before}
+refusal()
+prepare()
+if not (child := os.fork()):
+    part(2)
+    part(2)  # as in a kernel that is made of a copy
+    told = repair()
+    {inside}
+    sys.stdout.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+{after}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Every script runs in a process of its own, which is waited for."""
+
+
+def told(before: str, inside: str, after: str = "") -> list[str]:
+    """Return what a script prints whose process is copied."""
+    return printed(_IN_A_COPY.format(before=before, inside=inside, after=after))
+
+
+@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"])
+def test_a_pair_of_sockets_becomes_another_pair(kind: str) -> None:
+    before = f"""
+one, other = socket.socketpair(socket.AF_UNIX, socket.{kind})
+same = one.dup()
+other.setblocking(False)
+"""
+    inside = "same.send(b'copy'); print(told, other.recv(9), other.getblocking(), os.get_inheritable(one.fileno()))"
+    after = "one.send(b'original'); print(other.recv(9))"
+    assert told(before, inside, after) == ["[] b'copy' False False", "b'original'"]
+
+
+def test_what_was_in_a_pair_is_missed_aloud_and_stays_in_the_original() -> None:
+    before = "one, other = socket.socketpair(); one.send(b'kept'); empty = socket.socketpair()"
+    inside = "print(told, select.select([other], [], [], 0)[0])"
+    missed, kept = told(before, inside, "print(other.recv(9))")
+    assert missed == "['A pair of sockets is empty here that held data: send it again.'] []"
+    assert kept == "b'kept'"
+
+
+def test_an_end_whose_other_one_is_elsewhere_looks_closed() -> None:
+    before = """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+here, there = context.Pipe()
+process = context.Process(target=lambda: there.send(there.recv()))
+process.start()
+there.close()
+closed, gone = socket.socketpair()
+gone.close()
+"""
+    inside = "print(told[0], here.poll(0), closed.recv(1))"
+    after = "here.send(1); print(here.recv()); process.join()"
+    cut, original = told(before, inside, after)
+    assert cut == "A socket whose other end is in another process was closed here. True b''"
+    assert original == "1"
+
+
+def test_only_pairs_that_are_open_are_remembered() -> None:
+    script = """
+import socket
+from cellblock.worker import fork_sockets
+fork_sockets.note_pairs()
+kept = socket.socketpair()
+for _ in range(3000):
+    one, other = socket.socketpair()
+    one.close(), other.close()
+print(len(fork_sockets._ends) < 3000, all(os.fstat(end.fileno()).st_ino in fork_sockets._ends for end in kept))
+"""
+    assert printed("import os" + script) == ["True True"]
