@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 
 from cellblock import Host
@@ -94,6 +95,7 @@ async def main(state: str, workspace: str, isolate: str, begun: int, *, last: bo
 
 def run(state: str, workspace: str, isolate: str, kills: str, seed: str) -> None:
     chance = random.Random(int(seed))
+    tempfile.gettempdir()  # writes a file to find out, which a host would leave that is killed at that moment
     for number in range(int(kills) + 1):
         last = number == int(kills)
         reader, writer = os.pipe()

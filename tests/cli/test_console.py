@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cellblock
+from cellblock.cli import console, live
 from daemons import own_daemon
 from terminals import Screen, terminal
 from terminals import cellblock as command
@@ -82,3 +83,16 @@ def test_the_history_of_the_session_is_there() -> None:
         screen.wait_for("Out[2]: 'from elsewhere'")
         screen.enter("exit")
         assert screen.end() == 0
+
+
+def test_who_leaves_a_cell_that_does_not_stop_learns_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt  # the third Ctrl-C
+
+    monkeypatch.setattr(live, "follow", leave)
+    attached = console._Console("told")
+    attached._execute("1")
+    attached.close()
+    assert "'cellblock restart told' gives the session a fresh kernel" in capsys.readouterr().err

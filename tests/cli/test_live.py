@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from cellblock.cli import live
+from cellblock.cli import live, main
 from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
@@ -54,6 +54,17 @@ def test_ctrl_c_interrupts_the_cell_and_leaves_the_session() -> None:
         screen.wait_for("interrupted")
         assert screen.end() == 130
     assert cellblock.execute("stopped", "kept").return_value == "1"
+
+
+def test_who_waits_for_other_code_learns_how_to_stop_it() -> None:
+    with terminal(*command("exec", "--name", "busy", "print('begun', flush=True)\nwhile True: pass")) as first:
+        first.wait_for("begun")
+        with terminal(*command("exec", "--name", "busy", "6 * 7"), columns=150) as second:
+            second.wait_for("waiting for other code in busy ('cellblock interrupt busy' stops it)")
+            assert main(["interrupt", "busy"]) == 0
+            assert second.end() == 0
+            assert "42" in second.text
+        assert first.end() == 130
 
 
 def test_a_picture_is_saved_and_named() -> None:

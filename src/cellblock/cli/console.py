@@ -85,9 +85,10 @@ class _Console:
         connection = self._connection
         request: Request = Submit(self._session["kernel_id"], timeout=-1, live=True, stdin=True)
         body = code.encode("utf-8", "surrogateescape")
+        name = self._session["name"]
         reader = live.Terminal(f"Out[{self._number}]: ")
         try:
-            result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader)
+            result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, name)
             self._number = (result["execution_count"] or self._number) + 1
         except NotFoundError as error:
             raise NotFoundError(f"{error}: somebody has ended it") from None
@@ -95,7 +96,6 @@ class _Console:
             problems.report(error)
         except KeyboardInterrupt:
             connection.close()  # in the middle of an answer
-            name = self._session["kernel_name"]
             say(f"the cell does not stop; 'cellblock restart {name}' gives the session a fresh kernel")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -54,7 +55,8 @@ def run(
     )
     with connected() as connection:
         reader = live.Silent() if for_programs else live.Terminal()
-        result = live.follow(connection, lambda: _submit(connection, request, body, make=name is not None), reader)
+        submit = functools.partial(_submit, connection, request, body, make=name is not None)
+        result = live.follow(connection, submit, reader, request.session)
     if for_programs:
         print_json(result)
     return live.exit_status(result)

@@ -49,13 +49,14 @@ class Reader(Protocol):
         """Leave the terminal as it was."""
 
 
-def follow(connection: Connection, submit: Callable[[], str], reader: Reader) -> dict[str, Any]:
+def follow(connection: Connection, submit: Callable[[], str], reader: Reader, session: str) -> dict[str, Any]:
     """Submit an execution, and follow it to its end; Ctrl-C stops it, and this goes on to its result.
 
     Args:
         connection: A connection that nobody else uses meanwhile.
         submit: Submits it, and returns its id.
         reader: Takes what happens.
+        session: What people call the session.
 
     Returns:
         The result (`CodeExecutionResult.to_dict`).
@@ -66,7 +67,7 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader) ->
     """
     with _Interrupts() as interrupts, Progress("making the session") as progress, closing(reader):
         execution = submit()
-        progress.text = "waiting for its turn"
+        progress.text = f"waiting for other code in {session} ('cellblock interrupt {session}' stops it)"
         interrupts.stop_by(execution)
         result: dict[str, Any] | None = None
         events = _Events(connection, execution)

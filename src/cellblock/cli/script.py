@@ -168,7 +168,7 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
         request = Submit(session, timeout=limit, live=True, stdin=True)
         try:
             body = (_RUN + call).encode("utf-8", "surrogatepass")
-            result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), _Script())
+            result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), _Script(), session)
         finally:
             with suppress(DaemonError), connected() as another:
                 another.call(Destroy(session))
