@@ -375,10 +375,14 @@ async def test_a_host_that_is_killed_leaves_nothing(tmp_path: Path, moment: str)
     assert host.stdout is not None
     if moment == "running":
         assert host.stdout.readline() == "ready\n"
-    else:
-        await eventually(lambda: [pid for pid in below(host.pid) if "bwrap" in command_line(pid)])
-    started = below(host.pid)
-    assert [pid for pid in started if "socat" in command_line(pid)]
+
+    def parts() -> set[int]:
+        """Return the processes of the sandbox, once those of both kinds are there."""
+        found = below(host.pid)
+        lines = [command_line(pid) for pid in found]
+        return found if all(any(program in line for line in lines) for program in ("bwrap", "socat")) else set()
+
+    started = await eventually(parts)
     host.kill()
     host.wait()
     host.stdout.close()
