@@ -44,7 +44,7 @@ def _forget_closed() -> None:
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):  # the one that lists them
                 there.add(os.fstat(int(name)).st_ino)
-    gone = [end for end, other in _ends.items() if end not in there and other not in there]
+    gone = [end for end, other in [*_ends.items()] if end not in there and other not in there]
     for end in gone or [*_ends][: _MANY // 2]:
         _ends.pop(end, None)
 
@@ -67,13 +67,16 @@ def part_sockets(sockets: dict[int, int]) -> list[str]:
     waking = _waking()
     told: list[str | None] = []
     for inode, same in descriptors.items():
+        if waking.intersection(same):
+            continue
         other = _ends.get(inode)
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if waking.intersection(same):
-                continue
-            if other is None:
-                told += [_cut(descriptor) for descriptor in same]
-            elif other not in descriptors:
+        if other is None:
+            for descriptor in same:
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    told.append(_cut(descriptor))
+            continue
+        with contextlib.suppress(OSError):  # likewise
+            if other not in descriptors:
                 told.append(_cut_end(same))
             elif inode < other:
                 told.append(_renew_pair(same, descriptors[other]))
