@@ -94,8 +94,7 @@ def _waking() -> set[int]:
 
 def _renew_pair(one: list[int], other: list[int]) -> str | None:
     """Put a new pair in place of one, given the descriptors of each end. Tell if something in it is lost by that."""
-    shared = socket.socket(fileno=os.dup(one[0]))
-    with shared:
+    with socket.socket(fileno=os.dup(one[0])) as shared:
         family, kind = shared.family, shared.type
     held = any(unread(end[0]) for end in (one, other))
     for new, descriptors in zip(socket.socketpair(family, kind), (one, other), strict=True):

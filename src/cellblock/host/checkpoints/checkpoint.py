@@ -35,7 +35,7 @@ def find_checkpoint(known: Sequence[Checkpoint], name: str) -> Checkpoint:
         if name and name in (checkpoint.id, checkpoint.name):
             return checkpoint
     named = ", ".join(checkpoint.name or checkpoint.id for checkpoint in known[-10:]) or "none"
-    raise UnknownCheckpointError(f"there is no checkpoint {name!r:.250} of this session; it has: {named}")
+    raise UnknownCheckpointError(f"there is no checkpoint {name!r:.250}; this session has: {named}")
 
 
 class Owner(Protocol):
