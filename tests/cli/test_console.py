@@ -85,6 +85,36 @@ def test_the_history_of_the_session_is_there() -> None:
         assert screen.end() == 0
 
 
+def test_a_session_that_others_use_too() -> None:
+    shared = cellblock.get_or_create("shared")
+    with terminal(*command("attach", "shared"), columns=120) as screen:
+        screen.wait_for("In [1]:")
+        cellblock.execute(shared, "'of somebody else'")
+        screen.enter("6 * 7")
+        screen.wait_for("Out[2]: 42")  # the cell's number, and not the one that the prompt has shown
+        screen.wait_for("In [3]:")
+        with terminal(*command("exec", "--name", "shared", "print('be' 'gun', flush=True)\nwhile True: pass")) as other:
+            other.wait_for("begun")
+            screen.enter("ran = True")
+            screen.wait_for("waiting for other code")
+            screen.type("\x03")
+            screen.wait_for("nothing was run")  # and no word about a fresh kernel, which would end what the other one runs
+            screen.wait_for("In [3]:")
+            other.type("\x03")
+            assert other.end() == 130
+        screen.enter("input('na' 'me? ')")
+        screen.wait_for("name? ")
+        screen.type("\x03")
+        assert screen.wait_for("-----").endswith("\r\n")
+        screen.wait_for("KeyboardInterrupt: ")
+        screen.wait_for("In [5]:")
+        assert cellblock.execute(shared, "'ran' in globals()").return_value == "False"
+        cellblock.destroy(shared)
+        screen.enter("1")
+        screen.wait_for("there is no session 'shared': somebody has ended it")
+        assert screen.end() == 1
+
+
 def test_who_leaves_a_cell_that_does_not_stop_learns_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

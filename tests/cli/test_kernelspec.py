@@ -25,6 +25,7 @@ def test_a_kernelspec_is_installed_listed_and_removed(data: Path, capsys: pytest
     assert main(["kernelspec", "list"]) == 0
     assert made in json.loads(capsys.readouterr().out)["kernelspecs"]
     assert main(["kernelspec", "remove", "open"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"removed": "open", "directory": made["directory"]}
     assert main(["kernelspec", "remove", "open"]) == 1
     assert "no kernelspec 'open'" in capsys.readouterr().err
 

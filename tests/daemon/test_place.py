@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.daemon.place import Place
+from cellblock.daemon.starting import connect_or_start
 from cellblock.errors import DaemonError
 
 
@@ -39,6 +40,13 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DaemonError, match="cannot be used"):
         Place(tmp_path / "file").prepare()
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.starting.mkdir()  # as good as a disk that is read-only: there can be no lock
+    with pytest.raises(DaemonError, match="cannot be used for the daemon: Is a directory; CELLBLOCK_HOME can name another"):
+        connect_or_start(place)
 
 
 def test_the_socket_is_for_this_user_alone_and_can_have_a_long_path(tmp_path: Path) -> None:

@@ -86,14 +86,16 @@ class _Console:
         request: Request = Submit(self._session["kernel_id"], timeout=-1, live=True, stdin=True)
         body = code.encode("utf-8", "surrogateescape")
         name = self._session["name"]
-        reader = live.Terminal(f"Out[{self._number}]: ")
+        reader = live.Terminal("Out[{}]: ")
         try:
             result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, name)
             self._number = (result["execution_count"] or self._number) + 1
-        except NotFoundError as error:
-            raise NotFoundError(f"{error}: somebody has ended it") from None
+        except NotFoundError:  # the message has its id, which means nothing to people
+            raise NotFoundError(f"there is no session {name!r}: somebody has ended it") from None
         except CellblockError as error:
             problems.report(error)
+        except live.NotBegunError:
+            say("interrupted before it began: nothing was run")
         except KeyboardInterrupt:
             connection.close()  # in the middle of an answer
             say(f"the cell does not stop; 'cellblock restart {name}' gives the session a fresh kernel")

@@ -68,7 +68,7 @@ def remove(
     """Remove a kernelspec that this command has installed."""
     from cellblock.jupyter import kernelspecs
 
-    folder = kernelspecs.remove(name)
-    done = f"{printable(folder.name, lines=False)} is removed"
-    print_done({"removed": folder.name, "directory": str(folder)}, done, as_json)
+    removed = kernelspecs.remove(name)
+    done = f"{printable(removed.name, lines=False)} is removed"
+    print_done({"removed": removed.name, "directory": str(removed.directory)}, done, as_json)
     return OK

@@ -29,6 +29,10 @@ _LEAVE = 3
 Data = Mapping[str, Any]
 
 
+class NotBegunError(KeyboardInterrupt):
+    """Ctrl-C took an execution back before it began."""
+
+
 class Reader(Protocol):
     """Takes what happens in an execution."""
 
@@ -63,7 +67,8 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader, se
 
     Raises:
         CellblockError: It could not be run.
-        KeyboardInterrupt: It was stopped before it began, or does not stop.
+        NotBegunError: It was stopped before it began.
+        KeyboardInterrupt: It does not stop.
     """
     with _Interrupts() as interrupts, Progress("making the session") as progress, closing(reader):
         execution = submit()
@@ -75,6 +80,7 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader, se
             kind, data = event["kind"], event["data"]
             if kind == "begun":
                 progress.text = "running"
+                reader.take(kind, data, execution)
                 continue
             progress.hide()
             if kind == "result":
@@ -127,7 +133,7 @@ def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
     if data["ran"] == "unknown":
         return OutcomeUnknownError(data["message"], execution)
     if interrupted:
-        return KeyboardInterrupt()
+        return NotBegunError()
     kind = getattr(errors, data["error"], None)
     return (
         kind(data["message"]) if isinstance(kind, type) and issubclass(kind, CellblockError) else DaemonError(data["message"])
@@ -226,9 +232,11 @@ class Terminal:
         """Begin at the start of a line.
 
         Args:
-            value_prefix: What stands before the value of the last expression, such as ``Out[3]: ``.
+            value_prefix: What stands before the value of the last expression, such as ``Out[{}]: ``, with a place for the
+                number of the cell.
         """
         self._value_prefix = value_prefix
+        self._number: int | None = None
         self._line_open = False
         self._shown_already = ""
         self._questions = Questions()
@@ -241,12 +249,14 @@ class Terminal:
     def take(self, kind: str, data: Data, execution: str) -> None:
         """See `Reader`."""
         match kind:
+            case "begun":
+                self._number = data["execution_count"]
             case "stream":
                 self._stream(data["name"], data["text"])
             case "display":
                 self._show(data)
             case "input":
-                self._line_open = False  # what is typed ends the line
+                self._line_open = sys.stdin.isatty()  # until something is typed, which ends the line
                 self._questions.ask_for_line(execution, password=data["password"])
                 if self._questions.has_line:
                     self.read()
@@ -262,6 +272,8 @@ class Terminal:
     def read(self) -> None:
         """See `Reader`."""
         self._shown_already = self._questions.read()
+        if self._shown_already:
+            self._line_open = False
 
     def end(self, result: Data) -> None:
         """See `Reader`."""
@@ -295,7 +307,7 @@ class Terminal:
             self._stream(item["name"], item["text"] or "")
         elif item["kind"] != "error" and item["text"]:
             self._finish_line()
-            prefix = self._value_prefix if item["kind"] == "execute_result" else ""
+            prefix = self._value_prefix.format(self._number) if item["kind"] == "execute_result" else ""
             text = printable(item["text"])
             print(f"{painted(prefix, 'red', sys.stdout) if prefix else ''}{_lines_below(prefix, text)}{text}", flush=True)
 

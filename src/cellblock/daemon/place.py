@@ -44,13 +44,18 @@ class Place:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.directory.stat()
         except OSError as error:
-            raise DaemonError(f"{self.directory} cannot be used for the daemon: {error.strerror}") from error
+            raise self.unusable(error) from error
         if found.st_uid != os.geteuid():
             raise DaemonError(f"{self.directory} belongs to another user, who could pretend to be the daemon")
         if found.st_mode & 0o077:
             if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise DaemonError(f"others can write to {self.directory} and pretend to be the daemon: chmod 700 it")
             self.directory.chmod(0o700)
+
+    def unusable(self, error: OSError) -> DaemonError:
+        """Return the error for a directory in which nothing can be made."""
+        why = f"{self.directory} cannot be used for the daemon: {error.strerror}"
+        return DaemonError(f"{why}; CELLBLOCK_HOME can name another directory")
 
     def connect(self) -> socket.socket | None:
         """Connect to the daemon; None if there is none.

@@ -28,7 +28,10 @@ def connect_or_start(place: Place) -> socket:
         return found
     place.prepare()
     # Of all processes that found no daemon, one starts it; the others wait for their turn, and find it.
-    lock = os.open(place.starting, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        lock = os.open(place.starting, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise place.unusable(error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (found := place.connect()) is not None:
