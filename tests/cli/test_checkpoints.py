@@ -109,6 +109,9 @@ def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest
     for names in (["right"], ["a", "a"], [], ["../a"]):
         with pytest.raises(cellblock.CellblockError):
             cellblock.fork(session, names)
+    for no_names in ("ab", 2):  # a string is not one session for each letter
+        with pytest.raises(cellblock.InvalidInputError, match="branches need a list of names"):
+            cellblock.fork(session, no_names)  # type: ignore[arg-type]
     assert sorted(kernel.name for kernel in cellblock.list_kernels()) == ["right", "s"]
 
 

@@ -39,6 +39,8 @@ def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> No
         assert client.execute("right", "x").return_value == "1"
         with pytest.raises(ConflictError):
             client.fork(session, ["left"])
+        with pytest.raises(InvalidInputError, match="branches need a list of names"):
+            client.fork(session, "ab")
         (own,) = client.fork(session, ["own"], files="copy", same_random_state=True)
         client.execute(own, "open('new', 'w').write('1'); None")
         assert client.adopt(session, own).written == ("new",)

@@ -98,6 +98,7 @@ def test_options_need_all_rights(gateway: Gateway, api: httpx.Client) -> None:
         for path, body in (("/kernels", {"name": "free"}), ("/sessions/free", {})):
             refused = weak.post(path, json=body | {"options": {"sandbox": False}})
             assert (refused.status_code, refused.json()["code"]) == (403, "access")
+            assert refused.json()["detail"].endswith("the scope 'admin', which the options of a session need")
     assert api.get("/kernels/free").status_code == 404
     made = api.post("/sessions/free", json={"options": {"sandbox": False}})
     assert made.json()["isolate"] == "none"

@@ -74,6 +74,7 @@ def test_a_timeout_stops_the_code_and_keeps_the_state(bash: cellblock.SessionRec
     cellblock.execute(bash, "kept=1")
     stopped = cellblock.execute(bash, "sleep 60", timeout=0.5)
     assert (stopped.status, stopped.recovery) == ("timeout", "interrupted")
+    assert stopped.text == "TimeoutError: The cell was stopped at its deadline (by an interrupt). Variables are kept."
     assert cellblock.execute(bash, "echo $kept").output == "1\n"
 
 

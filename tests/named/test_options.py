@@ -44,6 +44,11 @@ def test_limits_are_given_by_name() -> None:
     assert limits.text == 1000
 
 
+def test_a_string_is_no_list_of_hosts() -> None:
+    with pytest.raises(InvalidInputError, match=r"allow_hosts: it must be a list, such as \['example.org'\]"):
+        read_options({"allow_hosts": "example.org"})
+
+
 def test_without_a_sandbox_there_is_none() -> None:
     assert read_options({"sandbox": False}).session.isolate == "none"
     with pytest.raises(InvalidInputError):

@@ -52,6 +52,23 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """click's `UsageError`, wherever typer has it from."""
 
 COMPLETE = "_CELLBLOCK_COMPLETE"
+_MEANT = {
+    "console": "attach",
+    "delete": "destroy",
+    "eval": "exec",
+    "help": "--help",
+    "kill": "destroy",
+    "ls": "list",
+    "new": "create",
+    "pip": "install",
+    "ps": "list",
+    "python": "attach",
+    "rm": "destroy",
+    "shell": "attach",
+    "stop": "destroy",
+    "version": "--version",
+}
+"""What people mean by commands that other programs have."""
 _SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
@@ -117,7 +134,9 @@ def _say_how(error: Any, arguments: list[str]) -> int:
     commands = getattr(getattr(context, "command", None), "commands", {})
     unknown = next((word for word in arguments if not word.startswith("-") and word not in path.split()), "")
     if commands and "No such command" in message:
-        message = f"there is no command {unknown!r}{nearest(unknown, commands)}"
+        meant = _MEANT.get(unknown) if path == "cellblock" else None
+        hint = f"; did you mean {meant!r}?" if meant else nearest(unknown, commands)
+        message = f"there is no command {unknown!r}{hint}"
     say(f"cellblock: {message[:1].lower()}{message[1:]} (see '{path} --help')")
     return USAGE
 

@@ -77,7 +77,7 @@ def _show(about: dict[str, Any], as_json: bool) -> None:
             ("version", about["version"]),
             ("started", f"{begun} ({age(about['uptime'])} ago)"),
             ("sessions", f"{about['sessions']}, in which {about['running']} executions run and {about['waiting']} wait"),
-            ("memory", f"{about['memory'] >> 20:,} MiB"),
+            ("memory", f"at most {about['memory'] >> 20:,} MiB (what sessions share may be counted for each)"),
             ("socket", place.socket),
             ("log", place.log),
             *(("problem", problem) for problem in about["problems"]),

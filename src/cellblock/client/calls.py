@@ -203,7 +203,9 @@ def fork(
     same_random_state: bool,
 ) -> Call[list[SessionRecord]]:
     """Make branches."""
-    wanted = {"names": [*names], "files": files, "seeds": list(seeds or ()), "same_random_state": same_random_state}
+    from cellblock.model.checkpoints import branch_names
+
+    wanted = {"names": [*branch_names(names)], "files": files, "seeds": list(seeds or ()), "same_random_state": same_random_state}
     return Call("POST", f"{_session(kernel)}/fork", lambda data: [_record(one) for one in data["kernels"]], wanted, once=True)
 
 

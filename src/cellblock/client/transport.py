@@ -57,7 +57,7 @@ def errors(*, once: bool = False) -> Iterator[None]:
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        raise DaemonError(f"the gateway cannot be reached: {error}") from error
+        raise unreachable(error) from error
     except httpx2.TransportError as error:
         what = f"the connection to the gateway was lost: {_why(error)}"
         if once:
@@ -65,6 +65,14 @@ def errors(*, once: bool = False) -> Iterator[None]:
         raise DaemonError(what) from error
     except (httpx2.InvalidURL, UnicodeEncodeError) as error:
         raise InvalidInputError(f"the request is not valid: {error}") from error
+
+
+def unreachable(error: Exception) -> DaemonError:
+    """Return the error for a gateway to which there is no connection."""
+    where = ""
+    if isinstance(error, httpx2.RequestError) and (request := vars(error).get("_request")) is not None:
+        where = f" at {request.url.scheme}://{request.url.netloc.decode()}"
+    return DaemonError(f"the gateway{where} cannot be reached: {_why(error)}; 'cellblock serve' starts one")
 
 
 def _why(error: Exception) -> str:
@@ -171,7 +179,7 @@ class Reconnecting:
         """
         self._failed += 1
         if self._failed > _TRIES:
-            raise DaemonError(f"the gateway cannot be reached: {_why(error)}") from error
+            raise unreachable(error) from error
         return float(min(0.05 * 2**self._failed, 5.0))
 
 

@@ -62,14 +62,19 @@ def needs_of_any(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
     return check
 
 
-def check_scope(caller: Token, scope: Scope) -> None:
+def check_scope(caller: Token, scope: Scope, why: str = "") -> None:
     """Check that a caller has a scope.
+
+    Args:
+        caller: Whose token it is.
+        scope: The scope.
+        why: What needs it, for the message, if the address of the request does not say it.
 
     Raises:
         AccessError: It has not.
     """
     if not caller.may(scope):
-        raise AccessError(f"this token does not have the scope {scope!r}")
+        raise AccessError(f"this token does not have the scope {scope!r}{why}")
 
 
 async def check_session(connection: HTTPConnection, caller: Token) -> None:

@@ -131,7 +131,7 @@ async def create(
     if caller.session and name != caller.session:
         raise AccessError("this token is for another session")
     if options:
-        check_scope(caller, "admin")  # they can switch the sandbox off
+        check_scope(caller, "admin", ", which the options of a session need")  # they can switch the sandbox off
     setup: GatewayOptions = request.app.state.options
     here = {"working_dir": await _workspace(setup, name), "python": sys.executable}
     chosen = {"kernel_type": kernel_type} if kernel_type else {}

@@ -25,6 +25,17 @@ def check_seeds(seeds: Iterable[object]) -> None:
             raise InvalidInputError(f"a seed must be an integer of 64 bits, not {shown(seed)}")
 
 
+def branch_names(names: object) -> tuple[str, ...]:
+    """Return the names of branches, and check that they are several names: a string would be one for each letter.
+
+    Raises:
+        InvalidInputError: They are a string, a number, or something else that is no list.
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidInputError(f"branches need a list of names, such as ['left', 'right'], not {shown(names)}")
+    return tuple(names)
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """A checkpoint of a named session.

@@ -112,7 +112,8 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
         made = _adapter().validate_python(given)
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+        what = "it must be a list, such as ['example.org']" if wrong["type"] == "tuple_type" else wrong["msg"]
+        raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {what}") from None
     seconds = made.idle_timeout
     if seconds is not None and not seconds >= 0:
         raise InvalidInputError(f"idle_timeout must be a positive number of seconds, or 0 for never, not {seconds:g}")

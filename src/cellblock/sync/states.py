@@ -130,10 +130,10 @@ def fork(
         CellblockError: As for `Session.fork`.
     """
     from cellblock.daemon.messages import Fork
-    from cellblock.model.checkpoints import check_seeds
+    from cellblock.model.checkpoints import branch_names, check_seeds
 
     check_seeds(seeds or ())
-    wanted = Fork(session_of(kernel), tuple(names), files or "", tuple(seeds or ()), same_random_state)
+    wanted = Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state)
     return [SessionRecord.from_dict(data) for data in call(wanted)]
 
 

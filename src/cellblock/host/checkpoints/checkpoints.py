@@ -285,7 +285,7 @@ class Checkpoints:
         reason = f" ({skipped})" if skipped else ""
         if not self.automatic.wanted and not skipped:
             reason = " (the session was made with recovery='none')"
-        return f"there is no checkpoint from before that cell{reason}; a checkpoint can be made with session.checkpoint()"
+        return f"there is no checkpoint from before that cell{reason}; checkpoint() keeps a state that you want to be sure of"
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
