@@ -6,20 +6,27 @@ worker ends that it is a copy of.
 
 from __future__ import annotations
 
-import contextlib
+import _socket
+import ctypes
 import os
 import random
 import signal
 import socket
-import warnings
+import struct
 from typing import Any
 
 from cellblock.init import processes
 from cellblock.init.specialise import reseed, seed_unloaded
-from cellblock.init.successor import end_at_once, go_on_in_successor, look_up
+from cellblock.init.successor import end_at_once, fork, go_on_in_successor, look_up
 from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker import fork_safety
+
+_before_fork, _after_fork_in_parent, _after_fork_in_child = (
+    getattr(ctypes.pythonapi, name) for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
+)
+_INT = struct.Struct("i")
+_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT.size)
 
 
 def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
@@ -36,48 +43,67 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
     Raises:
         OSError: No copy could be made.
     """
-    init, state = os.getppid(), random.getstate()  # each fork draws a new one
-    if not _fork_below(init):
+    # What a copy needs is made before, and with few calls: each page that is written to, here or there, is copied.
+    look_up()
+    init, message = os.getppid(), encode_control(Copied(number))
+    ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(theirs.fileno()))]
+    between = -1
+    _before_fork()
+    try:
+        between = _fork_below(init)
+    finally:
+        if between:  # here; in the copy, Python's handlers wait until a kernel is made of it, which needs them
+            _after_fork_in_parent()
+            ours.close()
+            theirs.close()
+    if between:
+        _wait_for_end(between)
         return None
     # From here on, only in the copy and in what is made of it. Nothing may return or raise into code that is not to run twice.
     try:
-        with open(os.devnull, "rb+", buffering=0) as null:
-            for descriptor in (1, 2, channel):
-                os.dup2(null.fileno(), descriptor, inheritable=descriptor < channel)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2, channel):
+            os.dup2(null, descriptor, inheritable=descriptor < channel)
+        os.close(null)
         fork_safety.part(nursery)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, socket.socket(fileno=os.dup(nursery)) as told:
-            socket.send_fds(told, [encode_control(Copied(number))], [theirs.fileno()])
-        return _wait(ours, channel, init, state)
+        told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)
+        told.sendmsg([message], attached)
+        told.detach()
+        theirs.close()
+        return _wait(ours, channel, init)
     except BaseException:  # whatever it is
         end_at_once(1)
 
 
-def _wait(ours: socket.socket, channel: int, init: int, state: Any) -> Start:
+def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
     """In a copy: wait to be made a kernel of, again and again. Returns in the kernels."""
     while True:
         try:
-            data, descriptors, _, _ = socket.recv_fds(ours, MAX_CONTROL, MAX_DESCRIPTORS)
+            data, attached, _, _ = ours.recvmsg(MAX_CONTROL, _ROOM)
         except InterruptedError:
             continue
         if not data:
             end_at_once(0)
-        start = TO_COPY.decode(data)
+        descriptors = [one for _, _, content in attached for (one,) in _INT.iter_unpack(content)]
         try:
-            made = _fork_below(init)
+            if between := _fork_below(init):
+                _wait_for_end(between)
         except OSError:  # the limit of processes is reached now
-            made = False
-            ours.send(encode_control(Untaken(start.kernel)))
-        if made:
-            return _become(start, descriptors, ours, channel, state)
+            between = -1
+            ours.send(encode_control(Untaken(TO_COPY.decode(data).kernel)))
+        if not between:
+            return _become(TO_COPY.decode(data), descriptors, ours, channel)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _become(start: Start, descriptors: list[int], ours: socket.socket, channel: int, state: Any) -> Start:
+def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel: int) -> Start:
     """In a new fork of a copy: become a kernel."""
-    with ours:
-        ours.send(encode_control(Taken(start.kernel)))
+    state = random.getstate() if start.same_random_state else None
+    _after_fork_in_child()  # a handler of Python's draws a new state
+    ours.send(encode_control(Taken(start.kernel)))
+    ours.close()
     for source, place in zip(descriptors, (channel, 1, 2), strict=True):
         os.dup2(source, place, inheritable=place < channel)
         os.close(source)
@@ -87,7 +113,7 @@ def _become(start: Start, descriptors: list[int], ours: socket.socket, channel: 
 
 def _settle_in(start: Start, state: Any) -> None:
     """In a kernel made of a copy: set its environment and its random state."""
-    if start.same_random_state:
+    if state is not None:
         random.setstate(state)
         seed_unloaded(start.seed)
     else:
@@ -95,24 +121,41 @@ def _settle_in(start: Start, state: Any) -> None:
     os.environ.update(start.env)
 
 
-def _fork_below(init: int) -> bool:
-    """Fork, so that the new process is a child of init, in a session of its own; return whether this is the new one."""
-    look_up()
-    pid = _fork()
-    if pid:
-        with contextlib.suppress(ChildProcessError):  # code that waits for any child may have been quicker
-            _, status = os.waitpid(pid, 0)
-            if (code := os.waitstatus_to_exitcode(status)) > 0:
-                raise OSError(code, os.strerror(code))
-        return False
+def _fork_below(init: int) -> int:
+    """Fork, so that the new process is a child of init, in a session of its own.
+
+    Returns:
+        In this process: the id of a child, for `_wait_for_end`. In the new one: 0. Python's handlers were not called.
+
+    Raises:
+        OSError: There is no room for a process.
+    """
+    if between := fork():
+        return between
     try:
         between = os.getpid()
         go_on_in_successor()
         os.setsid()
         _wait_for_parent(init, between)
-        return True
+        return 0
     except OSError as error:
         end_at_once(error.errno or 1)
+    except BaseException:  # as in `fork_copy`
+        end_at_once(1)
+
+
+def _wait_for_end(between: int) -> None:
+    """Wait for the child that goes on in a successor. Other threads of Python run meanwhile.
+
+    Raises:
+        OSError: There was no room for the successor.
+    """
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
+    except ChildProcessError:  # code that waits for any child was quicker
+        return
+    if code > 0:
+        raise OSError(code, os.strerror(code))
 
 
 def _wait_for_parent(init: int, between: int) -> None:
@@ -122,9 +165,3 @@ def _wait_for_parent(init: int, between: int) -> None:
     processes.die_with_parent(signal.SIGKILL)
     if os.getppid() != init:
         end_at_once(0)
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the warning about threads: `fork_safety` has checked whether they matter
-        return os.fork()

@@ -29,85 +29,101 @@ end_at_once = posix._exit  # noqa: SLF001  # a public name with an underscore, a
 _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHILD_CLEARTID | signal.SIGCHLD
 _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
 _syscall, _kill = _libc.syscall, _libc.kill
-_before_fork, _after_fork = ctypes.pythonapi.PyOS_BeforeFork, ctypes.pythonapi.PyOS_AfterFork_Child
 _ignored = ctypes.c_int()
 """Where the system notes that the process has ended, for which nobody waits"""
 
 
-class _Thread(NamedTuple):
-    """Where the C library keeps what the system knows of this thread. A fork has it at the same addresses.
+class _Calls(NamedTuple):
+    """Arguments of system calls about this thread. A fork has what they refer to at the same addresses.
 
     Attributes:
-        id: The place of its number.
-        robust: The list of locks that the system frees at its end, and the length of that.
-        rseq: The arguments with which the system notes on which processor it runs; None if the C library does not have that.
+        leave: The end of this thread is to be noted elsewhere than where the C library keeps the thread's number.
+        clone: A new process with this memory; its number is written where the C library keeps it.
+        robust: There is the list of locks that the system frees at the thread's end: a new process has none at first.
+        rseq: There is to be noted on which processor the thread runs; None if the C library does not have that.
     """
 
-    id: int
-    robust: tuple[int, int]
-    rseq: tuple[int, int, int, int] | None
+    leave: tuple[object, ...]
+    clone: tuple[object, ...]
+    robust: tuple[object, ...]
+    rseq: tuple[object, ...] | None
 
 
 def look_up() -> None:
     """Find out what `go_on_in_successor` needs to know. Before a fork, because in the fork it would copy 80 pages."""
     with contextlib.suppress(ValueError):  # as there
-        _thread()
+        _calls()
+
+
+def fork() -> int:
+    """Fork, but without Python's handlers, for which the caller is responsible.
+
+    Raises:
+        OSError: There is no room for a process.
+    """
+    pid: int = _libc.fork()
+    if pid < 0:
+        raise _error()
+    return pid
 
 
 def go_on_in_successor() -> None:
     """Go on in a new process, which is a child of the process that adopts this one's orphans. This one is killed.
 
-    It must have one thread only, the main one.
+    It must have one thread only, the main one. None of Python's handlers for forks is called.
 
     Raises:
         OSError: There is no room for a process. This one goes on.
     """
     try:
-        own, thread = os.getpid(), _thread()
+        own, calls = os.getpid(), _calls()
     except ValueError:  # of this C library nothing is known
-        if os.fork():
+        if fork():
             end_at_once(0)
         return
-    # This process's end must not be noted where the other one's number is.
-    _call("set_tid_address", ctypes.byref(_ignored))
-    _before_fork()
-    # The place of the number is the fourth argument or the fifth, depending on the machine.
-    if (made := _call("clone", _FLAGS, 0, 0, thread.id, thread.id)) == 0:
+    _syscall(*calls.leave)
+    if (made := _syscall(*calls.clone)) == 0:
         _kill(own, signal.SIGKILL)
-        _after_fork()
-        _call("set_robust_list", *thread.robust)
-        if thread.rseq is not None:
-            _call("rseq", *thread.rseq)
-        return
+        _syscall(*calls.robust)
+        if calls.rseq is not None:
+            _syscall(*calls.rseq)
+    elif made < 0:
+        raise _error()
+    else:
+        end_at_once(0)  # an emulator has made a process of its own memory
+
+
+def _error() -> OSError:
     code = ctypes.get_errno()
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
-    if made < 0:
-        raise OSError(code, os.strerror(code))
-    end_at_once(0)  # an emulator has made a process of its own memory
-
-
-def _call(name: str, *arguments: object) -> int:
-    wide = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
-    result: int = _syscall(ctypes.c_long(number(name)), *wide)
-    return result
+    return OSError(code, os.strerror(code))
 
 
 @functools.cache
-def _thread() -> _Thread:
-    return _Thread(place_of_id(), _robust_list(), _rseq())
+def _calls() -> _Calls:
+    place = place_of_id()
+    return _Calls(
+        _call("set_tid_address", ctypes.byref(_ignored)),
+        # The place of the number is the fourth argument or the fifth, depending on the machine.
+        _call("clone", _FLAGS, 0, 0, place, place),
+        _call("set_robust_list", *_robust_list()),
+        _rseq(),
+    )
+
+
+def _call(name: str, *arguments: object) -> tuple[object, ...]:
+    return ctypes.c_long(number(name)), *(ctypes.c_long(item) if isinstance(item, int) else item for item in arguments)
 
 
 def _robust_list() -> tuple[int, int]:
-    """Return the list of locks that the system frees at this thread's end, and its length: a new process has none at first."""
     head, length = ctypes.c_void_p(), ctypes.c_size_t()
-    _call("get_robust_list", 0, ctypes.byref(head), ctypes.byref(length))
+    _syscall(*_call("get_robust_list", 0, ctypes.byref(head), ctypes.byref(length)))
     return head.value or 0, length.value
 
 
-def _rseq() -> tuple[int, int, int, int] | None:
-    """Return the arguments of a registration for restartable sequences, if the C library says so (since glibc 2.35)."""
-    with contextlib.suppress(ValueError):  # no such symbol
+def _rseq() -> tuple[object, ...] | None:
+    with contextlib.suppress(ValueError):  # no such symbol: it is there since glibc 2.35
         offset, size = (ctypes.c_ssize_t.in_dll(_libc, "__rseq_offset"), ctypes.c_uint.in_dll(_libc, "__rseq_size"))
         if size.value and platform.machine() in _RSEQ_SIGNATURE:
-            return thread_pointer() + offset.value, max(size.value, 32), 0, _RSEQ_SIGNATURE[platform.machine()]
+            place = thread_pointer() + offset.value
+            return _call("rseq", place, max(size.value, 32), 0, _RSEQ_SIGNATURE[platform.machine()])
     return None

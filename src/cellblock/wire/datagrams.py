@@ -16,6 +16,8 @@ MAX_CONTROL = 160 * 1024
 
 MAX_DESCRIPTORS = 8
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `json.dumps` with options builds one for every call
+
 
 class ControlMessage(Protocol):
     """A message with a name: a record of `wire.control` or `wire.copies`."""
@@ -34,7 +36,7 @@ def encode_control(message: ControlMessage) -> bytes:
     """
     convert = encoder(type(message))
     assert convert is not None
-    data = json.dumps({"op": message.op, **convert(message)}, separators=(",", ":")).encode()
+    data = _encode({"op": message.op, **convert(message)}).encode()
     if len(data) > MAX_CONTROL:
         raise ProtocolError(f"a {message.op!r} message of {len(data)} bytes is over the limit of {MAX_CONTROL}")
     return data

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.worker.fork_pools import instances
-from cellblock.worker.fork_sockets import part_sockets, replace_descriptor, unread
+from cellblock.worker.fork_sockets import part_sockets, replace_descriptor, unread, waking_sockets
 from cellblock.worker.loop import renew_wakeup
 
 _FLOCK = struct.Struct("hhqqi4x")
@@ -56,14 +56,34 @@ class Descriptors:
         try:
             names = os.listdir("/proc/self/fd")
         except OSError:
-            return cls(dict.fromkeys(range(_GUESSED), ""))
+            return cls({descriptor: "" for descriptor in range(_GUESSED) if _is_open(descriptor)})
         for descriptor in map(int, names):
-            with contextlib.suppress(OSError):  # the one that has listed them
+            try:
                 path = found.paths[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
                 if path == "anon_inode:[eventpoll]":
                     watched = _WATCHED.findall(_information(descriptor))
                     found.watched[descriptor] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in watched]
+            except OSError:  # the one that has listed them
+                continue
         return found
+
+    def to_part(self) -> Descriptors:
+        """Return those that copies look at, in order not to share them: not what wakes up event loops, which they renew.
+
+        To be called before a fork: in the copy, to find the loops costs as much as the rest.
+        """
+        waking = waking_sockets()
+        same = {path for descriptor in waking if (path := self.paths.get(descriptor))}
+        others = {one: path for one, path in self.paths.items() if one not in waking and path not in same}
+        return Descriptors(others, self.watched)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def _information(descriptor: int) -> str:
@@ -126,17 +146,20 @@ def separate(seen: Descriptors, above: int) -> list[str]:
     clients that keep connections make new ones then. Whatever is only within this process gets a new one of its kind.
 
     Args:
-        seen: What the original has open.
+        seen: What the original has open that is to be looked at.
         above: The highest of the descriptors that the caller sees to.
 
     Returns:
         Which connections did not come along, in sentences.
     """
+    looked_at = [(descriptor, path) for descriptor, path in seen.paths.items() if descriptor > above]
+    if not looked_at:
+        return []
     pipes: dict[tuple[int, int], dict[int, int]] = {}
     sockets: dict[int, int] = {}
     kept = _of_trackers()
-    for descriptor, path in seen.paths.items():
-        if descriptor <= above or descriptor in kept:
+    for descriptor, path in looked_at:
+        if descriptor in kept:
             continue
         with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be opened again, which stays shared
             status = os.fstat(descriptor)

@@ -203,7 +203,7 @@ def prepare() -> None:
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that are not there. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
-    _prepared = _Prepared(threads.resets, _processes(), seen=seen)
+    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part())
 
 
 def _processes() -> list[str]:

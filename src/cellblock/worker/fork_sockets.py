@@ -56,7 +56,7 @@ def part_sockets(sockets: dict[int, int]) -> list[str]:
     nobody. A pair within this process becomes a new pair.
 
     Args:
-        sockets: The inode behind each of the descriptors that are sockets.
+        sockets: The inode behind each of the descriptors that are sockets, but for those that wake up event loops.
 
     Returns:
         What did not come along, in sentences.
@@ -64,11 +64,8 @@ def part_sockets(sockets: dict[int, int]) -> list[str]:
     descriptors: dict[int, list[int]] = {}
     for descriptor, inode in sockets.items():
         descriptors.setdefault(inode, []).append(descriptor)
-    waking = _waking()
     told: list[str | None] = []
     for inode, same in descriptors.items():
-        if waking.intersection(same):
-            continue
         other = _ends.get(inode)
         if other is None:
             for descriptor in same:
@@ -83,7 +80,7 @@ def part_sockets(sockets: dict[int, int]) -> list[str]:
     return [sentence for sentence in told if sentence]
 
 
-def _waking() -> set[int]:
+def waking_sockets() -> set[int]:
     """Return the sockets with which event loops are woken up. They go with the loops' epoll objects."""
     asyncio: Any = sys.modules.get("asyncio")
     if asyncio is None:

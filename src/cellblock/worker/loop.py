@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import os
 import selectors
 import signal
-import socket
 from asyncio import events, tasks
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -41,11 +41,11 @@ def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
 
     Of a pair that both share, one would take what is to wake up the other.
     """
-    ours, theirs = socket.socketpair()
+    ours, theirs = _socket.socketpair()  # with fewer calls than `socket`: each one copies pages here
     for new, name in ((ours, "_ssock"), (theirs, "_csock")):
-        with new:
-            new.setblocking(False)
-            os.dup2(new.fileno(), getattr(loop, name).fileno(), inheritable=False)  # no public way to it
+        new.setblocking(False)
+        os.dup2(new.fileno(), getattr(loop, name).fileno(), inheritable=False)  # no public way to it
+        new.close()
 
 
 class Interrupter:
