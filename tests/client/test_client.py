@@ -170,7 +170,7 @@ def test_what_is_wrong_is_the_same_error(gateway: Gateway, client: Client) -> No
         nobody.list_kernels()
     with Client(gateway.url, token("read")) as reader, pytest.raises(AccessError, match="'run'"):
         reader.get_or_create("mine")
-    with Client("http://127.0.0.1:1") as nowhere, pytest.raises(DaemonError, match="http://127.0.0.1:1 cannot be reached"):
+    with Client("http://127.0.0.1:1") as nowhere, pytest.raises(DaemonError, match=r"http://127\.0\.0\.1:1 cannot be reached"):
         nowhere.list_kernels()
     with pytest.raises(InvalidInputError, match="http"):
         Client("127.0.0.1:8080")

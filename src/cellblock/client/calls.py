@@ -205,7 +205,8 @@ def fork(
     """Make branches."""
     from cellblock.model.checkpoints import branch_names
 
-    wanted = {"names": [*branch_names(names)], "files": files, "seeds": list(seeds or ()), "same_random_state": same_random_state}
+    given = [*branch_names(names)]
+    wanted = {"names": given, "files": files, "seeds": list(seeds or ()), "same_random_state": same_random_state}
     return Call("POST", f"{_session(kernel)}/fork", lambda data: [_record(one) for one in data["kernels"]], wanted, once=True)
 
 
