@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import cellblock
 from cellblock.cli import main
 from daemons import own_daemon
+from gateways import own_gateway, token
 from terminals import cellblock as command
 from terminals import terminal
 
@@ -48,6 +50,22 @@ def test_wiping_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
     status, wiped = run(capsys, "wipe")
     assert (status, set(wiped["destroyed"])) == (0, names)
     assert cellblock.list_kernels() == []
+
+
+def test_no_front_has_a_session_work_in_the_home_directory_unless_it_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice = "contains your home directory, .* change to the directory of a project, or name one"
+    monkeypatch.chdir(Path.home())
+    for arguments in (["create", "at-home"], ["exec", "--name", "at-home", "1"]):
+        assert main(arguments) == 2
+        assert re.search(advice, capsys.readouterr().err)
+    with pytest.raises(cellblock.InvalidInputError, match=advice):
+        cellblock.get_or_create("at-home")
+    with own_gateway() as gateway, gateway.client(token("run", "read")) as api:
+        answer = api.post("/kernels", json={"name": "at-home"})
+    assert answer.status_code == 422
+    assert re.search(advice, answer.json()["detail"])
 
 
 def test_options_are_those_of_every_front(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -53,3 +53,21 @@ def test_without_a_sandbox_there_is_none() -> None:
     assert read_options({"sandbox": False}).session.isolate == "none"
     with pytest.raises(InvalidInputError):
         read_options({"sandbox": False, "allow_hosts": ["example.org"]})
+
+
+def test_a_session_works_where_its_maker_runs(tmp_path: Path) -> None:
+    session = read_options({"current_dir": str(tmp_path), "working_dir": None}).session
+    assert (session.working_dir, session.images_dir) == (str(tmp_path), str(tmp_path / "images"))
+    assert read_options({"current_dir": "/elsewhere", "working_dir": str(tmp_path)}).session.working_dir == str(tmp_path)
+
+
+def test_a_home_directory_that_nobody_has_named_is_no_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir()
+    link.symlink_to(home)
+    monkeypatch.setenv("HOME", str(link))
+    for place in (tmp_path, home, link):
+        with pytest.raises(InvalidInputError, match="where this program runs, contains your home directory"):
+            read_options({"current_dir": str(place)})
+        read_options({"current_dir": str(place), "sandbox": False})
+        read_options({"working_dir": str(place)})

@@ -90,5 +90,5 @@ def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
         directory = os.getcwd()
     except OSError:
         raise InvalidInputError("the current directory no longer exists; change to another one") from None
-    here = {"working_dir": directory, "images_dir": os.path.join(directory, "images"), "python": sys.executable}
+    here = {"current_dir": directory, "python": sys.executable}
     return settings.current().session_options(here | dict(given or {}))

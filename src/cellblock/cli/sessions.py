@@ -61,8 +61,7 @@ def create(
     wanted = None if argument is None and name is None else chosen(argument, name)
     given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
     if workspace is not None:
-        directory = os.path.abspath(workspace)
-        given |= {"working_dir": directory, "images_dir": os.path.join(directory, "images")}
+        given["working_dir"] = os.path.abspath(workspace)
     with Progress("making the session"):
         made = ask(
             messages.Create(wanted or "", session_options(given), dict(_pair("--tag", text) for text in tag or []), fresh=True)

@@ -133,22 +133,22 @@ async def create(
     if options:
         check_scope(caller, "admin", ", which the options of a session need")  # they can switch the sandbox off
     setup: GatewayOptions = request.app.state.options
-    here = {"working_dir": await _workspace(setup, name), "python": sys.executable}
+    here = {**await _workspace(setup, name), "python": sys.executable}
     chosen = {"kernel_type": kernel_type} if kernel_type else {}
     given = settings_of(request).session_options({**here, **setup.session_options, **(options or {}), **chosen})
     return with_age(await link_of(request).call(Create(name, given, dict(tags or {}), fresh)))
 
 
-async def _workspace(setup: GatewayOptions, name: str) -> str:
-    """Return the directory that a session works in; it is made if each has one of its own."""
+async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:
+    """Return the options that say where a session works. The directory is made if each session has one of its own."""
     if setup.workspaces is None:
-        return os.getcwd()
+        return {"current_dir": os.getcwd()}
     path = workspace_in(setup.workspaces, name)
     try:
         await asyncio.to_thread(path.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInputError(f"session {name[:100]!r} needs a directory, which cannot be made: {error.strerror}") from error
-    return str(path)
+    return {"working_dir": str(path)}
 
 
 def workspace_in(directory: Path, name: str) -> Path:

@@ -58,7 +58,7 @@ async def _run(file: Path, options: Mapping[str, Any]) -> None:
     connection = await open_connection(functools.partial(asyncio.to_thread, connect_or_start, Place()))
     try:
         name = f"jupyter-{secrets.token_hex(4)}"
-        wanted = {"working_dir": str(Path.cwd()), "python": sys.executable, **options}
+        wanted = {"current_dir": str(Path.cwd()), "python": sys.executable, **options}
         made = await connection.call(Create(name, wanted, TAG, fresh=True, bound=True))
         kernel = JupyterKernel(connection, SessionRecord.from_dict(made), HANDLERS)
         kernel.attach(sockets)

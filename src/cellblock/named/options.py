@@ -15,12 +15,14 @@ from cellblock.host.options import SessionOptions, check_names
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.kernel_types import check_kernel_type
 from cellblock.options import ServiceOptions
+from cellblock.sandbox.plan import check_unnamed_workspace
 from cellblock.session_policy import requested_isolation, requested_policy
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from cellblock.host import Host
+    from cellblock.host.checks import Isolate
 
 Approve = Literal["auto", "ask"]
 
@@ -46,6 +48,8 @@ class NamedOptions:
         allow_hosts: Hosts that the code may reach.
         rules: A file of rules that decide before anybody is asked (docs/approvals.md).
         limits: Limits of a cell's output (`Limits`), by name.
+        current_dir: Where the program runs that makes the session. The session works there if no ``working_dir`` is given;
+            a sandbox may then not have the user's home directory in it.
     """
 
     approve: Approve = "ask"
@@ -57,6 +61,7 @@ class NamedOptions:
     allow_hosts: tuple[str, ...] = ()
     rules: str | None = None
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    current_dir: str | None = None
 
 
 _NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
@@ -87,7 +92,7 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     check_kernel_type(named.kernel_type, isolate)
     policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
     session = SessionOptions(
-        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}),
+        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, isolate),
         isolate=isolate,
         policy=policy,
         limits=_limits(named.limits),
@@ -96,8 +101,16 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     return Options(session, services, named)
 
 
-def _with_places(given: dict[str, Any]) -> dict[str, Any]:
-    """Have images written in the session's directory, not in that of this process."""
+def _with_places(given: dict[str, Any], current_dir: str | None, isolate: Isolate) -> dict[str, Any]:
+    """Have a session work where its maker runs, not where this process does, and have images written in its directory.
+
+    Raises:
+        InvalidInputError: The home directory would be its workspace, which nobody has named.
+    """
+    if given.get("working_dir") is None and current_dir is not None:
+        if isolate != "none":
+            check_unnamed_workspace(os.path.realpath(current_dir), os.path.expanduser("~"))
+        given["working_dir"] = current_dir
     if given.get("images_dir") is None and isinstance(given.get("working_dir"), str):
         given["images_dir"] = os.path.join(given["working_dir"], "images")
     return given

@@ -157,10 +157,10 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
         InvalidInputError: It cannot be one, or has the whole home directory in it.
     """
     check_workspace(workspace)
-    if is_inside(home, workspace):
+    if is_inside(home, workspace) or is_inside(os.path.realpath(home), workspace):
         raise InvalidInputError(
             f"{workspace}, where this program runs, contains your home directory, and a session can read and change its "
-            "whole workspace: pass working_dir= with another directory"
+            "whole workspace: change to the directory of a project, or name one (working_dir=, or --workspace)"
         )
 
 

@@ -58,7 +58,7 @@ def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InvalidInputError: An option is not JSON data, or a setting is wrong.
     """
-    here = {"working_dir": os.getcwd(), "python": sys.executable}
+    here = {"current_dir": os.getcwd(), "python": sys.executable}
     options = settings.current().session_options({**here, **given})
     for name, value in options.items():
         if name in _PATHS and isinstance(value, str):
