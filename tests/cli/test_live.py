@@ -72,7 +72,7 @@ def test_who_waits_for_other_code_learns_how_to_stop_it() -> None:
         ("interrupted", "interrupted", ""),
         ("interrupted", "restarted", ""),  # the error says it
         ("timeout", "interrupted", "stopped at its timeout (--timeout SECONDS allows more)"),
-        ("success", "restarted", "its kernel had ended before; the session has a fresh kernel, without the variables of before"),
+        ("success", "restarted", "its kernel had ended before; the session has a fresh one, without variables"),
         ("success", None, ""),
     ],
 )

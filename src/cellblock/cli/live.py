@@ -335,7 +335,7 @@ def note_on(result: Data) -> str:
     if result["status"] == "timeout":
         return "stopped at its timeout (--timeout SECONDS allows more)"
     if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
-        return "its kernel had ended before; the session has a fresh kernel, without the variables of before"
+        return "its kernel had ended before; the session has a fresh one, without variables"
     return ""
 
 

@@ -108,8 +108,9 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
         return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel had to end. {lost}"), outcome.reason
     if outcome.reason is not None:
         name = _NAMES[outcome.reason]
-        kept = f"{_REASONS[outcome.reason]} ({_RUNGS[outcome.recovery or 'interrupted']}). {outcome.afterwards or 'Variables are kept.'}"
-        return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), outcome.reason
+        how = _RUNGS[outcome.recovery or "interrupted"]
+        told = f"{_REASONS[outcome.reason]} ({how}). {outcome.afterwards or 'Variables are kept.'}"
+        return ErrorInfo(name, told, _retell(ending.traceback, "KeyboardInterrupt", name, told)), outcome.reason
     if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.memory is not None:
         limit = f"out of memory: the session may use {outcome.memory >> 20:,} MiB"
         told = f"{ending.evalue} ({limit})" if ending.evalue else limit
