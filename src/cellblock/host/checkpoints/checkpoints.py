@@ -279,7 +279,7 @@ class Checkpoints:
             return "the checkpoint was made with files='shared'"
         if not self.files.automatic:
             return "files are kept after each cell only if the session has a working_dir of its own"
-        return self.automatic.filing.skipped or "they were not kept in time"
+        return checkpoint.without_files or self.automatic.filing.skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
         skipped = self.automatic.skipped
