@@ -100,20 +100,26 @@ def test_help_needs_no_event_loop() -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
-async def test_what_was_decided_is_shown_for_persons_and_for_programs() -> None:
+async def test_what_was_decided_is_shown_for_persons_and_for_programs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Approvals() as trail:
         for number in range(3):
             arguments = b'{"text":"\\u001b[31m%d"}' % number
             await trail.add(Decision("allow", "person", "the session\x1b[1m", "tool", "files", "write", arguments, 1e9))
         await trail.add(Decision("deny", "nobody", "another", "shell", "shell", "shell", b"{}" * 500, 1e9, "no one"))
-    lines = run_here("approvals", "--last", "2").stdout.splitlines()
+    found = json.loads(run_here("approvals", "--session", "another").stdout)
+    assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
+    assert json.loads(run_here("approvals", "--session", "nobody's").stdout) == []
+    monkeypatch.setattr("cellblock.cli.approvals.wants_json", bool)  # as in a terminal
+    assert main(["approvals", "--last", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert 'allow  files.write {"text":"\\u001b[31m2"}  (person)' in lines[0]
     assert "\x1b" not in lines[0]
     assert lines[1].endswith("…  (nobody: no one)")
-    found = json.loads(run_here("approvals", "--session", "another", "--json").stdout)
-    assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
-    assert run_here("approvals", "--session", "nobody's").stdout == "No decision of session nobody's is on record.\n"
+    assert main(["approvals", "--session", "nobody's"]) == 0
+    assert capsys.readouterr().out == "No decision of session nobody's is on record.\n"
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many", "1" * 20, "²"])

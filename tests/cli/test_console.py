@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 import cellblock
 from cellblock.cli import console, live
+from cellblock.daemon import control
 from daemons import own_daemon
 from terminals import Screen, terminal
 from terminals import cellblock as command
@@ -113,6 +116,21 @@ def test_a_session_that_others_use_too() -> None:
         screen.enter("1")
         screen.wait_for("there is no session 'shared': somebody has ended it")
         assert screen.end() == 1
+
+
+def test_the_next_cell_runs_after_the_daemon_was_killed() -> None:
+    cellblock.execute(cellblock.get_or_create("lasting"), "kept = 1")
+    with terminal(*command("attach", "lasting"), columns=120) as screen:
+        screen.wait_for("In [2]:")
+        screen.type("kept += 5\x0fkept * 7")  # Ctrl-O: Enter would run the first line
+        about = control.status()
+        assert about is not None
+        os.kill(about["pid"], signal.SIGKILL)
+        screen.enter()
+        screen.wait_for("Out[2]: 42")
+        screen.enter("exit")
+        assert screen.end() == 0
+    assert "daemon ended" not in screen.text
 
 
 def test_who_leaves_a_cell_that_does_not_stop_learns_what_to_do(

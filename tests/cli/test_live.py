@@ -50,8 +50,7 @@ def test_ctrl_c_interrupts_the_cell_and_leaves_the_session() -> None:
     with terminal(*command("exec", "--name", "stopped", "kept = 1; print('begun', flush=True)\nwhile True: pass")) as screen:
         screen.wait_for("begun")
         screen.type("\x03")
-        screen.wait_for("KeyboardInterrupt")
-        screen.wait_for("interrupted")
+        screen.wait_for("KeyboardInterrupt: The cell was interrupted (by an interrupt). Variables are kept.")
         assert screen.end() == 130
     assert cellblock.execute("stopped", "kept").return_value == "1"
 
@@ -65,6 +64,20 @@ def test_who_waits_for_other_code_learns_how_to_stop_it() -> None:
             assert second.end() == 0
             assert "42" in second.text
         assert first.end() == 130
+
+
+@pytest.mark.parametrize(
+    ("status", "recovery", "note"),
+    [
+        ("interrupted", "interrupted", ""),
+        ("interrupted", "restarted", ""),  # the error says it
+        ("timeout", "interrupted", "stopped at its timeout (--timeout SECONDS allows more)"),
+        ("success", "restarted", "its kernel had ended before; the session has a fresh one, without variables"),
+        ("success", None, ""),
+    ],
+)
+def test_nothing_is_said_twice(status: str, recovery: str | None, note: str) -> None:
+    assert live.note_on({"status": status, "recovery": recovery}) == note
 
 
 def test_a_picture_is_saved_and_named() -> None:

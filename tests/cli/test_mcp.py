@@ -64,4 +64,4 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
             check=False,
         )
     assert ended.returncode == 2
-    assert f"cannot listen at 127.0.0.1:{port}" in ended.stderr
+    assert f"cannot listen at 127.0.0.1:{port}: another program listens there" in ended.stderr

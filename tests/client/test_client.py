@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import socket
 import subprocess
@@ -10,12 +11,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 import cellblock
 from cellblock import (
     AccessError,
     AsyncClient,
+    BusyError,
     Client,
     CodeExecutionResult,
     ConflictError,
@@ -25,6 +28,7 @@ from cellblock import (
     NotFoundError,
     OutcomeUnknownError,
 )
+from cellblock.client import transport
 from daemons import own_daemon
 from gateways import Gateway, own_gateway, token
 
@@ -194,6 +198,24 @@ async def test_the_same_for_asyncio(gateway: Gateway, tmp_path: Path) -> None:
         await client.download(kernel, "here", tmp_path / "back")
         assert (tmp_path / "back").read_bytes() == b"1" * 3_000_000
         assert await client.destroy(kernel) is True
+
+
+async def test_many_calls_at_once_wait_for_their_turn(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with AsyncClient(gateway.url, token("admin")) as client:
+        await client.get_or_create("crowded", sandbox=False)
+        records = await asyncio.gather(*(client.status("crowded") for _ in range(600)))  # the gateway allows 512
+        assert {record.name for record in records} == {"crowded"}
+    monkeypatch.setattr(transport, "_LIMITS", httpx2.Limits(max_connections=1))
+    monkeypatch.setattr(transport, "_PATIENCE", httpx2.Timeout(10.0, read=None, pool=0.1))
+    async with AsyncClient(gateway.url, token("admin")) as client, AsyncClient(gateway.url, token("admin")) as other:
+        running = asyncio.create_task(client.execute("crowded", "import time; time.sleep(100)"))
+        while (await other.status("crowded")).status != "running":
+            pass
+        with pytest.raises(BusyError, match="this client has 1 requests in progress already"):
+            await client.status("crowded")
+        await other.destroy("crowded")
+        await asyncio.wait([running])
+        running.exception()
 
 
 def test_a_connection_that_is_lost_leaves_open_what_must_not_be_done_twice() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from cellblock import Host, Session
+import pytest
+
+from cellblock import CodeExecutionChunk, CodeExecutionResult, Host, Session
 
 
 async def test_variables_persist_between_cells(session: Session) -> None:
@@ -34,3 +36,34 @@ async def test_closing_and_resetting_at_once_leaves_nothing(host: Host) -> None:
     await session.execute("import os; os._exit(1)")
     await asyncio.gather(session.reset(), session.close(), return_exceptions=True)
     await session.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("interrupt", "Variables are kept."),
+        ("reset", "The session was restarted: variables and imports are lost."),
+        ("restore", "The session goes back to an earlier state."),
+        ("close", "The session was ended."),
+    ],
+)
+async def test_what_is_stopped_says_what_becomes_of_the_session(host: Host, how: str, said: str) -> None:
+    async with host.session() as session:
+        checkpoint = await session.checkpoint()
+        ends = {
+            "interrupt": session.interrupt,
+            "reset": session.reset,
+            "restore": lambda: session.restore(checkpoint),
+            "close": session.close,
+        }
+        ending = None
+        async for event in session.stream("import time; print('begun', flush=True); time.sleep(100)"):
+            if isinstance(event, CodeExecutionChunk) and ending is None:
+                ending = asyncio.ensure_future(ends[how]())
+            if isinstance(event, CodeExecutionResult):
+                assert event.status == "interrupted"
+                assert event.error is not None
+                assert event.error.evalue.startswith("The cell was interrupted")
+                assert event.error.evalue.endswith(said)
+        assert ending is not None
+        await ending

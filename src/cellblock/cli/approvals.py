@@ -43,7 +43,7 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
 
     with Approvals() as trail:
         decisions = trail.last(last, session=session)[::-1]
-    if as_json:
+    if wants_json(as_json):
         print_json([_as_data(decision) for decision in decisions])
         return OK
     if not decisions:

@@ -10,7 +10,7 @@ from cellblock.cli import live, problems
 from cellblock.cli.client import connect, session_options
 from cellblock.cli.problems import OK, say
 from cellblock.daemon.messages import Complete, Create, History, Request, Submit
-from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
+from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, NotRunError
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:
@@ -80,6 +80,15 @@ class _Console:
                 self._execute(code)
 
     def _execute(self, code: str) -> None:
+        try:
+            self._try(code)
+        except NotRunError as error:
+            if self._connection.usable:  # it was taken back while it waited
+                problems.report(error)
+            else:  # the daemon was killed while nothing ran: the code was not sent, and the session goes on in the next one
+                self._try(code)
+
+    def _try(self, code: str) -> None:
         if not self._connection.usable:
             self._connection = connect()
         connection = self._connection
@@ -92,6 +101,8 @@ class _Console:
             self._number = (result["execution_count"] or self._number) + 1
         except NotFoundError:  # the message has its id, which means nothing to people
             raise NotFoundError(f"there is no session {name!r}: somebody has ended it") from None
+        except NotRunError:
+            raise
         except CellblockError as error:
             problems.report(error)
         except live.NotBegunError:
@@ -143,7 +154,7 @@ def _completer(ask: _Ask) -> Completer:
 
 
 def _keys() -> KeyBindings:
-    """Return what Enter does: it ends the cell if the code is complete, and begins a line if it is not."""
+    """Return what Enter does: it ends the cell if the code is complete, or begins a line, as Ctrl-O does in any case."""
     from IPython.core.inputtransformer2 import TransformerManager
     from prompt_toolkit.application.current import get_app
     from prompt_toolkit.filters import Condition
@@ -161,5 +172,9 @@ def _keys() -> KeyBindings:
             buffer.validate_and_handle()
         else:
             buffer.insert_text("\n" + " " * (indent or 0))
+
+    @keys.add("c-o")
+    def new_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
 
     return keys

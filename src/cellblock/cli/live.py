@@ -331,12 +331,12 @@ def _shown(text: str, terminal: bool) -> str:
 
 
 def note_on(result: Data) -> str:
-    """Return what is to be said about how the code was stopped; empty if it ended by itself."""
-    notes = {"timeout": "stopped at its timeout (--timeout SECONDS allows more)", "interrupted": "interrupted"}
-    note = notes.get(result["status"], "")
-    if result["recovery"] == "restarted":
-        note = f"{note or 'its kernel has ended'}; the session has a fresh kernel, without variables"
-    return note
+    """Return what is to be said besides the error, which says how the code was stopped; empty if that is all."""
+    if result["status"] == "timeout":
+        return "stopped at its timeout (--timeout SECONDS allows more)"
+    if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
+        return "its kernel had ended before; the session has a fresh one, without variables"
+    return ""
 
 
 def exit_status(result: Data) -> int:

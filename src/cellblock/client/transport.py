@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 import httpx2
 
 from cellblock import errors as tree
-from cellblock.errors import CellblockError, DaemonError, FilesError, InvalidInputError, OutcomeUnknownError
+from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, InvalidInputError, OutcomeUnknownError
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import ExecutionEvent
 from cellblock.problems import error_of
@@ -23,8 +23,9 @@ C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
 EVENTS = httpx2.Timeout(10.0, read=60.0)
 """Patience with a stream of events: while nothing happens, the server says so every 15 seconds."""
 
-_PATIENCE = httpx2.Timeout(10.0, read=None, write=None, pool=None)  # code may run for as long as the server lets it
-_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+_PATIENCE = httpx2.Timeout(10.0, read=None, write=None, pool=60.0)  # code may run for as long as the server lets it
+_LIMITS = httpx2.Limits(max_connections=512, max_keepalive_connections=64)
+"""As many requests at once as a gateway allows a token: more of them wait here, and are not refused there."""
 _PIECE = 1024 * 1024
 _TRIES = 10
 
@@ -51,6 +52,7 @@ def errors(*, once: bool = False) -> Iterator[None]:
 
     Raises:
         DaemonError: The server cannot be reached.
+        BusyError: Too many requests of this client are in progress; it was not sent.
         OutcomeUnknownError: The connection was lost during a request that must not be made twice.
         InvalidInputError: The URL is none.
     """
@@ -58,6 +60,8 @@ def errors(*, once: bool = False) -> Iterator[None]:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         raise unreachable(error) from error
+    except httpx2.PoolTimeout as error:
+        raise BusyError(f"this client has {_LIMITS.max_connections} requests in progress already") from error
     except httpx2.TransportError as error:
         what = f"the connection to the gateway was lost: {_why(error)}"
         if once:

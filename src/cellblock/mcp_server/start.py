@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import hmac
 import os
@@ -116,7 +117,9 @@ def _listen(options: ServerOptions) -> socket.socket:
         # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
         return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
     except (OSError, OverflowError) as error:
-        raise InvalidInputError(f"the MCP server cannot listen at {options.host}:{options.port}: {error}") from error
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        why = "another program listens there (--port 0 takes a free port)" if taken else error
+        raise InvalidInputError(f"the MCP server cannot listen at {options.host}:{options.port}: {why}") from error
 
 
 def _app(server: MCPServer[None], options: ServerOptions) -> ASGIApp:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -145,10 +146,28 @@ async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monke
         await session.execute("open('a', 'w').write('more than ten bytes')")
         await eventually(lambda: "together" in session._checkpoints.automatic.filing.skipped)
         await session.execute("open('a', 'w').write('2')")
+        await kept(session)  # these could be, which says nothing of those before
         undone = await session.undo()
         assert undone.files == []
         assert "10 together" in undone.files_left
         assert (tmp_path / "a").read_text() == "2"
+
+
+async def test_files_can_be_dropped_when_python_starts_no_thread_any_more(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on it starts none once the program's end has begun."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    (tmp_path / "a").write_text("1")
+    async with made(zygote_host, tmp_path) as session:
+        checkpoint = await session.checkpoint(files="copy")
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            checkpoint.discard()
+    assert zygote_host.store().bytes == 0
 
 
 async def test_if_files_cannot_come_back_the_session_stays_as_it_is(zygote_host: Host, tmp_path: Path) -> None:

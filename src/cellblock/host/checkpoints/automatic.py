@@ -148,7 +148,10 @@ class AutomaticCheckpoints:
             else:
                 self._every.files.drop(files)
 
-        self.filing.begin(hold)
+        def miss(reason: str) -> None:
+            checkpoint.without_files = reason
+
+        self.filing.begin(hold, miss)
 
     def forget_files(self) -> None:
         """Drop the files that were kept for the present state: the workspace has changed. They are kept again later."""

@@ -94,6 +94,7 @@ class Checkpoint:
         automatic: Whether it was made automatically. Such ones are dropped when there are too many.
         moment: What it holds; for the host.
         snapshot: The files that it holds; None if it holds none.
+        without_files: Why they could not be kept; empty if they were, or if nobody tried.
     """
 
     def __init__(self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int) -> None:
@@ -105,6 +106,7 @@ class Checkpoint:
         self.automatic = automatic
         self.moment = moment
         self.snapshot: Snapshot | None = None
+        self.without_files = ""
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all of them
@@ -141,7 +143,7 @@ class Checkpoint:
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
         """Take files; `drop` is called with them when they are no longer needed."""
-        self.snapshot = snapshot
+        self.snapshot, self.without_files = snapshot, ""
         finalizer = weakref.finalize(self, drop, snapshot)
         finalizer.atexit = False  # the host removes all of them
         self._drop_files = finalizer

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
+_GOES_BACK = "The session goes back to an earlier state."
 _MAX_ADOPTED = 1000
 """Calls of adopted branches that are remembered"""
 
@@ -170,7 +171,7 @@ class Checkpoints:
     async def restore(self, wanted: Checkpoint | str) -> Changes:
         """See `Session.restore`."""
         checkpoint = self.find(wanted)
-        async with self._cells.turn(stop=True):
+        async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
             return await self._go_to(checkpoint)
 
@@ -232,7 +233,7 @@ class Checkpoints:
         """See `Session.undo`."""
         if type(count) is not int or count < 1:
             raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
-        async with self._cells.turn(stop=True):
+        async with self._cells.turn(stop=_GOES_BACK):
             past = self._cells.past
             line = past.line
             if count > len(line):
@@ -278,7 +279,7 @@ class Checkpoints:
             return "the checkpoint was made with files='shared'"
         if not self.files.automatic:
             return "files are kept after each cell only if the session has a working_dir of its own"
-        return self.automatic.filing.skipped or "they were not kept in time"
+        return checkpoint.without_files or self.automatic.filing.skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
         skipped = self.automatic.skipped

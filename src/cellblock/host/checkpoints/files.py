@@ -132,7 +132,10 @@ class CheckpointFiles:
     def drop(self, snapshot: Snapshot) -> None:
         """Forget a snapshot. Its files are removed in a thread: they may be many."""
         store = self._make_store()
-        threading.Thread(target=store.drop, args=(snapshot,), name="cellblock-files").start()
+        try:
+            threading.Thread(target=store.drop, args=(snapshot,), name="cellblock-files").start()
+        except RuntimeError:  # Python is about to end, and starts no thread any more
+            store.drop(snapshot)
 
     async def close(self) -> None:
         """Forget what was read last. Snapshots stay. It can be repeated."""

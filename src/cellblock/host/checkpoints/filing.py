@@ -20,6 +20,10 @@ _AFTER = 0.1
 _AT_ONCE = "the next cell came before they could be kept"
 
 
+def _ignore(_: str) -> None:
+    """Nobody asks later."""
+
+
 class Filing:
     """Keeps the files of one session's directory. No cell waits for this: the next one makes it give up.
 
@@ -49,22 +53,25 @@ class Filing:
             self._timer.cancel()
             self._timer = None
 
-    def begin(self, hold: Callable[[Snapshot], None]) -> None:
+    def begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None] = _ignore) -> None:
         """Begin to keep the files, if they are the session's own.
 
         Args:
             hold: Takes them.
+            miss: Takes the reason if they cannot be kept, such as that one is too large.
         """
         if self._files.automatic:
             self.skipped = _AT_ONCE
             # Not a task that sleeps: Python complains about tasks that are left when a program drops its event loop.
-            self._timer = asyncio.get_running_loop().call_later(_AFTER, self._begin, hold)
+            self._timer = asyncio.get_running_loop().call_later(_AFTER, self._begin, hold, miss)
 
-    def _begin(self, hold: Callable[[Snapshot], None]) -> None:
+    def _begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None]) -> None:
         self._timer = None
-        self._task = asyncio.create_task(self._keep(hold, self._activity, self._task))
+        self._task = asyncio.create_task(self._keep(hold, miss, self._activity, self._task))
 
-    async def _keep(self, hold: Callable[[Snapshot], None], begun: int, before: asyncio.Task[None] | None) -> None:
+    async def _keep(
+        self, hold: Callable[[Snapshot], None], miss: Callable[[str], None], begun: int, before: asyncio.Task[None] | None
+    ) -> None:
         if before is not None and not before.done():
             before.cancel()
             await asyncio.wait([before])
@@ -72,6 +79,7 @@ class Filing:
             snapshot = await self._files.take_small(lambda: self._activity != begun)
         except SnapshotError as error:
             self.skipped = str(error)
+            miss(self.skipped)
             return
         if snapshot is not None:
             self.skipped = ""

@@ -59,6 +59,7 @@ class Cell:
         reason: Why it is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
         goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
+        afterwards: If it was stopped because something else is to happen to the session, a sentence about that; else empty.
         events: What its reader is given while it runs.
         followed: Whether somebody reads its events.
         silent: Whether it leaves no trace: no number, no history.
@@ -106,6 +107,7 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.goes_on_from: Restored | None = None
+        self.afterwards = ""
         self.followed = followed or on_notice is not None
         self.silent = silent
         self.parent = parent
@@ -251,6 +253,7 @@ class Cell:
             self.reason,
             self.recovery,
             self.goes_on_from,
+            self.afterwards,
             self._after_death,
             self._memory,
         )

@@ -39,6 +39,7 @@ class Outcome:
         reason: Why it was stopped, if it was.
         recovery: The strongest means that was needed to stop it.
         goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
+        afterwards: What becomes of the session, if it was stopped for that; else empty.
         after_death: What is to be said of the kernel before its own, if that died without a result to say so.
         memory: Bytes that its kernel could use, if that was limited.
     """
@@ -49,6 +50,7 @@ class Outcome:
     reason: Status | None
     recovery: Recovery | None
     goes_on_from: Restored | None
+    afterwards: str
     after_death: Recovery | None
     memory: int | None
 
@@ -100,14 +102,15 @@ def _recovery(outcome: Outcome) -> Recovery | None:
 def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
     ending = outcome.ending
     if isinstance(ending, Death):
-        lost = STATE_LOST if outcome.goes_on_from is None else outcome.goes_on_from.sentence
+        lost = outcome.afterwards or (STATE_LOST if outcome.goes_on_from is None else outcome.goes_on_from.sentence)
         if outcome.reason is None:
             return ErrorInfo("KernelDied", f"The kernel died: {ending.cause}. {lost}"), "died"
         return ErrorInfo(_NAMES[outcome.reason], f"{_REASONS[outcome.reason]}: its kernel had to end. {lost}"), outcome.reason
     if outcome.reason is not None:
         name = _NAMES[outcome.reason]
-        kept = f"{_REASONS[outcome.reason]} ({_RUNGS[outcome.recovery or 'interrupted']}). Variables are kept."
-        return ErrorInfo(name, kept, _retell(ending.traceback, "KeyboardInterrupt", name, kept)), outcome.reason
+        how = _RUNGS[outcome.recovery or "interrupted"]
+        told = f"{_REASONS[outcome.reason]} ({how}). {outcome.afterwards or 'Variables are kept.'}"
+        return ErrorInfo(name, told, _retell(ending.traceback, "KeyboardInterrupt", name, told)), outcome.reason
     if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.memory is not None:
         limit = f"out of memory: the session may use {outcome.memory >> 20:,} MiB"
         told = f"{ending.evalue} ({limit})" if ending.evalue else limit

@@ -135,11 +135,11 @@ class Cells:
         return self._turn.locked()
 
     @asynccontextmanager
-    async def turn(self, *, stop: bool = False) -> AsyncIterator[None]:
+    async def turn(self, *, stop: str = "") -> AsyncIterator[None]:
         """Have a turn for something that is not a cell.
 
         Args:
-            stop: Whether what runs is stopped, instead of waiting for it.
+            stop: What runs is stopped, instead of waiting for it, and its result says this sentence.
 
         Raises:
             StateError: As for `check`.
@@ -149,7 +149,7 @@ class Cells:
             self._check_not_answering()
         self.on_begin()
         if stop:
-            await self.stop()
+            await self.stop(stop)
             if self._questioned is not None:
                 await self._questioned.interrupt()
         async with self._turn:
@@ -301,23 +301,29 @@ class Cells:
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> bool:
-        """Stop the cell that runs; return whether there was one."""
+    async def stop(self, afterwards: str = "") -> bool:
+        """Stop the cell that runs; return whether there was one.
+
+        Args:
+            afterwards: What becomes of the session then, for the cell's result; by default, it goes on.
+        """
         cell, kernel = self.current, self._kernels.current
         if cell is None or kernel is None or cell.ended.is_set():
             return False
+        cell.afterwards = afterwards
         begin_stop(kernel, cell, "interrupted")
         await cell.ended.wait()
         return True
 
     async def reset(self) -> None:
         """Stop what runs and go on with a fresh kernel."""
-        async with self.turn(stop=True):
+        async with self.turn(stop="The session was restarted: variables and imports are lost."):
             await self._kernels.renew()
 
     async def close(self) -> None:
         """Stop what runs, and end the kernel. It can be repeated."""
         cell, kernel = self.current, self._kernels.current
         if cell is not None and kernel is not None and not cell.ended.is_set():
+            cell.afterwards = "The session was ended."
             await kill(kernel, cell, "interrupted")
         await self._kernels.close()
