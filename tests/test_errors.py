@@ -9,7 +9,7 @@ import re
 import pytest
 
 from cellblock import errors
-from cellblock.errors import CellblockError, CodeExecutionError, ExecutionTimeoutError
+from cellblock.errors import CellblockError, CodeExecutionError, ExecutionTimeoutError, did_you_mean
 from cellblock.model import CodeExecutionResult
 
 CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, BaseException)}
@@ -73,3 +73,9 @@ def test_errors_pass_between_processes(name: str) -> None:
 def test_results_pass_between_processes_with_their_error(kind: type[CodeExecutionError | ExecutionTimeoutError]) -> None:
     copy = pickle.loads(pickle.dumps(kind("message", CodeExecutionResult(text="x"))))
     assert copy.result == CodeExecutionResult(text="x")
+
+
+def test_a_name_that_is_near_is_proposed() -> None:
+    assert did_you_mean("sesion", ["session", "other"]) == "; did you mean 'session'?"
+    assert did_you_mean("zzz", ["session"]) == ""
+    assert did_you_mean("x" * 100, ["x" * 100]) == ""  # it would take long

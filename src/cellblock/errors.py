@@ -35,6 +35,7 @@ itself failed, or was asked for something that it cannot do::
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ ONLY_PROXY = (
 
 
 _MAX_BITS = 10_000  # of an integer: 3,000 digits
+_MAX_NEAR = 40  # characters of names that are compared, which takes up to 0.15 ms for each
 _MAX_SHOWN = 200  # characters of a wrong value in a message
 
 
@@ -80,6 +82,16 @@ def shown(value: object) -> str:
         return _Shown().repr(value)[:_MAX_SHOWN]
     except ValueError:  # an integer with thousands of digits, also within an object of its own kind
         return "a value that is too large to show"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean …?" for the message about an unknown name if it is near to a known one; else nothing."""
+    import difflib  # only for a mistake
+
+    if len(name) > _MAX_NEAR:
+        return ""
+    near = difflib.get_close_matches(name, [one for one in known if len(one) <= _MAX_NEAR], 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class CellblockError(Exception):

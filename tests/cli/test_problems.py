@@ -35,8 +35,3 @@ def test_who_does_not_know_whether_code_ran_is_told_where_to_look(capsys: pytest
 def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     problems.say("\x1b]0;owned\x07")
     assert "\x1b" not in capsys.readouterr().err
-
-
-def test_a_name_that_is_near_is_proposed() -> None:
-    assert problems.nearest("sesion", ["session", "other"]) == "; did you mean 'session'?"
-    assert problems.nearest("zzz", ["session"]) == ""

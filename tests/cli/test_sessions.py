@@ -88,6 +88,12 @@ def test_a_name_that_is_unknown_is_answered_by_those_that_are(capsys: pytest.Cap
     cellblock.get_or_create("analysis")
     assert main(["restart", "anlysis"]) == 1
     assert capsys.readouterr().err == "cellblock: there is no session 'anlysis'; did you mean 'analysis'?\n"
+    assert main(["destroy", "anlysis"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"destroyed": False}
+    assert err == "cellblock: there is no session 'anlysis'; did you mean 'analysis'?\n"
+    with pytest.raises(cellblock.NotFoundError, match="there is no session 'anlysis'; did you mean 'analysis'"):
+        cellblock.execute("anlysis", "1")
     assert main(["logs", "zzz"]) == 1
     assert capsys.readouterr().err == "cellblock: there is no session 'zzz'; the sessions are analysis\n"
 

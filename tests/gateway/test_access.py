@@ -33,6 +33,14 @@ def mine(gateway: Gateway) -> Iterator[httpx.Client]:
         yield client
 
 
+def test_a_token_for_one_session_is_not_told_the_names_of_others(gateway: Gateway, api: httpx.Client) -> None:
+    near = "there is no session 'mines'"
+    for method, path, body in (("GET", "/kernels/mines", None), ("POST", "/kernels/mines/execute", {"code": "1"})):
+        assert api.request(method, path, json=body).json()["detail"] == f"{near}; did you mean 'mine'?"
+        with gateway.client(token("run", "read", session="mines")) as client:
+            assert client.request(method, path, json=body).json()["detail"] == near
+
+
 def test_a_token_for_one_session_is_for_that_one(mine: httpx.Client, api: httpx.Client) -> None:
     number = api.get("/kernels/mine").json()["kernel"]["kernel_id"]
     for identifier in ("mine", number):

@@ -11,8 +11,8 @@ import typer
 
 from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.output import print_done, print_json, wants_json
-from cellblock.cli.problems import FAILED, OK, nearest
-from cellblock.errors import DaemonError, InvalidInputError, NotFoundError
+from cellblock.cli.problems import FAILED, OK
+from cellblock.errors import DaemonError, InvalidInputError, NotFoundError, did_you_mean
 from cellblock.terminal import printable
 
 app = new_app("Work with saved code actions: the tools in gentools/ of the current directory.")
@@ -131,7 +131,7 @@ def _folder(action: str) -> Path:
     folder = Path(_ROOT, category, name)
     if not (folder / "api.py").is_file():
         known = search.names("", _ROOT)
-        near = nearest(f"{category}.{name}", known) or "; 'cellblock actions list' shows what there is"
+        near = did_you_mean(f"{category}.{name}", known) or "; 'cellblock actions list' shows what there is"
         raise NotFoundError(f"there is no action {category}.{name} in {_ROOT}/{near}")
     return folder
 

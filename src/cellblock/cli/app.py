@@ -40,7 +40,8 @@ from cellblock.cli.arguments import (
     new_app,
     sandbox_options,
 )
-from cellblock.cli.problems import OK, USAGE, nearest, say
+from cellblock.cli.problems import OK, USAGE, say
+from cellblock.errors import did_you_mean
 
 app = new_app("""Sandboxed, stateful IPython sessions for AI agents.
 
@@ -135,7 +136,7 @@ def _say_how(error: Any, arguments: list[str]) -> int:
     unknown = next((word for word in arguments if not word.startswith("-") and word not in path.split()), "")
     if commands and "No such command" in message:
         meant = _MEANT.get(unknown) if path == "cellblock" else None
-        hint = f"; did you mean {meant!r}?" if meant else nearest(unknown, commands)
+        hint = f"; did you mean {meant!r}?" if meant else did_you_mean(unknown, commands)
         message = f"there is no command {unknown!r}{hint}"
     say(f"cellblock: {message[:1].lower()}{message[1:]} (see '{path} --help')")
     return USAGE

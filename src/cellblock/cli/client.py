@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from cellblock import __version__, settings
-from cellblock.cli.problems import nearest
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import List, Request
 from cellblock.daemon.place import Place
@@ -48,9 +47,10 @@ def connected() -> Iterator[Connection]:
         try:
             yield connection
         except NotFoundError as error:
-            if not connection.usable or not str(error).startswith("there is no session"):
+            message = str(error)
+            if not connection.usable or not message.startswith("there is no session") or "; did you mean " in message:
                 raise
-            raise NotFoundError(f"{error}{_known_sessions(connection, str(error))}") from None
+            raise NotFoundError(f"{message}{_known_sessions(connection)}") from None
 
 
 def ask(request: Request, body: bytes = b"") -> Any:
@@ -59,13 +59,12 @@ def ask(request: Request, body: bytes = b"") -> Any:
         return connection.call(request, body)
 
 
-def _known_sessions(connection: Connection, message: str) -> str:
+def _known_sessions(connection: Connection) -> str:
     names = [record["name"] for record in connection.call(List())]
     if not names:
         return "; there are no sessions yet: 'cellblock create NAME' makes one"
-    wanted = message.split("'")[1] if message.count("'") > 1 else ""
     more = ", …" if len(names) > 10 else ""
-    return nearest(wanted, names) or f"; the sessions are {', '.join(sorted(names)[:10])}{more}"
+    return f"; the sessions are {', '.join(sorted(names)[:10])}{more}"
 
 
 def chosen(*names: str | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 
 from cellblock.errors import (
     BusyError,
@@ -58,11 +57,3 @@ def say(message: str) -> None:
     """Print a line for people on standard error."""
     sys.stdout.flush()
     print(printable(message), file=sys.stderr, flush=True)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" if a name is near to a known one; else nothing."""
-    import difflib
-
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""

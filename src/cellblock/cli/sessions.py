@@ -22,9 +22,9 @@ from cellblock.cli.arguments import (
     Session,
     sandbox_options,
 )
-from cellblock.cli.client import ask, chosen, session_options
+from cellblock.cli.client import ask, chosen, connected, session_options
 from cellblock.cli.output import print_fields, print_json, print_table, since, wants_json
-from cellblock.cli.problems import FAILED, OK, say
+from cellblock.cli.problems import FAILED, OK
 from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
 from cellblock.errors import InvalidInputError
@@ -138,14 +138,15 @@ def restart(argument: OptionalSession = None, name: Name = None, session_id: Id 
 def destroy(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """End a session. Exit with 1 if there is none of that name."""
     wanted = chosen(argument, name, session_id)
-    with Progress("ending the session"):
-        destroyed = ask(messages.Destroy(wanted))
-    if wants_json(as_json):
-        print_json({"destroyed": destroyed})
-    elif destroyed:
-        print("ended")
-    else:
-        say(f"cellblock: there is no session {wanted!r}; 'cellblock list' shows the sessions")
+    with connected() as connection:
+        with Progress("ending the session"):
+            destroyed = connection.call(messages.Destroy(wanted))
+        if wants_json(as_json):
+            print_json({"destroyed": destroyed})
+        elif destroyed:
+            print("ended")
+        if not destroyed:
+            connection.call(messages.Status(wanted))  # its error says which sessions there are
     return OK if destroyed else FAILED
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from fastapi.requests import HTTPConnection
 
 from cellblock.daemon.messages import Lookup, Status
-from cellblock.errors import AccessError, CellblockError
+from cellblock.errors import AccessError, CellblockError, NotFoundError
 from cellblock.gateway.link import DaemonLink
+from cellblock.problems import Problem, problem_of
 from cellblock.settings import Settings
 from cellblock.store.tokens import Scope, Token
 
@@ -17,6 +19,14 @@ def caller_of(connection: HTTPConnection) -> Token:
     """Return who calls: what the guard has found."""
     caller: Token = connection.scope["cellblock.caller"]
     return caller
+
+
+def problem_for(connection: HTTPConnection, error: CellblockError) -> Problem:
+    """Return the problem that an error is for who calls. A token for one session is not told the names of others."""
+    problem = problem_of(error)
+    if isinstance(error, NotFoundError) and caller_of(connection).session:
+        return replace(problem, detail=problem.detail.partition("; did you mean ")[0])
+    return problem
 
 
 def link_of(connection: HTTPConnection) -> DaemonLink:

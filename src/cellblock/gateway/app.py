@@ -32,6 +32,7 @@ from cellblock.gateway import (
     service,
     sessions,
 )
+from cellblock.gateway.access import problem_for
 from cellblock.gateway.answers import invalid_response, problem_response
 from cellblock.gateway.direct import Direct
 from cellblock.gateway.guard import PUBLIC, Guard, Refused
@@ -39,7 +40,7 @@ from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.models import ProblemModel
 from cellblock.gateway.options import GatewayOptions
 from cellblock.jupyter.kernels import JupyterKernels
-from cellblock.problems import MEDIA_TYPE, Problem, problem_of
+from cellblock.problems import MEDIA_TYPE, Problem
 from cellblock.store.tokens import Tokens
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
@@ -180,9 +181,9 @@ def methods_of(schema: dict[str, Any], path: str) -> list[str]:
     return sorted(found)
 
 
-def _on_error(_: Request, error: Exception) -> Response:
+def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, CellblockError)
-    return problem_response(problem_of(error))
+    return problem_response(problem_for(request, error))
 
 
 def _on_http(request: Request, error: Exception) -> Response:

@@ -13,10 +13,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
 from cellblock.errors import CellblockError
-from cellblock.gateway.access import needs
+from cellblock.gateway.access import needs, problem_for
 from cellblock.gateway.answers import invalid_response, problem_response
 from cellblock.gateway.models import ExecuteRequest
-from cellblock.problems import problem_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -55,10 +54,11 @@ class Direct:
         endpoint, session = found
         scope["app"] = self._app
         scope["path_params"] = {"session": session}
+        request = Request(scope, receive)
         try:
-            response = await _answer(endpoint, session, Request(scope, receive))
+            response = await _answer(endpoint, session, request)
         except CellblockError as error:
-            response = problem_response(problem_of(error))
+            response = problem_response(problem_for(request, error))
         except RequestValidationError as error:
             response = invalid_response(error, ExecuteRequest.model_fields)
         await response(scope, receive, send)

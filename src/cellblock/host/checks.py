@@ -15,6 +15,7 @@ from cellblock.model.checkpoints import check_seeds
 from cellblock.sandbox import landlock, probe, srt
 from cellblock.sandbox.fitting import fit
 from cellblock.sandbox.paths import is_inside
+from cellblock.sandbox.plan import check_unnamed_workspace
 from cellblock.sandbox.policy import Policy
 from cellblock.wire.fields import MAX_CODE
 
@@ -134,6 +135,16 @@ def _check_for_landlock(policy: Policy) -> None:
             "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: take "
             "allowAllUnixSockets out of the policy"
         )
+
+
+def check_maker_directory(directory: str, isolate: Isolate) -> None:
+    """Check that a session can work where the program runs that makes it, if nobody has named a directory.
+
+    Raises:
+        InvalidInputError: The session is sandboxed, and the user's home directory is there.
+    """
+    if isolate != "none":
+        check_unnamed_workspace(os.path.realpath(directory), os.path.expanduser("~"))
 
 
 def check_state_apart(writable: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, did_you_mean
 from cellblock.host import environment
 from cellblock.host.checkpoints.rolling import Rolling
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
@@ -30,10 +30,7 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
     """
     for name in names:
         if name not in known:
-            import difflib  # only for a mistake
-
-            near = difflib.get_close_matches(name, known, 1)
-            raise InvalidInputError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise InvalidInputError(f"there is no option {name!r}{did_you_mean(name, known)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
+from cellblock.host.checks import check_maker_directory
 from cellblock.host.options import SessionOptions, check_names
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.kernel_types import check_kernel_type
 from cellblock.options import ServiceOptions
-from cellblock.sandbox.plan import check_unnamed_workspace
 from cellblock.session_policy import requested_isolation, requested_policy
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def _with_places(given: dict[str, Any], current_dir: str | None, isolate: Isolat
         InvalidInputError: The home directory would be its workspace, which nobody has named.
     """
     if given.get("working_dir") is None and current_dir is not None:
-        if isolate != "none":
-            check_unnamed_workspace(os.path.realpath(current_dir), os.path.expanduser("~"))
+        check_maker_directory(current_dir, isolate)
         given["working_dir"] = current_dir
     if given.get("images_dir") is None and isinstance(given.get("working_dir"), str):
         given["images_dir"] = os.path.join(given["working_dir"], "images")

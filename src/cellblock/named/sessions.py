@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from cellblock.approvals.elicitation import Elicitation
-from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError
+from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError, did_you_mean
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.keeping import SessionRemains
@@ -259,7 +259,7 @@ class NamedSessions:
         """
         found = self._names.get(session) or self._sessions.get(session)
         if found is None:
-            raise NotFoundError(f"there is no session {session!r}")
+            raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         found.touch()
         return found
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from cellblock import config
+from cellblock.errors import did_you_mean
 
 PREFIXES = ("CELLBLOCK_", "KERNELBOX_")
 
@@ -174,7 +175,4 @@ def _environment() -> tuple[dict[str, str], str]:
 
 def nearest(name: str) -> str:
     """Return what to add to a message about an unknown name: the setting that was probably meant."""
-    import difflib
-
-    near = difflib.get_close_matches(name, _NAMES, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(_NAMES))}"
+    return did_you_mean(name, _NAMES) or f"; there are {', '.join(sorted(_NAMES))}"
