@@ -64,3 +64,11 @@ def test_what_is_not_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
         assert "KEY_OF_TEST" not in config.server_environment()
         if os.path.lexists(".env"):
             (os.rmdir if os.path.isdir(".env") else os.unlink)(".env")
+
+
+def test_a_relative_directory_has_no_effect_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("KERNELBOX_HOME", raising=False)
+    monkeypatch.setenv("CELLBLOCK_HOME", "state")
+    with pytest.warns(UserWarning, match="CELLBLOCK_HOME must be an absolute path: 'state' has no effect"):
+        assert config.state_directory() == tmp_path / "cellblock"

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import stat
+import warnings
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -143,11 +144,13 @@ def state_directory() -> Path:
     """Return where state that outlives a program is kept, whether or not it is there.
 
     ``$CELLBLOCK_HOME`` or ``$KERNELBOX_HOME``, or ``cellblock`` in ``$XDG_STATE_HOME``, or ``~/.local/state/cellblock``.
-    Relative paths count as not set, as the XDG base directory specification has it.
+    Relative paths count as not set, as the XDG base directory specification has it. For the first two, a warning says so.
     """
     for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME"):
         if os.path.isabs(own := os.environ.get(name, "")):
             return _path(own)
+        if own:
+            warnings.warn(f"{name} must be an absolute path: {own[:200]!r} has no effect", stacklevel=3)
     return _path(_base("XDG_STATE_HOME", ".local/state"), "cellblock")
 
 
