@@ -63,9 +63,10 @@ async def test_a_password_is_not_shown() -> None:
 def test_a_call_that_needs_approval_is_asked_about() -> None:
     cellblock.get_or_create("asked", approve_shell_cmds=True)
     with terminal(*command("exec", "--name", "asked", "!echo it ra''n")) as screen:
-        screen.wait_for("shell: ")
+        screen.wait_for("command: shell.shell(command=")
         screen.wait_for("allow it? ")
         screen.enter("what")
+        screen.wait_for("answer with y, n, c or t")
         screen.wait_for("allow it? ")
         screen.enter("y")
         screen.wait_for("it ran")

@@ -254,6 +254,10 @@ def test_what_is_in_the_place_of_the_socket_is_replaced_or_refused(home: Path) -
     place.socket.write_text("a file")
     control.start()
     control.stop()
+    place.socket.mkdir()
+    with pytest.raises(DaemonError, match=r"did not start: \S+ is a directory.* remove it \(\S+daemon\.log\)$"):
+        control.start()
+    place.socket.rmdir()
     place.lock.unlink()
     place.lock.symlink_to(home / "target")
     with pytest.raises(DaemonError, match="did not start"):

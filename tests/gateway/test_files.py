@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -152,3 +153,13 @@ async def test_nothing_is_left_of_an_upload_whose_client_is_gone(gateway: Gatewa
         connection.sendall(head.encode() + b"\r\n\r\n" + bytes(9_000_000))
         await eventually(lambda: {*os.listdir(session)} > before)  # it is being written
     await eventually(lambda: {*os.listdir(session)} == before)
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "ends\n", "\n", "a b/ü?#%"])
+def test_a_file_may_have_any_name(api: httpx.Client, session: Path, name: str) -> None:
+    address = f"{FILES}/{quote(name, safe='/')}"
+    assert api.put(address, content=b"1").status_code == 201
+    assert (session / name).read_bytes() == b"1"
+    assert api.get(address).content == b"1"
+    assert api.delete(address).json() == {"done": True}
+    assert not (session / name).exists()

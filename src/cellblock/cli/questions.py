@@ -19,6 +19,7 @@ from cellblock.terminal import printable
 
 _PIECE = 64 * 1024
 _ALWAYS = {"c": "call", "t": "tool"}
+_KINDS = {"shell": "command"}
 _ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody else has denied it"}
 
 
@@ -137,6 +138,8 @@ class Questions:
             return
         answer = "n" if line is None else line.strip().lower()[:1]
         if answer not in ("y", "n", "c", "t"):
+            if answer:
+                say("answer with y, n, c or t")
             self._show()
             return
         self._next()
@@ -158,7 +161,7 @@ class Questions:
         if first.approval:
             self._forget_what_was_typed()
             kind, text = first.approval["kind"], printable(first.approval["text"], lines=False)
-            print(painted(f"{kind}: {text}", "yellow", sys.stdout))
+            print(painted(f"{_KINDS.get(kind, kind)}: {text}", "yellow", sys.stdout))
             if kind == "question":
                 print(f"{fields_of(first.approval)}; nothing to refuse > ", end="", flush=True)
                 return

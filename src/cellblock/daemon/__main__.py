@@ -13,6 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from cellblock.daemon.place import Place
+from cellblock.errors import CellblockError
 
 _log = logging.getLogger("cellblock.daemon")
 _LOG_BYTES, _LOG_FILES = 4 * 1024 * 1024, 3
@@ -49,6 +50,9 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     try:
         asyncio.run(_serve(place, lock, ready))
+    except CellblockError as error:  # it says all there is to say, for whoever wanted to start it
+        _log.error("%s", error)
+        return 1
     except BaseException:  # the log is the only place where anybody could read of it
         _log.exception("the daemon failed")
         raise

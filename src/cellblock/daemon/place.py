@@ -82,9 +82,13 @@ class Place:
         """Listen there, in place of a daemon that is gone. Only the holder of the lock does this.
 
         Raises:
+            DaemonError: A directory is in the socket's place.
             OSError: It is not possible.
         """
-        self.socket.unlink(missing_ok=True)
+        try:
+            self.socket.unlink(missing_ok=True)
+        except IsADirectoryError:
+            raise DaemonError(f"{self.socket} is a directory, and the daemon's socket has to be there: remove it") from None
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             before = os.umask(0o077)

@@ -82,10 +82,12 @@ def _start(place: Place) -> socket:
 
 
 def last_words(place: Place) -> str:
-    """Return the end of the daemon's log, for a message; empty if there is none."""
+    """Return the end of the daemon's log, for a message; empty if there is none. An error of one line is told alone."""
     try:
         data = place.log.read_bytes()[-2000:]
     except OSError:
         return ""
     lines = data.decode("utf-8", "replace").strip().splitlines()[-3:]
+    if lines and " ERROR cellblock.daemon: " in lines[-1]:
+        return f": {lines[-1].partition(' ERROR cellblock.daemon: ')[2]} ({place.log})"
     return f"; the last lines of {place.log}:\n" + "\n".join(lines) if lines else f"; see {place.log}"

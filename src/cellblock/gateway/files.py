@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
+from starlette.convertors import Convertor, register_url_convertor
 
 from cellblock.daemon.messages import ListFiles, ReadPart, RemoveFile, WritePart
 from cellblock.errors import CellblockError, FilesError
@@ -21,6 +22,21 @@ from cellblock.gateway.answers import json_response
 from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.models import Done
 from cellblock.gateway.sessions import Read, Run
+
+
+class _AnyPath(Convertor[str]):
+    """A path of any characters: Starlette's own ends at a line break."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("file", _AnyPath())
 
 router = APIRouter(prefix="/sessions/{session}/files", tags=["Files"])
 
@@ -53,7 +69,7 @@ async def list_files(
 
 
 @router.get(
-    "/{path:path}",
+    "/{path:file}",
     response_class=Response,
     summary="Read a file",
     responses={
@@ -131,7 +147,7 @@ async def _parts(
 
 
 @router.put(
-    "/{path:path}",
+    "/{path:file}",
     status_code=201,
     response_model=FileModel,
     summary="Write a file",
@@ -159,7 +175,7 @@ async def write_file(request: Request, session: str, path: str, _: Run) -> Respo
         raise
 
 
-@router.delete("/{path:path}", response_model=Done, summary="Remove a file or a folder")
+@router.delete("/{path:file}", response_model=Done, summary="Remove a file or a folder")
 async def remove_file(
     request: Request, session: str, path: str, _: Run, recursive: Annotated[bool, Query()] = False
 ) -> Response:

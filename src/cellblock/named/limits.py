@@ -39,12 +39,12 @@ def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]
         BusyError: There is no room.
     """
     if count >= limits.sessions:
-        raise BusyError(f"there are {count} sessions, which is the limit: end one", 5.0)
+        raise BusyError(f"there are {count} sessions, which is the limit (max_sessions): end one", 5.0)
     if limits.memory is None:
         return
     used = sum(named.memory for named in sessions)
     if used > limits.memory:
         raise BusyError(
-            f"all sessions use {used >> 20:,} MiB together; the limit is {limits.memory >> 20:,}: end one",
+            f"all sessions use {used >> 20:,} MiB together; the limit is {limits.memory >> 20:,} (max_memory): end one",
             5.0,
         )
