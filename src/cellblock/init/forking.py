@@ -10,14 +10,12 @@ import _socket
 import ctypes
 import os
 import random
-import signal
 import socket
 import struct
 from typing import Any
 
-from cellblock.init import processes
 from cellblock.init.specialise import reseed, seed_unloaded
-from cellblock.init.successor import end_at_once, fork, go_on_in_successor, look_up
+from cellblock.init.successor import die_with_parent, end_at_once, fork, go_on_in_successor, look_up
 from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker import fork_safety
@@ -162,6 +160,6 @@ def _wait_for_parent(init: int, between: int) -> None:
     """In a new process: wait until the process in between has ended. If init has ended, too, so does this process."""
     while os.getppid() == between:  # not until it is init: without a sandbox, init's orphans go to somebody else
         os.sched_yield()
-    processes.die_with_parent(signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != init:
         end_at_once(0)

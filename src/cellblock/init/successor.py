@@ -29,6 +29,7 @@ end_at_once = posix._exit  # noqa: SLF001  # a public name with an underscore, a
 _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHILD_CLEARTID | signal.SIGCHLD
 _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
 _syscall, _kill = _libc.syscall, _libc.kill
+_PDEATHSIG = ctypes.c_long(abi.PR_SET_PDEATHSIG), ctypes.c_long(signal.SIGKILL)
 _ignored = ctypes.c_int()
 """Where the system notes that the process has ended, for which nobody waits"""
 
@@ -65,6 +66,11 @@ def fork() -> int:
     if pid < 0:
         raise _error()
     return pid
+
+
+def die_with_parent() -> None:
+    """As `processes.die_with_parent(signal.SIGKILL)`, with arguments that were made before: here, it copies 25 pages less."""
+    _libc.prctl(*_PDEATHSIG)
 
 
 def go_on_in_successor() -> None:

@@ -20,13 +20,11 @@ from cellblock.sandbox.confine import confine, drop_capabilities
 from cellblock.wire.control import EXIT_UNCONFINED, TO_WORKER, WorkerSetup
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Confinement, Restrictions
+from cellblock.worker.channel import CHANNEL, NURSERY
 
 if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
     from cellblock.worker.shell import Shell
-
-CHANNEL, NURSERY = 3, 4
-"""The worker's descriptors besides 0 to 2: its end of the channel, and where copies of it tell init that they exist."""
 
 EXIT_BROKEN = 70
 

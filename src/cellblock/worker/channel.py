@@ -12,6 +12,9 @@ from cellblock.wire.messages import Message
 from cellblock.wire.protocol import Conversation, Side
 from cellblock.worker.gate import GATE
 
+CHANNEL, NURSERY = 3, 4
+"""The worker's descriptors besides 0 to 2: its end of the channel, and where copies of it tell init that they exist."""
+
 _NOTHING = bytes(4)
 _RECEIVE = 64 * 1024  # below malloc's threshold for mmap: a larger buffer costs three system calls each time
 

@@ -148,7 +148,7 @@ def guard_scripts() -> None:
 def end_scripts(shell: Any) -> str | None:
     """End what script cells have left behind, before this process is copied; return why it cannot be copied, if so."""
     magics = shell.magics_manager.registry.get("ScriptMagics")
-    if magics is None:
+    if magics is None or magics.event_loop is None:  # as mostly: nothing is written to then, which would copy pages
         return None
     _end_loop(magics)
     if magics.event_loop is None:

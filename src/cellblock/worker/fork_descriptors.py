@@ -11,11 +11,12 @@ import select
 import stat
 import struct
 import sys
+from asyncio import events
 from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.worker.fork_pools import instances
-from cellblock.worker.fork_sockets import part_sockets, replace_descriptor, unread, waking_sockets
+from cellblock.worker.fork_sockets import part_sockets, replace_descriptor, sockets_of, unread, waking_sockets
 from cellblock.worker.loop import renew_wakeup
 
 _FLOCK = struct.Struct("hhqqi4x")
@@ -67,12 +68,19 @@ class Descriptors:
                 continue
         return found
 
-    def to_part(self) -> Descriptors:
+    def to_part(self, above: int) -> Descriptors:
         """Return those that copies look at, in order not to share them: not what wakes up event loops, which they renew.
 
-        To be called before a fork: in the copy, to find the loops costs as much as the rest.
+        To be called before a fork: in the copy, to find the loops costs as much as the rest. To find all of them, every object
+        is visited. That is not needed if there is no socket but those of the loop that runs.
+
+        Args:
+            above: The highest of the descriptors that the caller sees to.
         """
-        waking = waking_sockets()
+        waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if there is none
+        sockets = {one for one, path in self.paths.items() if one > above and (not path or path.startswith("socket:"))}
+        if not sockets <= waking:
+            waking = waking_sockets()
         same = {path for descriptor in waking if (path := self.paths.get(descriptor))}
         others = {one: path for one, path in self.paths.items() if one not in waking and path not in same}
         return Descriptors(others, self.watched)

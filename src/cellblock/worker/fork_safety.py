@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from cellblock.worker.channel import NURSERY
 from cellblock.worker.fork_descriptors import Descriptors, is_sqlite, locked_file, reopen_databases, separate
 from cellblock.worker.fork_pools import Reset, forget_workers, leave_processes, reset_of
 from cellblock.worker.fork_threads import file_of, name_of, other_threads
@@ -203,7 +204,7 @@ def prepare() -> None:
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that are not there. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
-    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part())
+    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part(NURSERY))
 
 
 def _processes() -> list[str]:

@@ -86,7 +86,13 @@ def waking_sockets() -> set[int]:
     if asyncio is None:
         return set()
     loops = [loop for loop in instances(asyncio.SelectorEventLoop) if not loop.is_closed()]
-    return {getattr(loop, name).fileno() for loop in loops for name in ("_ssock", "_csock")}
+    return set().union(*map(sockets_of, loops))
+
+
+def sockets_of(loop: Any) -> set[int]:
+    """Return the sockets with which an event loop is woken up. Loops of other libraries, and None, have none."""
+    ends = (getattr(loop, name, None) for name in ("_ssock", "_csock"))
+    return {end.fileno() for end in ends if end is not None}
 
 
 def _renew_pair(one: list[int], other: list[int]) -> str | None:
