@@ -45,7 +45,7 @@ def test_a_session_goes_back_by_name(session: str, capsys: pytest.CaptureFixture
     assert cellblock.execute(session, "x").return_value == "1"
     assert made in said(capsys, "checkpoints", session)["checkpoints"]  # type: ignore[operator]  # a list
     assert main(["restore", session, "after"]) == 1
-    assert "there is no checkpoint 'after'; this session has:" in capsys.readouterr().err
+    assert f"there is no checkpoint 'after'; session '{session}' has:" in capsys.readouterr().err
     assert said(capsys, "checkpoint", session, "before", "--drop") == {"dropped": "before"}
     assert main(["checkpoint", session, "--drop"]) == 2
     assert "name the checkpoint to drop" in capsys.readouterr().err

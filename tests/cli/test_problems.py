@@ -35,3 +35,13 @@ def test_who_does_not_know_whether_code_ran_is_told_where_to_look(capsys: pytest
 def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     problems.say("\x1b]0;owned\x07")
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_what_a_server_has_written_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    error = errors.McpServerError("it ended\nThe last lines it wrote to stderr:\nTraceback:\n  x\nKeyError: 'A'\n")
+    problems.report(error)
+    assert capsys.readouterr().err == (
+        "cellblock: it ended; the last line it wrote to stderr: KeyError: 'A' (run its command yourself to see all lines)\n"
+    )
+    problems.report(errors.McpServerError("it ended; it wrote to stderr: no"))
+    assert capsys.readouterr().err == "cellblock: it ended; it wrote to stderr: no\n"

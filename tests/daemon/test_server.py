@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from cellblock import DaemonError, Host, NotRunError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Create, End, Hello, List, Request, Submit
+from cellblock.daemon.messages import Answer, Create, End, Follow, Hello, List, Request, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
+from cellblock.named import executions
 from cellblock.named.sessions import NamedSessions
 from cellblock.wire.frames import encode_frame
 from processes import eventually
@@ -123,3 +125,25 @@ async def test_a_request_that_the_daemon_cannot_read_is_an_error_that_says_what_
     with pytest.raises(DaemonError, match=r"'new' is unknown.* 'cellblock daemon stop' ends it"):
         await waiting.call(List())
     await waiting.close()
+
+
+async def test_a_client_that_comes_back_can_answer_input(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executions, "REJOIN", 60)
+    first, second, third = [await AsyncConnection.open(await connect(server), "1") for _ in range(3)]
+    await first.call(Create("one", OPTIONS))
+    code = b"line = input('a? ')\ntry:\n    input('b? ')\nexcept EOFError:\n    print('ended', line)"
+    number = (await first.call(Submit("one", stdin=True), code))["id"]
+    execution = server.sessions.executions.find(number)[1]
+    assert isinstance(execution, executions.Execution)
+    async with aclosing(first.follow(Follow(number, answers=True))) as events:
+        await anext(event async for event in events if event["kind"] == "input")
+    await first.close()
+    async with aclosing(second.follow(Follow(number, answers=True))) as events:
+        asked = (event async for event in events if event["kind"] == "input")
+        assert (await anext(asked))["data"]["prompt"] == "a? "
+        assert await third.call(Answer(number), b"line")
+        assert (await anext(asked))["data"]["prompt"] == "b? "
+    monkeypatch.setattr(executions, "REJOIN", 0)
+    await second.close()
+    assert (await execution.wait()).text.endswith("ended line")
+    await third.close()

@@ -9,6 +9,7 @@ from cellblock.errors import (
     CellblockError,
     ConflictError,
     InvalidInputError,
+    McpServerError,
     NotFoundError,
     OutcomeUnknownError,
     UnknownCheckpointError,
@@ -47,10 +48,20 @@ def report(error: CellblockError) -> int:
     message = str(error)
     if isinstance(error, BusyError):
         message += f"; try again in {error.retry_after:g} s"
+    if isinstance(error, McpServerError):
+        message = _in_one_line(message)
     if isinstance(error, OutcomeUnknownError) and error.execution:
         message += f"; 'cellblock logs --execution {error.execution}' has what it printed"
     say(f"cellblock: {message}")
     return status_of(error)
+
+
+def _in_one_line(message: str) -> str:
+    """Return a message about an MCP server with the last line that it has written, which usually says what is wrong."""
+    head, *written = [line for line in message.splitlines() if line.strip()]
+    if len(written) < 2:  # the first says what follows
+        return message
+    return f"{head}; the last line it wrote to stderr: {written[-1].strip()} (run its command yourself to see all lines)"
 
 
 def say(message: str) -> None:

@@ -21,7 +21,8 @@ async def answer(
     Raises:
         CellblockError: What is wrong.
     """
-    kernel_type = sessions.find(request.session).record.kernel_type
+    record = sessions.find(request.session).record
+    label, kernel_type = record.name, record.kernel_type
     if kernel_type != OWN_KERNEL:
         raise UnsupportedError(f"only Python sessions have checkpoints, and the kernel type of this one is {kernel_type!r}")
     session = await sessions.live(request.session)
@@ -31,16 +32,16 @@ async def answer(
         case Checkpoints():
             return [checkpoint.record.to_dict() for checkpoint in session.checkpoints()]
         case Restore(checkpoint=wanted):
-            checkpoint = checkpoints.find(session, wanted)
+            checkpoint = checkpoints.find(session, label, wanted)
             restored = await session.restore(checkpoint)
             return await asyncio.to_thread(lambda: pack({**checkpoint.record.to_dict(), "changes": restored.to_dict()}))
         case DropCheckpoint(checkpoint=wanted):
-            await checkpoints.find(session, wanted).drop()
+            await checkpoints.find(session, label, wanted).drop()
             return True
         case Undo(count=count):
             return (await session.undo(count)).to_dict()
         case Diff(checkpoint=wanted):
-            changes = await session.diff(checkpoints.find(session, wanted))
+            changes = await session.diff(checkpoints.find(session, label, wanted))
             return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files
         case Fork(names=names, files=files, seeds=seeds, same_random_state=same):
             made = await checkpoints.fork(

@@ -262,13 +262,16 @@ class Server:
 
 
 async def _events(execution: Execution | PastExecution, after: int, *, answers: bool) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield events for a client; if it is the one that answers `input()` and goes, there are no more lines."""
+    """Yield events for a client; if it is the last that answers `input()` and goes, there are no more lines."""
+    asked = execution if answers and isinstance(execution, Execution) else None
+    if asked is not None:
+        asked.add_reader()
     try:
         async for event in execution.follow(after):
             yield event.to_dict()
     finally:
-        if answers and isinstance(execution, Execution):
-            execution.end_input()
+        if asked is not None:
+            asked.remove_reader()
 
 
 def _seconds(milliseconds: int) -> float | None:

@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from cellblock.named.sessions import NamedSessions
 
 
-def find(session: Session, name: str) -> Checkpoint:
+def find(session: Session, label: str, name: str) -> Checkpoint:
     """Return a checkpoint of a session, by its id or its name: the last one of that name.
+
+    Args:
+        session: The session.
+        label: The session's name.
+        name: The id or the name of the checkpoint.
 
     Raises:
         UnknownCheckpointError: There is none.
@@ -32,9 +37,9 @@ def find(session: Session, name: str) -> Checkpoint:
     try:
         return find_checkpoint(session.checkpoints(), name)
     except UnknownCheckpointError as error:
-        if not session.adopted:
-            raise
-        raise UnknownCheckpointError(f"{error}. Older ones ended with the daemon, which was killed") from None
+        message = str(error).replace("; this session has: ", f"; session {label!r} has: ", 1)
+        more = ". Older ones ended with the daemon, which was killed" if session.adopted else ""
+        raise UnknownCheckpointError(f"{message}{more}") from None
 
 
 async def fork(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from cellblock.named.approvals import PendingApprovals
 
 _NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
+REJOIN = 1.0
+"""Seconds in which a client that has lost its connection can come back to answer `input()`."""
 _SAID = 2000
 """Characters from the end of its output that are shown while it runs."""
 
@@ -102,7 +104,7 @@ class Execution:
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
         self._line: asyncio.Future[str | None] | None = None
-        self._input_ended = False
+        self._input_ended, self._readers = False, 0
         self.task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -327,10 +329,21 @@ class Execution:
         self._line.set_result(line)
         return True
 
-    def end_input(self) -> None:
-        """Take note that nobody answers `input()` any longer."""
-        self._input_ended = True
-        self.answer(None)
+    def add_reader(self) -> None:
+        """Take note of a client that answers `input()`."""
+        self._readers += 1
+        self._input_ended = False
+
+    def remove_reader(self) -> None:
+        """Take note that such a client is gone. If it was the last, input ends, unless one comes back soon."""
+        self._readers -= 1
+        if not self.ended:
+            asyncio.get_running_loop().call_later(REJOIN, self._end_input)
+
+    def _end_input(self) -> None:
+        if self._readers == 0:
+            self._input_ended = True
+            self.answer(None)
 
     async def _end(self, result: CodeExecutionResult, keep: Callable[[Callable[[], None]], bool] | None = None) -> None:
         result = replace(result, recovery="restarted") if self._lost else result

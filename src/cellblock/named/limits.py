@@ -11,6 +11,8 @@ from cellblock.errors import BusyError
 if TYPE_CHECKING:
     from cellblock.named.session import NamedSession
 
+_RAISE = "raise the setting and restart the daemon"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedLimits:
@@ -39,12 +41,13 @@ def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]
         BusyError: There is no room.
     """
     if count >= limits.sessions:
-        raise BusyError(f"there are {count} sessions, which is the limit (max_sessions): end one", 5.0)
+        raise BusyError(f"there are {count} sessions, which is the limit (max_sessions): end one, or {_RAISE}", 5.0)
     if limits.memory is None:
         return
     used = sum(named.memory for named in sessions)
     if used > limits.memory:
         raise BusyError(
-            f"all sessions use {used >> 20:,} MiB together; the limit is {limits.memory >> 20:,} (max_memory): end one",
+            f"all sessions use {used >> 20:,} MiB together; the limit is {limits.memory >> 20:,} (max_memory): end or restart "
+            f"one, or {_RAISE}",
             5.0,
         )

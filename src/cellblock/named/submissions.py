@@ -70,7 +70,11 @@ class Submissions:
         if not entered:
             if key and (known := self._store.journal.find_key(named.record.kernel_id, key, execution.digest)) is not None:
                 return self._of(named, known)
-            raise BusyError(f"{self._limits.waiting} executions wait in session {named.record.name!r} already", 1.0)
+            raise BusyError(
+                f"{self._limits.waiting} executions wait in session {named.record.name!r} already, which is the limit "
+                "(max_waiting)",
+                1.0,
+            )
         named.executions[execution.record.id] = execution
         task = execution.start(
             lambda: self._prepared(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss

@@ -49,7 +49,7 @@ class Follow:
     Attributes:
         execution: Its id.
         after: The number of the last event that is known already.
-        answers: Whether this client alone answers `input()`. When it goes, there are no more lines.
+        answers: Whether this client answers `input()`. Soon after the last one that does has gone, there are no more lines.
     """
 
     op: ClassVar[str] = "follow"
