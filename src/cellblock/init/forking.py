@@ -23,6 +23,10 @@ from cellblock.worker import fork_safety
 _before_fork, _after_fork_in_parent, _after_fork_in_child = (
     getattr(ctypes.pythonapi, name) for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
 )
+# Messages but for their number: to put that in copies fewer pages than to encode a message.
+_COPIED = encode_control(Copied(0)).replace(b":0}", b":%d}")
+_TAKEN = encode_control(Taken(0)).replace(b":0}", b":%d}")
+
 _INT = struct.Struct("i")
 _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT.size)
 
@@ -43,7 +47,7 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
     """
     # What a copy needs is made before, and with few calls: each page that is written to, here or there, is copied.
     look_up()
-    init, message = os.getppid(), encode_control(Copied(number))
+    init, message = os.getppid(), _COPIED % number
     ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(theirs.fileno()))]
     between = -1
@@ -100,7 +104,7 @@ def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel:
     """In a new fork of a copy: become a kernel."""
     state = random.getstate() if start.same_random_state else None
     _after_fork_in_child()  # a handler of Python's draws a new state
-    ours.send(encode_control(Taken(start.kernel)))
+    ours.send(_TAKEN % start.kernel)
     ours.close()
     for source, place in zip(descriptors, (channel, 1, 2), strict=True):
         os.dup2(source, place, inheritable=place < channel)
