@@ -35,11 +35,11 @@ def find(session: Session, label: str, name: str) -> Checkpoint:
         UnknownCheckpointError: There is none.
     """
     try:
-        return find_checkpoint(session.checkpoints(), name)
+        return find_checkpoint(session.checkpoints(), name, f"session {label!r}")
     except UnknownCheckpointError as error:
-        message = str(error).replace("; this session has: ", f"; session {label!r} has: ", 1)
-        more = ". Older ones ended with the daemon, which was killed" if session.adopted else ""
-        raise UnknownCheckpointError(f"{message}{more}") from None
+        if not session.adopted:
+            raise
+        raise UnknownCheckpointError(f"{error}. Older ones ended with the daemon, which was killed") from None
 
 
 async def fork(

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from cellblock.snapshots import Snapshot
 
 
-def find_checkpoint(known: Sequence[Checkpoint], name: str) -> Checkpoint:
+def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this session") -> Checkpoint:
     """Return a checkpoint by its id or its name: the last one of that name.
 
     Args:
         known: The checkpoints of a session, oldest first.
         name: The id or the name.
+        owner: What the message calls the session.
 
     Raises:
         UnknownCheckpointError: There is none.
@@ -35,7 +36,7 @@ def find_checkpoint(known: Sequence[Checkpoint], name: str) -> Checkpoint:
         if name and name in (checkpoint.id, checkpoint.name):
             return checkpoint
     named = ", ".join(checkpoint.name or checkpoint.id for checkpoint in known[-10:]) or "none"
-    raise UnknownCheckpointError(f"there is no checkpoint {name!r:.250}; this session has: {named}")
+    raise UnknownCheckpointError(f"there is no checkpoint {name!r:.250}; {owner} has: {named}")
 
 
 class Owner(Protocol):
