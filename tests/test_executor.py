@@ -506,7 +506,7 @@ async def test_a_home_directory_is_no_workspace_by_accident(
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(native_host, "facts", dataclasses.replace(native_host.facts, home=str(tmp_path)))
-    with pytest.raises(InvalidInputError, match=r"contains your home directory.*pass working_dir="):
+    with pytest.raises(InvalidInputError, match=r"contains your home directory.*name one \(working_dir=, or --workspace\)"):
         await CodeExecutor(host=native_host).start()
     native_host.session(working_dir=tmp_path)  # somebody has decided that
     native_host.session(working_dir="project")
