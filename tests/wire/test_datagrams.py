@@ -6,7 +6,7 @@ import pytest
 
 from cellblock.errors import ProtocolError
 from cellblock.wire.control import TO_INIT, Interrupt, Run
-from cellblock.wire.copies import FROM_COPY, Copied, Taken
+from cellblock.wire.copies import FROM_COPY, TO_COPY, Copied, Start, Taken
 from cellblock.wire.datagrams import MAX_CONTROL, Incoming, encode_control
 
 
@@ -45,3 +45,8 @@ def test_a_message_over_the_limit_is_not_sent() -> None:
     large = Run(1, ("x" * MAX_CONTROL,), ".", None, {}, "both", None)
     with pytest.raises(ProtocolError, match=f"a 'run' message of [0-9]+ bytes is over the limit of {MAX_CONTROL}"):
         encode_control(large)
+
+
+def test_what_comes_from_a_trusted_sender_is_the_same_without_checks() -> None:
+    sent = Start(3, {"A": "ü"}, None, seed=7, same_random_state=False)
+    assert TO_COPY.read(encode_control(sent)) == TO_COPY.decode(encode_control(sent)) == sent

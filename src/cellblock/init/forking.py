@@ -87,15 +87,16 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
             continue
         if not data:
             end_at_once(0)
+        start = TO_COPY.read(data)  # here, not in the kernel: what is written to here is copied once
         descriptors = [one for _, _, content in attached for (one,) in _INT.iter_unpack(content)]
         try:
             if between := _fork_below(init):
                 _wait_for_end(between)
         except OSError:  # the limit of processes is reached now
             between = -1
-            ours.send(encode_control(Untaken(TO_COPY.decode(data).kernel)))
+            ours.send(encode_control(Untaken(start.kernel)))
         if not between:
-            return _become(TO_COPY.decode(data), descriptors, ours, channel)
+            return _become(start, descriptors, ours, channel)
         for descriptor in descriptors:
             os.close(descriptor)
 
