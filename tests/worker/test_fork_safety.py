@@ -32,6 +32,17 @@ print(set(sys.modules) - before)
     assert told(script) == ["set()"]
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_cuda_is_refused_once_it_has_been_used(used: bool) -> None:
+    script = f"""
+import types
+sys.modules["torch.cuda"] = types.SimpleNamespace(is_initialized=lambda: {used})
+print(refusal())
+"""
+    (said,) = told(script)
+    assert said.startswith("CUDA has been used, and it does not work in a copy" if used else "None")
+
+
 def test_a_thread_is_named() -> None:
     script = """
 go = threading.Event()
