@@ -20,7 +20,7 @@ from cellblock.wire.protocol import Conversation, Side, State
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
 _SECONDS_BEHIND = 0.005  # until it is looked again whether what was read has been used up
-_EXIT_NEWS = 0.05  # seconds from the end of the channel to news of the process
+_EXIT_NEWS = 0.25  # seconds from the end of the channel to news of the process
 
 
 class Channel:
