@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     try:
         asyncio.run(_serve(place, lock, ready))
-    except CellblockError as error:  # it says all there is to say, for whoever wanted to start it
+    except CellblockError as error:  # its message is enough; a traceback would only hide it
         _log.error("%s", error)
         return 1
     except BaseException:  # the log is the only place where anybody could read of it

@@ -262,7 +262,7 @@ class Server:
 
 
 async def _events(execution: Execution | PastExecution, after: int, *, answers: bool) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield events for a client; if it is the last that answers `input()` and goes, there are no more lines."""
+    """Yield events for a client, and count it among those that answer `input()`, if it does."""
     asked = execution if answers and isinstance(execution, Execution) else None
     if asked is not None:
         asked.add_reader()

@@ -23,7 +23,7 @@ from cellblock.worker import fork_safety
 _before_fork, _after_fork_in_parent, _after_fork_in_child = (
     getattr(ctypes.pythonapi, name) for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
 )
-# Messages but for their number: to put that in copies fewer pages than to encode a message.
+# Messages without their numbers. To fill one in writes to fewer pages than to encode a message.
 _COPIED = encode_control(Copied(0)).replace(b":0}", b":%d}")
 _TAKEN = encode_control(Taken(0)).replace(b":0}", b":%d}")
 
@@ -55,7 +55,7 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
     try:
         between = _fork_below(init)
     finally:
-        if between:  # here; in the copy, Python's handlers wait until a kernel is made of it, which needs them
+        if between:  # not in the copy: only kernels that are made of it need Python's handlers
             _after_fork_in_parent()
             ours.close()
             theirs.close()

@@ -49,7 +49,7 @@ class Follow:
     Attributes:
         execution: Its id.
         after: The number of the last event that is known already.
-        answers: Whether this client answers `input()`. Soon after the last one that does has gone, there are no more lines.
+        answers: Whether this client answers `input()`. A second after the last such client has gone, input ends.
     """
 
     op: ClassVar[str] = "follow"

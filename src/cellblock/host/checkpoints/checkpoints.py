@@ -286,7 +286,7 @@ class Checkpoints:
         reason = f" ({skipped})" if skipped else ""
         if not self.automatic.wanted and not skipped:
             reason = " (the session was made with recovery='none')"
-        return f"there is no checkpoint from before that cell{reason}; make one yourself of each state that is to be kept"
+        return f"there is no checkpoint from before that cell{reason}; make a checkpoint of each state to go back to"
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
