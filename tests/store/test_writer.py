@@ -35,7 +35,7 @@ async def test_what_is_written_later_is_there_soon_and_in_order(tmp_path: Path) 
     told: list[int] = []
     for number in range(10):
         writer.later(INSERT, (number, ""))
-    writer.then(lambda: told.append(rows(tmp_path / "x.db")))
+    writer.when_written(lambda: told.append(rows(tmp_path / "x.db")))
     assert rows(tmp_path / "x.db") == 0
     await eventually(lambda: told)
     assert told == [10]
@@ -57,7 +57,7 @@ async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Pat
     told: list[str] = []
     for number in range(5):
         writer.later(INSERT, (number, "x" * 3000))
-    writer.then(lambda: told.append(writer.problem))
+    writer.when_written(lambda: told.append(writer.problem))
     await eventually(lambda: told)
     assert "full" in told[0]
     with pytest.raises(StoreError, match=r"full; nothing was done"):
@@ -68,6 +68,78 @@ async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Pat
     writer.write((INSERT, (100, "")))
     writer.close()
     assert rows(tmp_path / "x.db") == 6
+
+
+def killed(directory: Path, name: str) -> Writer:
+    """Return what the next process opens if the one that writes in a directory is killed now."""
+    return Writer(Path(shutil.copytree(directory, directory.parent / f"{directory.name}-{name}")), "x.db", SCHEMA)
+
+
+async def test_what_is_kept_survives_the_death_of_the_process_although_it_is_not_in_the_database_yet(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", "x.db", SCHEMA)
+    writer.later(INSERT, (0, ""))
+    lost = killed(tmp_path / "a", "early")
+    writer.keep(INSERT, (1, ""))
+    writer.later(INSERT, (2, "not yet"))
+    assert rows(tmp_path / "a" / "x.db") == 0
+    kept = killed(tmp_path / "a", "kept")
+    writer.make_safe()
+    safe = killed(tmp_path / "a", "safe")
+    told: list[int] = []
+    writer.later(INSERT, (3, ""))
+    writer.when_safe(lambda: told.append(rows(tmp_path / "a" / "x.db")))
+    await eventually(lambda: told)
+    assert told == [0]
+    told_safe = killed(tmp_path / "a", "told")
+    await eventually(lambda: rows(tmp_path / "a" / "x.db") == 4)
+    for opened, count in ((lost, 0), (kept, 2), (safe, 3), (told_safe, 4)):
+        assert opened.read("SELECT n FROM counts ORDER BY n") == [(n,) for n in range(count)]
+        opened.keep(INSERT, (100, ""))  # goes on
+        opened.close()
+    writer.close()
+    assert (tmp_path / "a" / "x.db-ahead").stat().st_size == 0
+
+
+async def test_no_change_is_made_twice_if_the_process_dies_after_its_transaction(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", "x.db", SCHEMA)
+    writer.keep(INSERT, (1, "a"))
+    writer.flush()
+    writer.keep("UPDATE counts SET text = text || 'b'", ())
+    ahead = (tmp_path / "a" / "x.db-ahead").read_bytes()
+    writer.flush()
+    (tmp_path / "a" / "x.db-ahead").write_bytes(ahead)
+    again = killed(tmp_path / "a", "again")
+    assert again.read("SELECT text FROM counts") == [("ab",)]
+    for opened in (again, writer):
+        opened.close()
+
+
+async def test_if_what_was_left_fits_no_table_the_rest_goes_on(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", "x.db", SCHEMA)
+    writer.keep("INSERT INTO another VALUES (?)", (1,))
+    again = killed(tmp_path / "a", "again")
+    again.keep(INSERT, (1, ""))
+    again.close()
+    assert rows(tmp_path / "a-again" / "x.db") == 1
+    writer.close()
+
+
+async def test_what_cannot_be_kept_is_refused_and_what_waits_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    writer.later(INSERT, (1, ""))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cellblock.store.ahead.Ahead.add", full)
+        with pytest.raises(StoreError, match=r"No space left on device; nothing was done"):
+            writer.keep(INSERT, (2, ""))
+    writer.keep(INSERT, (3, ""))
+    writer.close()
+    assert rows(tmp_path / "x.db") == 2
 
 
 async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +231,7 @@ async def test_without_a_file_nothing_is_left(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     writer = Writer(None, "x.db", SCHEMA)
     writer.write((INSERT, (1, "a")))
-    assert writer.read("SELECT text FROM counts") == [("a",)]
+    writer.keep(INSERT, (2, "b"))
+    assert writer.read("SELECT text FROM counts") == [("a",), ("b",)]
     writer.close()
     assert list(tmp_path.iterdir()) == []

@@ -318,18 +318,6 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         kernel = self._kernels.current
         return kernel is None or not kernel.of_copy
 
-    def keep_result(self, before_forgetting: Callable[[], None]) -> bool:
-        """Return whether a later host would go on with its kernel, and have the last result again.
-
-        Args:
-            before_forgetting: If this returns True, called before that changes: when the next cell begins, or the kernel ends.
-        """
-        kernel = self._kernels.current
-        if kernel is None or kernel.death is not None or kernel.recording is None:
-            return False
-        kernel.recording.before_forgetting = before_forgetting
-        return True
-
     @property
     def denials(self) -> list[Denial]:
         """The last attempts to reach something on the network that the policy does not allow, oldest first."""

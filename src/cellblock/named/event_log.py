@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,30 +86,18 @@ class EventLog:
         """
         self._enter(kind, data, prepared or Prepared(pack(data)))
 
-    def end(
-        self,
-        kind: EventKind,
-        data: Mapping[str, Any] | CodeExecutionResult,
-        prepared: Prepared,
-        keep: Callable[[Callable[[], None]], bool] | None = None,
-    ) -> None:
-        """Add the last event.
+    def end(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
+        """Add the last event, and tell readers.
 
         Args:
             kind: What it is.
             data: Its data.
             prepared: What `prepare` has returned for it.
-            keep: Returns whether the next process would come to the same event if this one is killed. Calls the function that
-                it is given before that changes. Then readers are told before the event is written, if the only event before
-                it is ``begun``: they need not wait for the journal.
         """
         self.ended = True
         self._enter(kind, data, prepared)
-        writer = self._journal.writer
-        if keep is not None and self._seq == 2 and keep(functools.partial(writer.ensure, writer.commits)):
-            self._tell()
-        else:
-            self._tell_soon()
+        self._journal.writer.make_safe()
+        self._tell()
 
     def _enter(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
         packed, ahead = prepared
@@ -137,7 +124,7 @@ class EventLog:
     def _tell_soon(self) -> None:
         if not self._telling:
             self._telling = True
-            self._journal.writer.then(self._tell)
+            self._journal.writer.when_safe(self._tell)
 
     def _tell(self) -> None:
         """Tell readers what is in the journal now. If nothing can be written to it, they are told all the same."""

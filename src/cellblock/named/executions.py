@@ -258,7 +258,7 @@ class Execution:
             await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
         else:
             notice = functools.partial(self._decide, approvals, auto)
-            await self._end(await session.execute(self.code, on_notice=notice, **options), session.keep_result)
+            await self._end(await session.execute(self.code, on_notice=notice, **options))
 
     async def _take_all(
         self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
@@ -274,7 +274,7 @@ class Execution:
                     self._decide(approvals, auto, event.about)
                 else:
                     await self._add(event)
-                self._journal.writer.flush()
+                self._journal.writer.make_safe()
                 await self._journal.writer.caught_up()
                 await turns().give_way()  # thousands can be there, which are read without waiting
 
@@ -345,14 +345,13 @@ class Execution:
             self._input_ended = True
             self.answer(None)
 
-    async def _end(self, result: CodeExecutionResult, keep: Callable[[Callable[[], None]], bool] | None = None) -> None:
+    async def _end(self, result: CodeExecutionResult) -> None:
         result = replace(result, recovery="restarted") if self._lost else result
         prepared = await self.log.prepare(result.to_dict(raw=True))
         self.result, self.packed = result, prepared.packed
         self.record = replace(self.record, state="done", ended=time.time())
         self._note_end(len(self.packed))
-        # Pictures would be written once more, with other names.
-        self.log.end("result", result, prepared, None if result.images else keep)
+        self.log.end("result", result, prepared)
 
     def _fail(self, error: CellblockError, ran: str) -> None:
         self.failed = error

@@ -108,7 +108,7 @@ class Submissions:
             else:
                 named.executions.pop(execution.record.id, None)
 
-        self._store.writer.then(release, hurry=False)
+        self._store.writer.when_written(release)
 
     async def interrupt(self, named: NamedSession, key: str = "") -> bool:
         """Stop what runs in a session; return whether something ran, after it has stopped.

@@ -119,6 +119,8 @@ class Journal:
         self._beside = None if directory is None else Beside(directory)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
         self._until_trim = 0
+        self._keys: set[tuple[str, str]] = set()  # of executions that were added since there were so many commits
+        self._commits = writer.commits
         known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
         for name in _ADDED.keys() - known:
             writer.write((f"ALTER TABLE executions ADD COLUMN {name} {_ADDED[name]}", ()))
@@ -142,16 +144,25 @@ class Journal:
         """
         if self._until_trim <= 0:
             self.trim()
+        if record.key and not self._is_new(record.session, record.key):
+            return False
         kept = code[:MAX_CODE].encode("utf-8", "replace").decode()
-        if not self.writer.write((_INSERT, (
+        self.writer.keep(_INSERT, (
             _number(record.id), record.id, record.session, record.key, digest, record.state, record.submitted, record.begun,
             len(kept), kept, position,
-        ))):  # fmt: skip
-            return False
+        ), len(kept))  # fmt: skip
+        if record.key:
+            self._keys.add((record.session, record.key))
         self._count += 1
         self._bytes += len(kept)
         self._until_trim -= 1
         return True
+
+    def _is_new(self, session: str, key: str) -> bool:
+        """Whether no execution was submitted to a session with a key: not one that waits to be written, either."""
+        if self._commits != self.writer.commits:
+            self._commits, self._keys = self.writer.commits, set()
+        return (session, key) not in self._keys and not self.writer.read_written(_BY_KEY, (session, key))
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
         """Take note that an execution is about to run, or has to wait. It is written when this returns.
@@ -163,7 +174,7 @@ class Journal:
         Raises:
             StoreError: It cannot be written.
         """
-        self.writer.write((_BEGIN, (record.state, record.begun, position, _number(record.id))))
+        self.writer.keep(_BEGIN, (record.state, record.begun, position, _number(record.id)))
 
     async def write_ahead(self, packed: bytes) -> Path | None:
         """Write what is about to become an event to a file, in a thread, if it is very large.

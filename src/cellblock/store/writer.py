@@ -1,9 +1,10 @@
 """Writes to one SQLite file from an event loop: many small changes, in few transactions.
 
-The file belongs to one process, which keeps one connection open. A change can be written at once, or together with everything
-else of this turn of the loop. Writing never waits for the disk (``synchronous=NORMAL``): what was written survives the death
-of every process, and a power failure can lose the last moments, but nothing from the middle. What has to wait for the disk,
-the checkpoints, happens in a thread.
+The file belongs to one process, which keeps one connection open. A change waits for a few milliseconds, for others that are
+made in the same transaction. If it must survive the death of this process from now on, it is in a plain file meanwhile
+(`Ahead`). Writing never waits for the disk (``synchronous=NORMAL``): what was written survives the death of every process, and
+a power failure can lose the last moments, but nothing from the middle. What has to wait for the disk, the checkpoints, happens
+in a thread.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.errors import StoreError
+from cellblock.store.ahead import Ahead, Change
 from cellblock.store.database import Database
 
 _log = logging.getLogger("cellblock.store")
-
-Change = tuple[str, tuple[Any, ...]]
 
 CHECKPOINT_BYTES = 4 * 1024 * 1024
 """Bytes of the write-ahead log after which it is moved into the file."""
@@ -41,7 +41,10 @@ _CATCHING_UP = 2.0
 _COMMIT = 12 * 1024
 """Bytes that a small transaction takes."""
 
-_SOON, _RETRY = 0.005, 1.0
+_FULL = 1024 * 1024
+"""Bytes of changes that do not wait for others."""
+
+_SOON, _RETRY = 0.02, 1.0
 _PATIENCE = 0.04
 """Seconds that another process may hold the file up, and with it the loop."""
 
@@ -51,7 +54,12 @@ _ROUNDS = 5
 _CHECKED = 64 * 1024 * 1024
 """Bytes of a file that is checked as a whole when it is opened; of a larger one, that would take seconds."""
 
-_FILES = ("", "-wal", "-shm")
+_FILES = ("", "-wal", "-shm", "-ahead")
+_TRANSACTIONS = (
+    "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
+    "INSERT OR IGNORE INTO transactions VALUES (1, 0)"
+)
+"""How many transactions have included what was in the file of `Ahead`."""
 
 
 class Writer:
@@ -75,8 +83,10 @@ class Writer:
         Raises:
             StoreError: The directory or the file cannot be used.
         """
+        schema = f"{schema};{_TRANSACTIONS}"
         self._path = None if directory is None else directory / name
         self.moved = None if directory is None else _prepare(directory, name, schema)
+        self._ahead = None if directory is None else _open_ahead(directory / f"{name}-ahead")
         self._connection = sqlite3.connect(self._path or ":memory:", timeout=_PATIENCE, isolation_level=None)
         if directory is None:
             self._connection.executescript(schema)
@@ -87,12 +97,31 @@ class Writer:
         self.commits = 0
         self._changes: list[Change] = []
         self._bytes = 0
+        self._safe = 0  # how many of the changes are in the file of `Ahead`
         self._scheduled: asyncio.Handle | None = None
-        self._delayed = False
-        self._then: list[Callable[[], object]] = []
+        self._scheduled_safe: asyncio.Handle | None = None
+        self._when_written: list[Callable[[], object]] = []
+        self._when_safe: list[Callable[[], object]] = []
         self._checkpoint: threading.Thread | None = None
         self._is_log_large = False
         self._written = 0
+        ((self._transaction,),) = self._connection.execute("SELECT number + 1 FROM transactions")
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """Write what the process before has left in the file of `Ahead`. While the disk is full, that waits."""
+        if self._ahead is None:
+            return
+        self._changes = self._ahead.read(self._transaction)
+        self._safe = len(self._changes)
+        error = self._commit(self._changes) if self._changes else None
+        if error is None:
+            self._note_written()
+        elif _is_wrong(error):  # of another version, whose tables were others
+            _log.error("%d changes of the process before cannot be made in %s: %s", self._safe, self._path, error)
+            self._changes, self._safe, self.problem = [], 0, ""
+        if not self._changes:
+            self._ahead.clear()  # also what is damaged: nobody could read what is written after it
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return rows, with all changes.
@@ -106,6 +135,10 @@ class Writer:
         """
         if self._changes:
             self.flush()
+        return self.read_written(query, values)
+
+    def read_written(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return rows, without the changes that wait: as `read` otherwise."""
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
@@ -143,31 +176,75 @@ class Writer:
         self._changes.append((statement, values))
         self._schedule(_SOON)
 
-    def then(self, function: Callable[[], object], *, hurry: bool = True) -> None:
-        """Call a function when what waits is written or cannot be.
+    def keep(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
+        """Write a change soon. When this returns, it survives the death of this process, as all those that wait do.
 
         Args:
-            function: The function.
-            hurry: Whether to write at the end of this turn of the loop, and not only soon.
-        """
-        self._then.append(function)
-        self._schedule(0 if hurry else _SOON)
+            statement: The change.
+            values: Its values.
+            size: How large they are.
 
-    def ensure(self, commits: int) -> None:
-        """Write what has waited since there were so many `commits`, if that was not done since."""
-        if self.commits == commits:
+        Raises:
+            StoreError: It cannot be written; those that waited still wait.
+        """
+        if self.problem:
+            self.write((statement, values))
+            return
+        self._bytes += size + 64
+        self._changes.append((statement, values))
+        self._schedule(_SOON)
+        if (error := self._make_safe()) is not None:
+            self._changes.pop()
+            self._bytes -= size + 64
+            raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
+
+    def make_safe(self) -> None:
+        """Have what waits survive the death of this process from now on, if that can be done."""
+        if self.problem or self._bytes > _FULL or self._make_safe() is not None:
             self.flush()
+
+    def when_safe(self, function: Callable[[], object]) -> None:
+        """Call a function at the end of this turn of the loop: what waits then survives this process, or cannot be written."""
+        self._when_safe.append(function)
+        if self._scheduled_safe is None:
+            self._scheduled_safe = asyncio.get_running_loop().call_soon(self._tell_safe)
+
+    def _tell_safe(self) -> None:
+        self._scheduled_safe = None
+        self.make_safe()
+        functions, self._when_safe = self._when_safe, []
+        for function in functions:
+            function()
+
+    def _make_safe(self) -> OSError | None:
+        """Put what waits into the file of `Ahead`; return why that cannot be done."""
+        if self._ahead is not None and self._safe < len(self._changes):
+            try:
+                self._ahead.add(self._transaction, self._changes[self._safe :])
+            except OSError as error:
+                self._note_problem(error)
+                return error
+            self._safe = len(self._changes)
+        return None
+
+    def when_written(self, function: Callable[[], object]) -> None:
+        """Call a function soon, when what waits is in the database, or cannot be written."""
+        self._when_written.append(function)
+        self._schedule(_SOON)
 
     def flush(self) -> None:
         """Write what waits, if that can be done."""
         self._cancel_schedule()
-        if self._changes and self._commit(self._changes) is None:
-            self._note_written()
-        then, self._then = self._then, []
-        for function in then:
+        self._try_to_commit()
+        functions, self._when_written = self._when_written, []
+        for function in functions:
             function()
         if self._changes:
             self._schedule(_RETRY)
+
+    def _try_to_commit(self) -> None:
+        if self._changes and self._commit(self._changes) is None:
+            self._note_written()
 
     async def caught_up(self) -> None:
         """Wait for a checkpoint if the write-ahead log is too large: to be called now and then by those who write much.
@@ -190,9 +267,11 @@ class Writer:
         self._cancel_schedule()
         if self._checkpoint is not None:
             self._checkpoint.join()
-        self._commit(self._changes)
+        self._try_to_commit()
         self._changes = []
         self._connection.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _cancel_schedule(self) -> None:
         if self._scheduled is not None:
@@ -200,11 +279,9 @@ class Writer:
             self._scheduled = None
 
     def _schedule(self, delay: float) -> None:
-        """Write after some time, unless that is to happen earlier anyway; 0 is the end of this turn of the loop."""
-        if self._scheduled is None or (delay == 0 and self._delayed):
-            self._cancel_schedule()
-            loop, self._delayed = asyncio.get_running_loop(), delay > 0
-            self._scheduled = loop.call_later(delay, self.flush) if delay else loop.call_soon(self.flush)
+        """Write after some time, unless that is to happen anyway."""
+        if self._scheduled is None:
+            self._scheduled = asyncio.get_running_loop().call_later(delay, self.flush)
 
     def _commit(self, changes: list[Change]) -> sqlite3.Error | None:
         """Write changes in one transaction; return why they cannot be written."""
@@ -213,25 +290,34 @@ class Writer:
             execute("BEGIN IMMEDIATE")
             for statement, values in changes:
                 execute(statement, values)
+            if self._safe:
+                execute("UPDATE transactions SET number = ?", (self._transaction,))
             execute("COMMIT")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):  # it may have been rolled back already
                 execute("ROLLBACK")
             if isinstance(error, sqlite3.IntegrityError):
                 return error  # the file is well
-            if not self.problem:
-                _log.error("%s cannot be written: %s", self._path, error)
-            self.problem = str(error)
+            self._note_problem(error)
             return error
         if self.problem:
             _log.warning("%s can be written again", self._path)
             self.problem = ""
         return None
 
+    def _note_problem(self, error: Exception) -> None:
+        if not self.problem:
+            _log.error("%s cannot be written: %s", self._path, error)
+        self.problem = str(error)
+
     def _note_written(self) -> None:
         self.commits += 1
         self._written += self._bytes + _COMMIT
         self._changes, self._bytes = [], 0
+        if self._safe and self._ahead is not None:
+            self._safe = 0
+            self._transaction += 1
+            self._ahead.clear()
         if self._path is None or self._written < CHECKPOINT_BYTES or self._is_moving():
             return
         self._written, self._is_log_large = 0, False
@@ -239,6 +325,13 @@ class Writer:
             self._is_log_large = os.stat(f"{self._path}-wal").st_size > _LARGE_LOG
         self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
         self._checkpoint.start()
+
+
+def _open_ahead(path: Path) -> Ahead:
+    try:
+        return Ahead(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be used to store state: {error.strerror}") from error
 
 
 def _prepare(directory: Path, name: str, schema: str) -> Path | None:
@@ -286,6 +379,12 @@ def _is_damaged(error: StoreError) -> bool:
     if code is None:
         return isinstance(cause, sqlite3.DatabaseError)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+def _is_wrong(error: sqlite3.Error) -> bool:
+    """Whether an error is the fault of a change, so that the next try would fail, too."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
+    return code & 0xFF in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_MISUSE)
 
 
 def _move_aside(path: Path) -> Path:

@@ -79,18 +79,3 @@ async def test_what_the_host_adds_is_written_down(host: Host, tmp_path: Path) ->
             Extra(text=b"a note\n", ours=True),
             Extra(shown={"text/html": b"<b>"}),
         ]
-
-
-async def test_the_last_result_is_not_forgotten_without_a_word(host: Host, tmp_path: Path) -> None:
-    told: list[str] = []
-    session = host.session(working_dir=tmp_path, images_dir=tmp_path)
-    async with session:
-        await session.execute("1")
-        assert session.keep_result(lambda: told.append("next"))
-        await session.execute("2")
-        await session.execute("3")
-        assert told == ["next"]
-        assert session.keep_result(lambda: told.append("reset"))
-        await session.reset()
-        assert session.keep_result(lambda: told.append("closed"))
-    assert told == ["next", "reset", "closed"]

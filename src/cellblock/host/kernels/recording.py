@@ -6,7 +6,7 @@ Content of tapes is trusted: nobody but hosts of this user can write to them.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -55,14 +55,12 @@ class Recording:
     Attributes:
         standing: How the kernel stands. Its cell and its collector are those of the last base that was read.
         replaying: Whether it is being read.
-        before_forgetting: Called before the result of the last cell is on the tape no more; None to do nothing.
     """
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.standing = Standing()
         self.replaying = False
-        self.before_forgetting: Callable[[], None] | None = None
         self._longest = 0
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -79,7 +77,6 @@ class Recording:
             after_death: As in `Standing`.
             more: Whether a message to the worker follows at once.
         """
-        self._forget_result()
         standing = self.standing
         rest = (channel.state.value, cell, after_death, standing.question, standing.begun, standing.decided, standing.count)
         content = pickle.dumps((*rest, None if collector.empty else collector, standing.cells), 5)
@@ -88,13 +85,7 @@ class Recording:
 
     def close(self) -> None:
         """Close the tape. What is on it is lost."""
-        self._forget_result()
         self.tape.close()
-
-    def _forget_result(self) -> None:
-        before, self.before_forgetting = self.before_forgetting, None
-        if before is not None:
-            before()
 
     @property
     def long(self) -> bool:
