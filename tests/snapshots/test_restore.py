@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from cellblock.errors import SnapshotError
 from cellblock.snapshots import Snapshot, Snapshots, restore
+from full_disk import file_size_limit
 
 from .conftest import Spoiled, before_call, look, spoil
 
@@ -94,13 +94,8 @@ def test_a_failure_at_any_step_changes_nothing(snapshots: Snapshots, workspace: 
 @pytest.mark.parametrize("room", [0, 3, 60, 600])
 def test_a_full_disk_changes_nothing(snapshots: Snapshots, workspace: Path, spoiled: Spoiled, room: int) -> None:
     snapshot, _, after = spoiled
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-    try:
-        with pytest.raises(SnapshotError, match="free some space, then try again") as caught:
-            snapshots.restore(snapshot)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with file_size_limit(room), pytest.raises(SnapshotError, match="free some space, then try again") as caught:
+        snapshots.restore(snapshot)
     assert caught.value.errno == errno.EFBIG
     assert look(workspace) == after
     assert snapshots.recover() is False

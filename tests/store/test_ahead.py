@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cellblock.store.ahead import Ahead, Change
+from full_disk import file_size_limit
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +23,6 @@ def path(tmp_path: Path) -> Path:
 
 def change(number: int) -> Change:
     return ("INSERT INTO t VALUES (?, ?, ?, ?, ?)", (number, "ü" * number, b"\x00\xff" * number, None, 0.5))
-
-
-@contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_the_next_process_reads_what_was_added_for_its_transaction(path: Path) -> None:
@@ -77,7 +65,7 @@ def test_what_does_not_fit_on_the_disk_is_not_there_at_all(path: Path, room: int
     ahead = Ahead(path)
     ahead.add(1, [change(1)])
     size = path.stat().st_size
-    with files_limited_to(size + room), pytest.raises(OSError, match=r"full|large"):
+    with file_size_limit(size + room), pytest.raises(OSError, match=r"full|large"):
         ahead.add(1, [change(2)])
     assert path.stat().st_size == size
     ahead.add(1, [change(3)])

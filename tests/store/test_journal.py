@@ -104,15 +104,17 @@ class JournalMachine(RuleBasedStateMachine):
             self.do(self.store.journal.end, ended, 10)
             self.known[number] = (ended, self.known[number][1])
 
-    @rule()
-    def die(self) -> None:
-        """The process is killed after its turn of the loop, and the next one opens the journal."""
-        self.do(self.store.writer.flush)
-        old = self.store
+    @rule(data=st.data(), written=st.booleans())
+    def die(self, data: st.DataObject, written: bool) -> None:
+        """The process is killed before or after a transaction, and the next one opens the journal."""
+        self.happen(data, 10)
+        writer = self.store.writer
+        self.do(writer.flush if written else writer.make_safe)
+        writer._cancel_schedule()
+        writer._connection.close()
         self.open()
         self.do(close_unfinished, self.store.journal)
         self.do(self.store.writer.flush)
-        old.writer._connection.close()
         for number, (known, events) in self.known.items():
             if known.state in ("queued", "running"):
                 now = self.store.journal.find(number)
@@ -196,6 +198,18 @@ async def test_the_oldest_that_have_ended_are_forgotten(
     (count,) = store.writer.read("SELECT count(*) FROM events")[0]
     assert count == len(kept) - 1
     store.close()
+
+
+async def test_a_key_is_known_however_many_came_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal remembers a bounded number of keys, and asks the database about the others."""
+    monkeypatch.setattr("cellblock.store.journal.MAX_EXECUTIONS", 20)
+    with closing(NamedStore(tmp_path)) as store:
+        for number in range(50):
+            assert store.journal.add(record(key=f"{number}"), b"", "x")
+            assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in (0, number))
+    with closing(NamedStore(tmp_path)) as store:
+        assert not any(store.journal.add(record(key=f"{key}"), b"", "x") for key in range(50))
+        assert store.journal.add(record(key="50"), b"", "x")
 
 
 @pytest.mark.parametrize("number", ["", "x", "f" * 32, "0" * 32, "../../etc/passwd", "0x" + "1" * 30, "１" * 32])

@@ -65,7 +65,7 @@ class Submissions:
         key = execution.record.key
         if len(key) > _MAX_KEY or not key.isprintable():
             raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
-        # Nearly all keys are new, so nobody looks for one before the journal has refused it.
+        # Nearly all keys are new, so the execution of a key is only looked for if the journal has refused the key.
         entered = named.unfinished <= self._limits.waiting and execution.submit(self._store.journal, named.position)
         if not entered:
             if key and (known := self._store.journal.find_key(named.record.kernel_id, key, execution.digest)) is not None:

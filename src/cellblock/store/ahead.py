@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Change = tuple[str, tuple[Any, ...]]
-"""A statement of SQL, and its values."""
+"""A statement of SQL, and its values: None, numbers, texts and bytes."""
 
 _HEAD = struct.Struct("<II")
 """Before each record: its length and its checksum."""
@@ -32,7 +32,7 @@ class Ahead:
         """Open it, or make it.
 
         Args:
-            path: Where it is, in a directory that nobody else can write to.
+            path: Its path. Its directory must belong to this user alone: what is read is trusted.
 
         Raises:
             OSError: It cannot be opened.

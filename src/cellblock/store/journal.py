@@ -69,7 +69,8 @@ MAX_AGE = 30 * 86_400.0
 
 _TRIM_EVERY, _TRIM = 50, 100  # rows that were added, and that are removed then: in a few milliseconds
 
-_INSERT = "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
+# A number that is taken would otherwise keep everything else of its transaction from being written, for ever.
+_INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
 _ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAULT ''", "execution_count": "INTEGER"}
@@ -119,8 +120,7 @@ class Journal:
         self._beside = None if directory is None else Beside(directory)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
         self._until_trim = 0
-        self._keys: set[tuple[str, str]] = set()  # of executions that were added since there were so many commits
-        self._commits = writer.commits
+        self._begin_keys()
         known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
         for name in _ADDED.keys() - known:
             writer.write((f"ALTER TABLE executions ADD COLUMN {name} {_ADDED[name]}", ()))
@@ -152,17 +152,24 @@ class Journal:
             len(kept), kept, position,
         ), len(kept))  # fmt: skip
         if record.key:
-            self._keys.add((record.session, record.key))
+            self._keys.add(hash((record.session, record.key)))
         self._count += 1
         self._bytes += len(kept)
         self._until_trim -= 1
         return True
 
+    def _begin_keys(self) -> None:
+        """Remember the keys that are added from now on: the database is only asked about one that may be known."""
+        self._earlier = {session for (session,) in self.writer.read("SELECT DISTINCT session FROM executions")}
+        self._keys: set[int] = set()  # hashes of them; two keys with the same one cost a look
+
     def _is_new(self, session: str, key: str) -> bool:
-        """Whether no execution was submitted to a session with a key: not one that waits to be written, either."""
-        if self._commits != self.writer.commits:
-            self._commits, self._keys = self.writer.commits, set()
-        return (session, key) not in self._keys and not self.writer.read_written(_BY_KEY, (session, key))
+        """Whether no execution was submitted to a session with a key."""
+        if len(self._keys) > MAX_EXECUTIONS:
+            self._begin_keys()
+        if session not in self._earlier and hash((session, key)) not in self._keys:
+            return True
+        return not self.writer.read(_BY_KEY, (session, key))
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
         """Take note that an execution is about to run, or has to wait. It is written when this returns.

@@ -69,7 +69,6 @@ class Writer:
         moved: Where a file was put that could not be read; None if it could.
         problem: Why nothing can be written now; empty if it can.
         lost: How many changes were given up because nothing could be written for long.
-        commits: How many transactions it has written.
     """
 
     def __init__(self, directory: Path | None, name: str, schema: str) -> None:
@@ -94,12 +93,10 @@ class Writer:
             self._connection.execute(f"PRAGMA {setting}")
         self.problem = ""
         self.lost = 0
-        self.commits = 0
         self._changes: list[Change] = []
         self._bytes = 0
         self._safe = 0  # how many of the changes are in the file of `Ahead`
         self._scheduled: asyncio.Handle | None = None
-        self._scheduled_safe: asyncio.Handle | None = None
         self._when_written: list[Callable[[], object]] = []
         self._when_safe: list[Callable[[], object]] = []
         self._checkpoint: threading.Thread | None = None
@@ -114,14 +111,16 @@ class Writer:
             return
         self._changes = self._ahead.read(self._transaction)
         self._safe = len(self._changes)
-        error = self._commit(self._changes) if self._changes else None
-        if error is None:
-            self._note_written()
-        elif _is_wrong(error):  # of another version, whose tables were others
+        if self._changes and (error := self._commit(self._changes)) is not None:
+            if not _is_wrong(error):
+                return
+            # They are of another version, whose tables were others.
             _log.error("%d changes of the process before cannot be made in %s: %s", self._safe, self._path, error)
-            self._changes, self._safe, self.problem = [], 0, ""
-        if not self._changes:
-            self._ahead.clear()  # also what is damaged: nobody could read what is written after it
+            self.problem = ""
+        elif self._changes:
+            self._note_written()
+        self._changes, self._safe = [], 0
+        self._ahead.clear()  # also what is damaged: nobody could read what is written after it
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return rows, with all changes.
@@ -135,10 +134,6 @@ class Writer:
         """
         if self._changes:
             self.flush()
-        return self.read_written(query, values)
-
-    def read_written(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return rows, without the changes that wait: as `read` otherwise."""
         try:
             return self._connection.execute(query, values).fetchall()
         except sqlite3.Error as error:
@@ -187,12 +182,10 @@ class Writer:
         Raises:
             StoreError: It cannot be written; those that waited still wait.
         """
-        if self.problem:
+        if self.problem:  # then only a transaction shows whether it can be written
             self.write((statement, values))
             return
-        self._bytes += size + 64
-        self._changes.append((statement, values))
-        self._schedule(_SOON)
+        self.later(statement, values, size)
         if (error := self._make_safe()) is not None:
             self._changes.pop()
             self._bytes -= size + 64
@@ -205,12 +198,11 @@ class Writer:
 
     def when_safe(self, function: Callable[[], object]) -> None:
         """Call a function at the end of this turn of the loop: what waits then survives this process, or cannot be written."""
+        if not self._when_safe:
+            asyncio.get_running_loop().call_soon(self._tell_safe)
         self._when_safe.append(function)
-        if self._scheduled_safe is None:
-            self._scheduled_safe = asyncio.get_running_loop().call_soon(self._tell_safe)
 
     def _tell_safe(self) -> None:
-        self._scheduled_safe = None
         self.make_safe()
         functions, self._when_safe = self._when_safe, []
         for function in functions:
@@ -311,7 +303,6 @@ class Writer:
         self.problem = str(error)
 
     def _note_written(self) -> None:
-        self.commits += 1
         self._written += self._bytes + _COMMIT
         self._changes, self._bytes = [], 0
         if self._safe and self._ahead is not None:

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import errno
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from cellblock import FilesError
 from cellblock.host.files import FileLimits, Files, Skipped, Transfer
 from cellblock.host.files.beneath import Walk
+from full_disk import file_size_limit
 
 MIB = 2**20
 
@@ -252,17 +252,6 @@ def _prepare(workspace: Path, tmp_path: Path) -> list[str]:
 
 def _names(workspace: Path, tmp_path: Path) -> list[str]:
     return sorted(str(path) for path in tmp_path.rglob("*"))
-
-
-@contextlib.contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Let this process write no file beyond a size, as a full disk would; that holds for root as for anybody."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["upload-file", "download-file", "untar-large", "write"])
