@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.packed import pack, unpack
+from cellblock.wire.packed import pack, plain_json, unpack
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _large = st.sampled_from(["x" * 20_000, "ü" * 16_384])
@@ -21,6 +23,22 @@ _data = st.recursive(
 @given(_data)
 def test_what_is_packed_comes_back(data: object) -> None:
     assert unpack(pack(data)) == data
+
+
+@given(_data | st.just([b",[]]"]))
+def test_data_that_is_nothing_but_json_is_there_as_json(data: object) -> None:
+    text = plain_json(pack(data))
+    if text is None:
+        assert has_large(data)
+    else:
+        assert not has_large(data)
+        assert json.loads(text) == data
+
+
+def has_large(data: object) -> bool:
+    if isinstance(data, dict | list):
+        return any(map(has_large, data.values() if isinstance(data, dict) else data))
+    return isinstance(data, bytes) or (isinstance(data, str) and len(data) >= 16 * 1024)
 
 
 @given(st.binary(max_size=200))

@@ -15,6 +15,7 @@ from cellblock.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer
 from cellblock.daemon.messages import PROTOCOL, Hello, Request
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.wire.frames import FrameParser
+from cellblock.wire.packed import Packed, unpack
 
 _WAITING = 1000
 """Parts of one answer that may wait for their reader; then the daemon has to wait."""
@@ -98,8 +99,13 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def call(self, request: Request, body: bytes = b"") -> Any:
+    async def call(self, request: Request, body: bytes = b"", *, packed: bool = False) -> Any:
         """Ask the daemon for something, and return its answer: JSON data, or bytes.
+
+        Args:
+            request: What to ask.
+            body: What comes with it.
+            packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
@@ -111,7 +117,8 @@ class AsyncConnection(asyncio.Protocol):
             answer, _ = await answers.get()
         finally:
             del self._answers[number]
-        return self._checked(answer)
+        self._check(answer)
+        return answer if packed else self._unpacked(answer)
 
     async def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something that has an answer in many parts, and yield them as they come.
@@ -124,21 +131,28 @@ class AsyncConnection(asyncio.Protocol):
             while more:
                 answer, more = await answers.get()
                 self._may_read()
-                self._checked(answer)
+                self._check(answer)
                 if more:
-                    yield answer
+                    yield self._unpacked(answer)
         finally:
             del self._answers[number]
             self._may_read()
 
-    def _checked(self, answer: Any) -> Any:
-        """Return an answer, unless it is an error."""
+    def _check(self, answer: Any) -> None:
+        """Raise an answer that is an error."""
         if answer is REFUSED:
             self._ending = True
             raise NotRunError("the daemon was shutting down, and the request was not sent")
         if isinstance(answer, CellblockError):
             raise answer
-        return answer
+
+    def _unpacked(self, answer: Any) -> Any:
+        if not isinstance(answer, Packed):
+            return answer
+        try:
+            return unpack(answer)
+        except ProtocolError as error:
+            raise self._end(error) from None
 
     async def _send(self, request: Request, body: bytes) -> tuple[int, asyncio.Queue[tuple[Any, bool]]]:
         self._number = number = self._number + 1
@@ -186,8 +200,7 @@ class AsyncConnection(asyncio.Protocol):
                 if answers.qsize() >= _WAITING and self._transport is not None:
                     self._transport.pause_reading()
         except (ProtocolError, ValueError) as error:
-            self._lose(DaemonError(f"the daemon violated the protocol: {error}"))
-            self.abort()
+            self._end(error)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -202,6 +215,13 @@ class AsyncConnection(asyncio.Protocol):
         why = "it has ended" if exc is None else os.strerror(exc.errno or 0) if isinstance(exc, OSError) else str(exc)
         self._lose(DaemonError(f"the connection to the daemon was lost: {why}"))
         self._gone.set()
+
+    def _end(self, error: ProtocolError | ValueError) -> DaemonError:
+        """Close the connection to a daemon that sends what it must not; return what that is."""
+        violated = DaemonError(f"the daemon violated the protocol: {error}")
+        self._lose(violated)
+        self.abort()
+        return violated
 
     def _lose(self, error: DaemonError) -> None:
         if self._lost is None:

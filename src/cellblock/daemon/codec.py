@@ -17,7 +17,7 @@ from cellblock.errors import (
 )
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame
-from cellblock.wire.packed import Packed, pack, unpack
+from cellblock.wire.packed import Packed, pack
 
 MAX_REPLY = 512 * 1024 * 1024
 """Bytes of the body of a reply: a result with all that `Limits` lets a cell show, in base64."""
@@ -101,12 +101,14 @@ def unreadable(answer: Any) -> DaemonError:
 def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
     """Return the number of the request that was answered, the answer, and whether there is more to come.
 
+    JSON data is still packed.
+
     Raises:
         ProtocolError: It is not an answer.
     """
     match frame.header:
         case {"type": "reply", "id": int(number), "more": bool(more), "raw": bool(raw)}:
-            return number, frame.body if raw else unpack(frame.body), more
+            return number, frame.body if raw else Packed(frame.body), more
         case {"type": "error", "id": int(number), "error": str(name), "details": dict(details)}:
             return number, _error(name, frame.body.decode("utf-8", "replace"), details), False
         case {"type": "refused", "id": int(number)}:

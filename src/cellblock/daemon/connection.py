@@ -14,6 +14,7 @@ from cellblock.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer
 from cellblock.daemon.messages import PROTOCOL, Hello, Request, may_repeat
 from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
 from cellblock.wire.frames import Frame, FrameParser
+from cellblock.wire.packed import Packed, unpack
 
 _READ = 64 * 1024
 """Bytes that are read at once. The C library would fetch memory for more from the system, each time."""
@@ -144,7 +145,7 @@ class Connection:
                     raise NotRunError("the daemon was shutting down, and the request was not sent")
                 if isinstance(answer, CellblockError):
                     raise answer
-                yield answer, more
+                yield unpack(answer) if isinstance(answer, Packed) else answer, more
                 if not more:
                     return
         except OSError as error:

@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 
 from cellblock.problems import MEDIA_TYPE, Problem
+from cellblock.wire.packed import Packed, plain_json, unpack
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -43,6 +44,12 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
     if weight(data) < 2 * _PIECE:
         return Response(json_bytes(data), status, headers, "application/json")
     return StreamingResponse(in_turns(json_pieces(data)), status, headers, "application/json")
+
+
+def packed_response(packed: Packed) -> Response:
+    """Return an answer with packed JSON data in it, as it is if it is nothing but JSON: most results are."""
+    text = plain_json(packed)
+    return json_response(unpack(packed)) if text is None else Response(text, media_type="application/json")
 
 
 async def in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of, settings_of
-from cellblock.gateway.answers import json_response
+from cellblock.gateway.answers import json_response, packed_response
 from cellblock.gateway.direct import MAX_KEY, Endpoint
 from cellblock.gateway.models import (
     Done,
@@ -22,6 +22,7 @@ from cellblock.gateway.models import (
     SubmitRequest,
 )
 from cellblock.gateway.sessions import Read, Run, create
+from cellblock.wire.packed import Packed, unpack
 
 router = APIRouter(tags=["Execution"])
 
@@ -31,17 +32,17 @@ Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 @router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
 async def execute(request: Request, session: str, wanted: ExecuteRequest, _: Run, key: Key = "") -> Response:
     """Run code in a session. Code that fails has a result, too."""
-    return json_response(await run(request, session, wanted, key=key))
+    return packed_response(await run(request, session, wanted, key=key))
 
 
 @router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
 async def execute_in_named(request: Request, session: str, wanted: ExecuteRequest, caller: Run, key: Key = "") -> Response:
     """Run code in the session of this name, which is made if there is none."""
     try:
-        return json_response(await run(request, session, wanted, key=key))
+        return packed_response(await run(request, session, wanted, key=key))
     except NotFoundError:
         await create(request, caller, session)
-    return json_response(await run(request, session, wanted, key=key))
+    return packed_response(await run(request, session, wanted, key=key))
 
 
 DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
@@ -54,7 +55,7 @@ async def execute_with_retry(request: Request, session: str, wanted: RetryExecut
     attempts: list[dict[str, Any]] = []
     code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
     for number in range(1, most + 1):
-        result = await run(request, session, wanted.model_copy(update={"code": code}), retry=True)
+        result = unpack(await run(request, session, wanted.model_copy(update={"code": code}), retry=True))
         shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
         attempts.append({"attempt": number, "code": code, **shown})
         if result["status"] == "success":
@@ -115,15 +116,15 @@ async def answer(request: Request, execution: str, line: Line, _: Run) -> Respon
     return json_response({"done": await link_of(request).call(Answer(execution), line.line.encode("utf-8", "replace"))})
 
 
-async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> dict[str, Any]:
-    """Run code and return its result, as JSON data with bytes in it.
+async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> Packed:
+    """Run code and return its result, packed: JSON data with bytes in it.
 
     Raises:
         OutcomeUnknownError: The daemon ended meanwhile.
         CellblockError: What else the daemon has met.
     """
     asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
-    result: dict[str, Any] = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
+    result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)
     return result
 
 

@@ -36,12 +36,13 @@ class DaemonLink:
         self._idle: list[AsyncConnection] = []
         self._used = 0
 
-    async def call(self, request: Request, body: bytes = b"") -> Any:
+    async def call(self, request: Request, body: bytes = b"", *, packed: bool = False) -> Any:
         """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
 
         Args:
             request: What to ask.
             body: What comes with it.
+            packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
@@ -49,12 +50,12 @@ class DaemonLink:
         """
         connection = await self._take()
         try:
-            answer = await connection.call(request, body)
+            answer = await connection.call(request, body, packed=packed)
         except NotRunError:
             self._give(connection)
             if connection.usable:
                 raise
-            return await self.call(request, body)  # the next daemon: this one was not asked
+            return await self.call(request, body, packed=packed)  # the next daemon: this one was not asked
         except CellblockError as error:
             self._give(connection)
             if not (connection.usable or (may_repeat(request) and not isinstance(request, Submit))):

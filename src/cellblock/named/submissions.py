@@ -75,11 +75,10 @@ class Submissions:
                 "(max_waiting)",
                 1.0,
             )
-        named.executions[execution.record.id] = execution
         task = execution.start(
             lambda: self._prepared(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss
         )
-        task.add_done_callback(lambda task: self._over(named, execution, task))
+        self._keep(named, execution, task)
         return execution
 
     async def _prepared(self, named: NamedSession) -> Session:
@@ -89,11 +88,15 @@ class Submissions:
 
     def go_on(self, named: NamedSession, execution: Execution, session: Session) -> None:
         """Go on with an execution of a session that was adopted."""
+        self._keep(named, execution, execution.go_on(session, named.turn, self._approvals, auto=named.approve == "auto"))
+
+    def _keep(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
         named.executions[execution.record.id] = execution
-        task = execution.go_on(session, named.turn, self._approvals, auto=named.approve == "auto")
+        named.unfinished += 1
         task.add_done_callback(lambda task: self._over(named, execution, task))
 
     def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
+        named.unfinished -= 1
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
             _log.error("an execution failed", exc_info=error)
         named.touch()

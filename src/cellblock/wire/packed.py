@@ -80,6 +80,13 @@ def unpack(packed: bytes) -> Any:
     return data
 
 
+def plain_json(packed: Packed) -> bytes | None:
+    """Return the JSON of data that was packed, if nothing lies beside it; else None. It is not parsed."""
+    (length,) = _LENGTH.unpack_from(packed)
+    nothing_taken = len(packed) == 4 + length and packed.endswith(b",[]]")
+    return packed[5:-4] if nothing_taken else None
+
+
 def _without_large(value: Any, path: _Path, taken: list[_Taken], values: list[bytes]) -> Any:
     """Return data without what is large, which is put into `values`. What has nothing large in it is not copied."""
     kind = type(value)
