@@ -18,7 +18,7 @@ from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import Answer, Create, End, Follow, Hello, List, Request, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
-from cellblock.named import executions
+from cellblock.named import executions, stdin
 from cellblock.named.sessions import NamedSessions
 from cellblock.wire.frames import encode_frame
 from processes import eventually
@@ -128,7 +128,7 @@ async def test_a_request_that_the_daemon_cannot_read_is_an_error_that_says_what_
 
 
 async def test_a_client_that_comes_back_can_answer_input(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executions, "REJOIN", 60)
+    monkeypatch.setattr(stdin, "REJOIN", 60)
     first, second, third = [await AsyncConnection.open(await connect(server), "1") for _ in range(3)]
     await first.call(Create("one", OPTIONS))
     code = b"line = input('a? ')\ntry:\n    input('b? ')\nexcept EOFError:\n    print('ended', line)"
@@ -143,7 +143,7 @@ async def test_a_client_that_comes_back_can_answer_input(server: Server, monkeyp
         assert (await anext(asked))["data"]["prompt"] == "a? "
         assert await third.call(Answer(number), b"line")
         assert (await anext(asked))["data"]["prompt"] == "b? "
-    monkeypatch.setattr(executions, "REJOIN", 0)
+    monkeypatch.setattr(stdin, "REJOIN", 0)
     await second.close()
     assert ((await execution.wait()).text or "").endswith("ended line")
     await third.close()

@@ -220,7 +220,9 @@ class Server:
             case Cancel():
                 return await execution.cancel(None if named is None else named.current)
             case Answer(end=end):
-                return execution.answer(None if end else body.decode("utf-8", "replace"))
+                if isinstance(execution, PastExecution):
+                    return False  # it does not ask any more
+                return execution.stdin.answer(None if end else body.decode("utf-8", "replace"))
 
     def submit(self, request: Submit, body: bytes) -> Execution | PastExecution:
         """Have code run; return its execution, or the one that was submitted with its key before.
@@ -265,13 +267,13 @@ async def _events(execution: Execution | PastExecution, after: int, *, answers: 
     """Yield events for a client, and count it among those that answer `input()`, if it does."""
     asked = execution if answers and isinstance(execution, Execution) else None
     if asked is not None:
-        asked.add_reader()
+        asked.stdin.add_reader()
     try:
         async for event in execution.follow(after):
             yield event.to_dict()
     finally:
         if asked is not None:
-            asked.remove_reader()
+            asked.stdin.remove_reader()
 
 
 def _seconds(milliseconds: int) -> float | None:

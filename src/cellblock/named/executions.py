@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, NotRunError, StateError
-from cellblock.host.kernels.cell import Prompt
 from cellblock.host.kernels.cell_events import Cleared, Event, Notice
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
 from cellblock.model.sessions import (
@@ -26,6 +25,7 @@ from cellblock.model.sessions import (
 )
 from cellblock.named.event_log import EventLog, Prepared, shown
 from cellblock.named.kernel_types import cell
+from cellblock.named.stdin import Stdin
 from cellblock.store.journal import Journal, new_id
 from cellblock.turns import turns
 from cellblock.wire.messages import Comm
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from cellblock.named.approvals import PendingApprovals
 
 _NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
-REJOIN = 1.0
-"""Seconds in which a client that has lost its connection can come back to answer `input()`."""
 _SAID = 2000
 """Characters from the end of its output that are shown while it runs."""
 
@@ -55,6 +53,7 @@ class Execution:
         packed: The result as it is in the journal (`wire.packed`); None before.
         failed: What cellblock met instead of running it to its end.
         said: The end of what it has printed, if it is `live`.
+        stdin: Has clients answer `input()`.
         task: Runs it.
     """
 
@@ -96,15 +95,15 @@ class Execution:
         self.said = ""
         self._session_name = session_name
         self._timeout = timeout
-        self._live, self._stdin, self._silent, self._parent = live, stdin, silent, parent
+        self._live, self._silent, self._parent = live, silent, parent
+        self._asks = stdin
+        self.stdin = Stdin(lambda question: self.log.add("input", question), lambda: self.ended)
         self._journal: Journal | None = None
         self._log: EventLog | None = None
         self._lost = False
         self._position = ""
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
-        self._line: asyncio.Future[str | None] | None = None
-        self._input_ended, self._readers = False, 0
         self.task: asyncio.Task[None] | None = None
 
     @classmethod
@@ -248,7 +247,7 @@ class Execution:
             "timeout": self._timeout,
             "silent": self._silent,
             "parent": self._parent,
-            "on_input": self.ask if self._stdin else None,
+            "on_input": self.stdin.ask if self._asks else None,
             "tag": self.record.id,
             "on_begin": lambda position: self._begin(position, session.next_count),
         }
@@ -310,40 +309,6 @@ class Execution:
     def _decided(self, request: ApprovalRequest, state: str) -> None:
         if not self.ended:  # the result is the last event
             self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
-
-    async def ask(self, prompt: Prompt) -> str | None:
-        """Have a client answer `input()`, and return the line; None if its input has ended."""
-        if self._input_ended:
-            return None
-        self._line = asyncio.get_running_loop().create_future()
-        self.log.add("input", {"prompt": str(prompt), "password": prompt.password})
-        try:
-            return await self._line
-        finally:
-            self._line = None
-
-    def answer(self, line: str | None) -> bool:
-        """Answer `input()`, or say by None that there are no more lines; return whether it had asked."""
-        if self._line is None or self._line.done():
-            return False
-        self._line.set_result(line)
-        return True
-
-    def add_reader(self) -> None:
-        """Take note of a client that answers `input()`."""
-        self._readers += 1
-        self._input_ended = False
-
-    def remove_reader(self) -> None:
-        """Take note that such a client is gone. If it was the last, input ends, unless one comes back soon."""
-        self._readers -= 1
-        if not self.ended:
-            asyncio.get_running_loop().call_later(REJOIN, self._end_input)
-
-    def _end_input(self) -> None:
-        if self._readers == 0:
-            self._input_ended = True
-            self.answer(None)
 
     async def _end(self, result: CodeExecutionResult) -> None:
         result = replace(result, recovery="restarted") if self._lost else result

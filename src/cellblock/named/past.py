@@ -75,10 +75,6 @@ class PastExecution:
         async for event in self._journal.events(self.record.id, after):
             yield event
 
-    def answer(self, line: str | None) -> bool:
-        """Return False: it does not ask any more."""
-        return False
-
     async def cancel(self, session: Session | None) -> bool:
         """Return False: it has ended."""
         return False

@@ -108,7 +108,7 @@ class NamedSessions:
             record = running.get(remains.label)
             left = None if record is None else Execution.left(record, named.record.name, journal)
             try:
-                session = await named.adopt(remains, None if left is None else left.ask)
+                session = await named.adopt(remains, None if left is None else left.stdin.ask)
             except CellblockError as error:
                 _log.warning("session %r cannot be continued: %s", named.record.name, error)
                 return

@@ -1,0 +1,62 @@
+"""`input()` of an execution: the clients that follow it are asked for a line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cellblock.host.kernels.cell import Prompt
+
+REJOIN = 1.0
+"""Seconds in which a client that has lost its connection can come back to answer."""
+
+
+class Stdin:
+    """Standard input of one execution. It ends when nobody is left who would answer."""
+
+    def __init__(self, tell: Callable[[Mapping[str, Any]], object], ended: Callable[[], bool]) -> None:
+        """Begin without a question and without clients.
+
+        Args:
+            tell: Tells the clients what is asked.
+            ended: Whether the execution has ended.
+        """
+        self._tell = tell
+        self._execution_ended = ended
+        self._line: asyncio.Future[str | None] | None = None
+        self._ended, self._readers = False, 0
+
+    async def ask(self, prompt: Prompt) -> str | None:
+        """Have a client answer `input()`, and return the line; None if there are no more lines."""
+        if self._ended:
+            return None
+        self._line = asyncio.get_running_loop().create_future()
+        self._tell({"prompt": str(prompt), "password": prompt.password})
+        try:
+            return await self._line
+        finally:
+            self._line = None
+
+    def answer(self, line: str | None) -> bool:
+        """Answer `input()`, or say by None that there are no more lines; return whether it had asked."""
+        if self._line is None or self._line.done():
+            return False
+        self._line.set_result(line)
+        return True
+
+    def add_reader(self) -> None:
+        """Take note of a client that answers."""
+        self._readers += 1
+        self._ended = False
+
+    def remove_reader(self) -> None:
+        """Take note that such a client is gone. If it was the last, input ends, unless one comes back soon."""
+        self._readers -= 1
+        if not self._execution_ended():
+            asyncio.get_running_loop().call_later(REJOIN, self._end)
+
+    def _end(self) -> None:
+        if self._readers == 0:
+            self._ended = True
+            self.answer(None)
