@@ -23,7 +23,8 @@ def requested_isolation(sandbox: bool, isolate: Literal["native", "landlock", "s
         raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
     if isolate not in ("native", "landlock", "srt", None):
         raise InvalidInputError(
-            f"isolate must be 'native', 'landlock' or 'srt', not {isolate!r}; for no sandbox, pass sandbox=False"
+            f"isolate must be 'native', 'landlock' or 'srt', not {isolate!r}; "
+            "for no sandbox, pass sandbox=False (--no-sandbox)"
         )
     if not sandbox:
         return "none"

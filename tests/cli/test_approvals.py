@@ -61,6 +61,13 @@ async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> N
     out, _ = process.communicate(timeout=30)
     assert "not approved" in out
     assert pending(capsys) == []
+    assert main(["approvals", "list", "--session", "a", "--last", "1"]) == 0
+    (decision,) = json.loads(capsys.readouterr().out)
+    assert (decision["session_name"], decision["outcome"]) == ("a", "deny")
+    assert decision["session"] == cellblock.get_or_create("a").kernel_id
+    with terminal(*command("approvals", "list"), columns=200) as screen:
+        screen.wait_for("  a  deny")
+        assert screen.end() == 0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from cellblock.cli import problems
         (errors.InvalidInputError("no"), 2, "cellblock: no\n"),
         (errors.NotFoundError("gone"), 1, "cellblock: gone\n"),
         (errors.ConflictError("there"), 1, "cellblock: there\n"),
+        (errors.CheckpointError("nothing to undo"), 1, "cellblock: nothing to undo\n"),
+        (errors.UnknownCheckpointError("gone"), 1, "cellblock: gone\n"),
         (errors.BusyError("full", 2.5), 3, "cellblock: full; try again in 2.5 s\n"),
         (errors.SandboxError("none"), 4, "cellblock: none\n"),
     ],

@@ -61,6 +61,17 @@ def test_a_session_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert ".ipynb" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["save", "export"])
+def test_a_file_is_only_replaced_by_force(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "s.py"
+    file.write_text("mine")
+    assert main([command, "s", str(file)]) == 2
+    assert capsys.readouterr().err == f"cellblock: {file} exists already; --force replaces it\n"
+    assert file.read_text() == "mine"
+    assert main([command, "s", str(file), "--force"]) == 0
+    assert file.read_bytes() != b"mine"
+
+
 def test_python_has_the_same_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report = cellblock.save("s", "s", workspace=True)

@@ -45,6 +45,19 @@ def test_the_life_of_a_session_as_kernelbox_prints_it(capsys: pytest.CaptureFixt
     assert run(capsys, "destroy", "my-kernel") == (1, {"destroyed": False})
 
 
+def test_several_are_ended_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two", "three"):
+        run(capsys, "create", name)
+    assert run(capsys, "destroy", "one", "two", "one") == (0, {"destroyed": ["one", "two"], "missing": []})
+    assert main(["destroy", "gone", "three", "missing"]) == 1
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"destroyed": ["three"], "missing": ["gone", "missing"]}
+    gone, missing = shown.err.splitlines()
+    assert gone == "cellblock: there is no session 'gone'"
+    assert missing.startswith("cellblock: there is no session 'missing'; there are no sessions yet")
+    assert main(["destroy", "one", "--name", "two"]) == 2
+
+
 def test_wiping_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
     names = {run(capsys, "create")[1]["kernel_id"] for _ in range(2)}
     status, wiped = run(capsys, "wipe")

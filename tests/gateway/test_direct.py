@@ -73,3 +73,12 @@ async def test_answers_are_those_of_the_application(app: Gateway_, name: str, st
 async def test_all_else_is_left_to_the_application(app: Gateway_, method: str, path: str, status: int) -> None:
     async with client_of(app) as client:
         assert (await client.request(method, path, json={"code": "1"})).status_code in (status, 307)
+
+
+async def test_what_is_not_there_is_answered_by_what_is(app: Gateway_) -> None:
+    async with client_of(app) as client:
+        missing = await client.get("/kernel")
+        assert missing.json()["detail"] == "there is no path '/kernel' here: /docs describes the API"
+        wrong = await client.put("/kernels")
+        assert wrong.headers["allow"] == "DELETE, GET, POST"
+        assert wrong.json()["detail"] == "PUT is not possible here, but DELETE, GET, POST: /docs describes the API"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cellblock.cli.arguments import Json, new_app
-from cellblock.cli.client import ask
+from cellblock.cli.client import ask, connect_if_running
 from cellblock.cli.forms import fields_of, read_answer
 from cellblock.cli.output import age, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
-from cellblock.daemon.messages import Allowed, Decide, Pending, Revoke
+from cellblock.daemon.messages import Allowed, Decide, List, Pending, Revoke
 from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
@@ -25,7 +26,7 @@ app = new_app("Decide about tool calls, commands and hosts, and see what was dec
 _MAX_SHOWN = 200  # characters of a call's arguments
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
-SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only those of the session with this id.")]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, from 'cellblock approvals pending'.")]
 All = Annotated[bool, typer.Option("--all", help="Decide about everything that waits.")]
 
@@ -41,10 +42,12 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
     """Show what was decided and by whom, newest last."""
     from cellblock.store.approvals import Approvals
 
+    names = _names()
+    wanted = next((number for number, name in names.items() if name == session), session)
     with Approvals() as trail:
-        decisions = trail.last(last, session=session)[::-1]
+        decisions = trail.last(last, session=wanted)[::-1]
     if wants_json(as_json):
-        print_json([_as_data(decision) for decision in decisions])
+        print_json([_as_data(decision, names) for decision in decisions])
         return OK
     if not decisions:
         print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
@@ -53,14 +56,27 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
         call = f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}"
         shown = call if len(call) <= _MAX_SHOWN else f"{call[:_MAX_SHOWN]}…"
         by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
-        print(printable(f"{at}  {decision.session}  {decision.outcome:5}  {shown}  ({by})", lines=False))
+        name = names.get(decision.session, decision.session)
+        print(printable(f"{at}  {name}  {decision.outcome:5}  {shown}  ({by})", lines=False))
     return OK
 
 
-def _as_data(decision: Decision) -> dict[str, object]:
-    names = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
+def _names() -> dict[str, str]:
+    """Return the names of the sessions that there are, by their ids. Those that have ended are known by their ids alone."""
+    connection = connect_if_running()
+    if connection is None:
+        return {}
+    with closing(connection):
+        return {record["kernel_id"]: record["name"] for record in connection.call(List())}
+
+
+def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
+    fields = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
     arguments = decision.payload.decode(errors="replace")  # text, because of long ones only the beginning is kept
-    return {name: getattr(decision, name) for name in names} | {"arguments": arguments}
+    return {name: getattr(decision, name) for name in fields} | {
+        "session_name": names.get(decision.session, ""),
+        "arguments": arguments,
+    }
 
 
 @app.command()

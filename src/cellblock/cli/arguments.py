@@ -50,6 +50,9 @@ Session = Annotated[str, typer.Argument(metavar="NAME", help="The session's name
 OptionalSession = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The session's name or id.", autocompletion=known_names)
 ]
+Sessions = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME...", help="The sessions' names or ids.", autocompletion=known_names)
+]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session's name.", autocompletion=known_names)]
 Id = Annotated[str | None, typer.Option("--id", metavar="ID", help="The session's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON even in a terminal.")]

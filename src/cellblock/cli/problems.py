@@ -7,18 +7,18 @@ import sys
 from cellblock.errors import (
     BusyError,
     CellblockError,
+    CheckpointError,
     ConflictError,
     InvalidInputError,
     McpServerError,
     NotFoundError,
     OutcomeUnknownError,
-    UnknownCheckpointError,
 )
 from cellblock.terminal import printable
 
 OK = 0
 FAILED = 1
-"""The code failed, or there is nothing of that name."""
+"""The code failed, there is nothing of that name, or the session cannot do that as it is."""
 USAGE = 2
 BUSY = 3
 UNAVAILABLE = 4
@@ -31,7 +31,7 @@ INTERRUPTED = 130
 _STATUSES: dict[type[CellblockError], int] = {
     InvalidInputError: USAGE,
     NotFoundError: FAILED,
-    UnknownCheckpointError: FAILED,
+    CheckpointError: FAILED,
     ConflictError: FAILED,
     BusyError: BUSY,
     OutcomeUnknownError: UNKNOWN,

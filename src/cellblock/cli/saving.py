@@ -13,10 +13,12 @@ from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
+from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The path of the file.")]
 Files = Annotated[bool, typer.Option("--files", help="Include the files of the workspace.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,10 +27,11 @@ def add_to(app: typer.Typer) -> None:
         app.command(rich_help_panel=FILES)(command)
 
 
-def save(session: Session, file: File, files: Files = False, as_json: Json = False) -> int:
+def save(session: Session, file: File, files: Files = False, force: Force = False, as_json: Json = False) -> int:
     """Save a session to a file: variables, imports and cells."""
+    path = _free(file, force)
     with Progress("saving the session"):
-        report = ask(messages.Save(session, os.path.abspath(file), files))
+        report = ask(messages.Save(session, path, files))
     if wants_json(as_json):
         print_json(report)
         return OK
@@ -72,9 +75,17 @@ def _say_left_out(left_out: list[dict[str, Any]], what: str) -> None:
         say(f"cellblock: {printable(one['name'], lines=False)} was not {what}: {printable(one['reason'], lines=False)}")
 
 
-def export(session: Session, file: File, as_json: Json = False) -> int:
-    """Write the cells of a session and their outputs as a notebook (.ipynb) or a script (.py)."""
+def _free(file: str, force: bool) -> str:
+    """Return the whole path of a file that is to be written, if it is not there or may be replaced."""
     path = os.path.abspath(file)
+    if not force and os.path.lexists(path):
+        raise InvalidInputError(f"{path} exists already; --force replaces it")
+    return path
+
+
+def export(session: Session, file: File, force: Force = False, as_json: Json = False) -> int:
+    """Write the cells of a session and their outputs as a notebook (.ipynb) or a script (.py)."""
+    path = _free(file, force)
     with Progress("writing the file"):
         ask(messages.Export(session, path))
     print_done({"file": path}, printable(path, lines=False), as_json)

@@ -20,11 +20,12 @@ from cellblock.cli.arguments import (
     OptionalSession,
     SandboxConfig,
     Session,
+    Sessions,
     sandbox_options,
 )
 from cellblock.cli.client import ask, chosen, connected, session_options
 from cellblock.cli.output import print_fields, print_json, print_table, since, wants_json
-from cellblock.cli.problems import FAILED, OK
+from cellblock.cli.problems import FAILED, OK, say
 from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
 from cellblock.errors import InvalidInputError
@@ -135,19 +136,26 @@ def restart(argument: OptionalSession = None, name: Name = None, session_id: Id 
     return OK
 
 
-def destroy(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
-    """End a session. Exit with 1 if there is none of that name."""
-    wanted = chosen(argument, name, session_id)
+def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
+    """End sessions. Exit with 1 if there is none of a name."""
+    wanted = [*dict.fromkeys(sessions or ())]
+    if len(wanted) < 2 or name is not None or session_id is not None:
+        wanted = [chosen(*wanted, name, session_id)]
+    ended: list[str] = []
+    missing: list[str] = []
     with connected() as connection:
-        with Progress("ending the session"):
-            destroyed = connection.call(messages.Destroy(wanted))
+        for one in wanted:
+            with Progress(f"ending {one}"):
+                (ended if connection.call(messages.Destroy(one)) else missing).append(one)
         if wants_json(as_json):
-            print_json({"destroyed": destroyed})
-        elif destroyed:
-            print("ended")
-        if not destroyed:
-            connection.call(messages.Status(wanted))  # its error says which sessions there are
-    return OK if destroyed else FAILED
+            print_json({"destroyed": bool(ended)} if len(wanted) == 1 else {"destroyed": ended, "missing": missing})
+        elif ended:
+            print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
+        for one in missing[:-1]:
+            say(f"cellblock: there is no session {one!r}")
+        for one in missing[-1:]:
+            connection.call(messages.Status(one))  # its error says which sessions there are
+    return FAILED if missing else OK
 
 
 def wipe(

@@ -43,6 +43,9 @@ from cellblock.jupyter.kernels import JupyterKernels
 from cellblock.problems import MEDIA_TYPE, Problem
 from cellblock.store.tokens import Tokens
 
+_SHOWN = 200
+"""Characters of a path that an answer repeats."""
+
 _CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
 
 
@@ -190,10 +193,14 @@ def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error, Refused):
         return problem_response(error.problem)
-    response = problem_response(Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), str(error.detail)))
-    response.headers.update(error.headers or {})
+    detail, headers, path = str(error.detail), dict(error.headers or {}), request.url.path
     if error.status_code == 405:
-        response.headers["Allow"] = ", ".join(methods_of(described(request.app), request.url.path))
+        headers["Allow"] = allowed = ", ".join(methods_of(described(request.app), path))
+        detail = f"{request.method} is not possible here, but {allowed}: /docs describes the API"
+    elif error.status_code == 404 and "route" not in request.scope:
+        detail = f"there is no path {path[:_SHOWN]!r} here: /docs describes the API"
+    response = problem_response(Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), detail))
+    response.headers.update(headers)
     return response
 
 

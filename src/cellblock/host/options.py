@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from cellblock.sandbox.probe import Facts
 
 
+_ELSEWHERE = {"timeout": "; how long code may run is said where it is run: execute(code, timeout=…), exec --timeout"}
+"""What is an argument of something else, and would be taken for another option."""
+
+
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
     """Check that there are options of these names.
 
@@ -30,7 +34,7 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
     """
     for name in names:
         if name not in known:
-            raise InvalidInputError(f"there is no option {name!r}{did_you_mean(name, known)}")
+            raise InvalidInputError(f"there is no option {name!r}{_ELSEWHERE.get(name) or did_you_mean(name, known)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
