@@ -24,7 +24,7 @@ def requested_isolation(sandbox: bool, isolate: Literal["native", "landlock", "s
     if isolate not in ("native", "landlock", "srt", None):
         raise InvalidInputError(
             f"isolate must be 'native', 'landlock' or 'srt', not {isolate!r}; "
-            "for no sandbox, pass sandbox=False (--no-sandbox)"
+            "the option sandbox=False switches the sandbox off"
         )
     if not sandbox:
         return "none"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import cellblock
-from cellblock.cli import main
+from cellblock.cli import approvals, main
+from cellblock.errors import DaemonError
 from daemons import own_daemon
 from processes import eventually
 from terminals import cellblock as command
@@ -68,6 +69,17 @@ async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> N
     with terminal(*command("approvals", "list"), columns=200) as screen:
         screen.wait_for("  a  deny")
         assert screen.end() == 0
+
+
+def test_decisions_are_listed_without_a_daemon_to_ask_for_names(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_another_version() -> None:
+        raise DaemonError("it is of another version")
+
+    monkeypatch.setattr(approvals, "connect_if_running", of_another_version)
+    assert main(["approvals", "list"]) == 0
+    assert {decision["session_name"] for decision in json.loads(capsys.readouterr().out)} <= {""}
 
 
 @pytest.mark.parametrize(

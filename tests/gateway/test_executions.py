@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import httpx
 import pytest
+from fastapi.responses import StreamingResponse
+
+from cellblock.gateway.answers import packed_response
+from cellblock.wire.packed import pack
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +131,14 @@ def test_an_execution_is_cancelled(api: httpx.Client) -> None:
     assert api.post(f"/executions/{record['id']}/cancel").json()["done"] in (True, False)  # it may not have begun yet
     api.post("/kernels/s/interrupt")
     assert api.post("/kernels/s/execute", json={"code": "'never' in globals()"}).json()["return_value"] == "False"
+
+
+async def test_a_large_result_is_sent_in_pieces_as_it_is_packed() -> None:
+    data = {"outputs": ["ü" * 1000] * 300}
+    answer = packed_response(pack(data))
+    assert isinstance(answer, StreamingResponse)
+    pieces = [piece async for piece in answer.body_iterator]
+    assert len(pieces) > 5
+    assert json.loads(b"".join(bytes(piece) for piece in pieces if not isinstance(piece, str))) == data
+    small = packed_response(pack({"output": "ü"}))
+    assert json.loads(bytes(small.body)) == {"output": "ü"}

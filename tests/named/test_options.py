@@ -22,7 +22,7 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
     ("given", "complaint"),
     [
         ({"working_dri": "."}, "there is no option 'working_dri'; did you mean 'working_dir'"),
-        ({"timeout": 5}, "there is no option 'timeout'; how long code may run is said where it is run: execute"),
+        ({"timeout": 5}, "there is no option 'timeout' of a session: each execution has its own"),
         ({"nothing like it": 1}, "there is no option 'nothing like it'$"),
         ({"policy": {}}, "there is no option 'policy'"),  # an object of Python, and no data
         ({"on_command": "x"}, "there is no option 'on_command'"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.packed import pack, plain_json, unpack
+from cellblock.wire.packed import Packed, pack, plain_json, unpack
 
 _text = st.text(st.characters(exclude_categories=["Cs"]))
 _large = st.sampled_from(["x" * 20_000, "ü" * 16_384])
@@ -33,6 +33,11 @@ def test_data_that_is_nothing_but_json_is_there_as_json(data: object) -> None:
     else:
         assert not has_large(data)
         assert json.loads(text) == data
+
+
+def test_what_is_no_packed_data_is_not_taken_for_json() -> None:
+    assert plain_json(Packed(b",[]]")) is None
+    assert plain_json(Packed(b"")) is None
 
 
 def has_large(data: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from cellblock.cli.forms import fields_of, read_answer
 from cellblock.cli.output import age, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
 from cellblock.daemon.messages import Allowed, Decide, List, Pending, Revoke
-from cellblock.errors import InvalidInputError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
 
 
 def _names() -> dict[str, str]:
-    """Return the names of the sessions that there are, by their ids. Those that have ended are known by their ids alone."""
-    connection = connect_if_running()
-    if connection is None:
-        return {}
-    with closing(connection):
-        return {record["kernel_id"]: record["name"] for record in connection.call(List())}
+    """Return the names of the sessions that there are, by their ids. Decisions are shown without them, too."""
+    with suppress(CellblockError):
+        if (connection := connect_if_running()) is not None:
+            with closing(connection):
+                return {record["kernel_id"]: record["name"] for record in connection.call(List())}
+    return {}
 
 
 def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:

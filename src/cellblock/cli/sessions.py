@@ -25,10 +25,10 @@ from cellblock.cli.arguments import (
 )
 from cellblock.cli.client import ask, chosen, connected, session_options
 from cellblock.cli.output import print_fields, print_json, print_table, since, wants_json
-from cellblock.cli.problems import FAILED, OK, say
+from cellblock.cli.problems import FAILED, OK, report
 from cellblock.cli.progress import Progress
 from cellblock.daemon import messages
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, NotFoundError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -151,10 +151,13 @@ def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None,
             print_json({"destroyed": bool(ended)} if len(wanted) == 1 else {"destroyed": ended, "missing": missing})
         elif ended:
             print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
-        for one in missing[:-1]:
-            say(f"cellblock: there is no session {one!r}")
-        for one in missing[-1:]:
-            connection.call(messages.Status(one))  # its error says which sessions there are
+        for number, one in enumerate(missing, 1):
+            try:
+                connection.call(messages.Status(one))  # its error says more than that there is none
+            except NotFoundError as error:
+                if number == len(missing):
+                    raise
+                report(error)
     return FAILED if missing else OK
 
 

@@ -49,7 +49,12 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
 def packed_response(packed: Packed) -> Response:
     """Return an answer with packed JSON data in it, as it is if it is nothing but JSON: most results are."""
     text = plain_json(packed)
-    return json_response(unpack(packed)) if text is None else Response(text, media_type="application/json")
+    if text is None:
+        return json_response(unpack(packed))
+    if len(text) < 2 * _PIECE:
+        return Response(text, media_type="application/json")
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return StreamingResponse(in_turns(pieces), media_type="application/json")
 
 
 async def in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -195,10 +195,11 @@ def _on_http(request: Request, error: Exception) -> Response:
         return problem_response(error.problem)
     detail, headers, path = str(error.detail), dict(error.headers or {}), request.url.path
     if error.status_code == 405:
-        headers["Allow"] = allowed = ", ".join(methods_of(described(request.app), path))
-        detail = f"{request.method} is not possible here, but {allowed}: /docs describes the API"
+        # The pages are not in the description; of those, the router names the methods.
+        headers["Allow"] = ", ".join(methods_of(described(request.app), path)) or headers.get("Allow", "GET")
+        detail = f"{path[:_SHOWN]} takes {headers['Allow']}, and not {request.method}; /docs describes the API"
     elif error.status_code == 404 and "route" not in request.scope:
-        detail = f"there is no path {path[:_SHOWN]!r} here: /docs describes the API"
+        detail = f"there is nothing at {path[:_SHOWN]}; /docs describes the API"
     response = problem_response(Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), detail))
     response.headers.update(headers)
     return response

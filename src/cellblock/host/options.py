@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cellblock.sandbox.probe import Facts
 
 
-_ELSEWHERE = {"timeout": "; how long code may run is said where it is run: execute(code, timeout=…), exec --timeout"}
-"""What is an argument of something else, and would be taken for another option."""
+_ELSEWHERE = {"timeout": " of a session: each execution has its own"}
+"""What is an argument of something else; the nearest option would not be what is meant."""
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:

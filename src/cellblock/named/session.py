@@ -33,7 +33,6 @@ class NamedSession:
         options: Its options, as its maker has given them.
         running: The session that runs, and its services; None until the session is first used in this process.
         executions: Those that have not ended, or are not all in the journal, oldest first, by id.
-        unfinished: How many of them have not ended.
         turn: Held by the execution that runs.
         used: When it was last used (`time.monotonic`).
         changed: Whether the record has changed since it was last written.
@@ -62,7 +61,6 @@ class NamedSession:
         self.options = options
         self.running: RunningSession | None = None
         self.executions: dict[str, Execution] = {}
-        self.unfinished = 0
         self.turn = asyncio.Lock()
         self.used = time.monotonic() - _seconds_since(record.last_used_at)
         self.changed = False
@@ -110,6 +108,11 @@ class NamedSession:
         """Where the next execution begins (`Session.position`), if it can begin at once; else empty."""
         free = not self.unfinished and not self.turn.locked() and self.current is not None
         return self.session.position if free else ""
+
+    @property
+    def unfinished(self) -> int:
+        """How many executions have not ended."""
+        return sum(not execution.ended for execution in self.executions.values())
 
     async def live(self) -> Session:
         """Return the session, which is started if it is not there. Any number of callers may wait for that.

@@ -28,7 +28,7 @@ class Stdin:
         self._ended, self._readers = False, 0
 
     async def ask(self, prompt: Prompt) -> str | None:
-        """Have a client answer `input()`, and return the line; None if there are no more lines."""
+        """Ask the clients for a line, and return it; None at the end of the input."""
         if self._ended:
             return None
         self._line = asyncio.get_running_loop().create_future()
@@ -39,7 +39,7 @@ class Stdin:
             self._line = None
 
     def answer(self, line: str | None) -> bool:
-        """Answer `input()`, or say by None that there are no more lines; return whether it had asked."""
+        """Give the line that was asked for, or None for the end of the input; return whether one was asked for."""
         if self._line is None or self._line.done():
             return False
         self._line.set_result(line)

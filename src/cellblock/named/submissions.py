@@ -92,11 +92,9 @@ class Submissions:
 
     def _keep(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
         named.executions[execution.record.id] = execution
-        named.unfinished += 1
         task.add_done_callback(lambda task: self._over(named, execution, task))
 
     def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
-        named.unfinished -= 1
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
             _log.error("an execution failed", exc_info=error)
         named.touch()

@@ -82,9 +82,8 @@ def unpack(packed: bytes) -> Any:
 
 def plain_json(packed: Packed) -> bytes | None:
     """Return the JSON of data that was packed, if nothing lies beside it; else None. It is not parsed."""
-    (length,) = _LENGTH.unpack_from(packed)
-    nothing_taken = len(packed) == 4 + length and packed.endswith(b",[]]")
-    return packed[5:-4] if nothing_taken else None
+    nothing_beside = int.from_bytes(packed[:4]) == len(packed) - 4
+    return packed[5:-4] if nothing_beside and packed.endswith(b",[]]") else None
 
 
 def _without_large(value: Any, path: _Path, taken: list[_Taken], values: list[bytes]) -> Any:

@@ -34,7 +34,7 @@ class Rolling:
     """
 
     keep: int = 5
-    after: float = 0.05
+    after: float = 0.02
     longest: float = 1.0
 
     def __post_init__(self) -> None:
