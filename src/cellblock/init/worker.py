@@ -77,7 +77,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         worker.offline = setup.offline
         worker.fork_copy = functools.partial(fork_copy, CHANNEL, NURSERY)
         worker.run()
-        leave()
+        worker.context.run(leave)  # exit handlers of the code see what its cells have set
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else EXIT_BROKEN
     except BaseException:  # told, whatever it is, before the process ends

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import contextvars
 import ctypes
 import errno
 import gc
@@ -67,6 +68,8 @@ class Worker:
 
     Attributes:
         stay_in: A directory to come back to after each cell, or None to stay where the code went.
+        context: The context variables of the session. All cells run in this context, so that what a cell sets holds in later
+            ones: the precision of `decimal`, the print options of NumPy.
         offline: Whether the session has no network, so that failed connections say so.
         commands: Whether the host is asked before a command runs; ``forbidden``: the host also runs it, because this process
             may not.
@@ -95,6 +98,7 @@ class Worker:
         self._broken: Exception | None = None
         self._open = True
         self.loop = new_loop()
+        self.context = contextvars.copy_context()
         self._interrupter = Interrupter(self.loop)
         self._comms: Comms | None = None
         self._questions = Questions(shell, self._interrupter)
@@ -199,11 +203,12 @@ class Worker:
             match self._waiting.popleft():
                 case Execute() as request:
                     self._thrown, self._begun = None, False
-                    self._task = self.loop.create_task(self._execute(request))
+                    # Not with the loop's create_task: a task factory of the code may take no context, or run the task at once.
+                    self._task = asyncio.Task(self._execute(request), loop=self.loop, context=self.context)
                     self._interrupter.watch(self._task)
                 case Changes() | Complete() | Inspect() as question:
                     # Not in this callback, because signals do not interrupt it.
-                    self.loop.call_soon(self._answer, question)
+                    self.loop.call_soon(self._answer, question, context=self.context)
                 case Park() as request:
                     self.loop.call_soon(self._park, request)
                 case InputReply() | Installed() | Decided() | Ended():
