@@ -25,7 +25,7 @@ from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.wire.fields import to_bytes
-from cellblock.worker import pip
+from cellblock.worker import by_value, pip
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.completer import look_at_few
 from cellblock.worker.display import Hook, Publisher, send_bundle
@@ -323,6 +323,7 @@ def create(outbox: Outbox) -> Shell:
     # IPython also makes HTML of what it inspects, which nobody uses. For colours it would load a lexer, which takes longest.
     oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
+    by_value.install()
     shell = Shell.instance(config=config)
     # IPython's hint on how to leave a terminal, which it shows whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
