@@ -73,12 +73,14 @@ class _Threads:
         objections: Why a copy could not do without the others.
         resets: How it does without those that only wait.
         openmp: Files of the libraries whose threads have to be stopped before a fork.
+        libraries: How many threads the libraries have that do not work in a copy.
     """
 
     ending: bool = False
     objections: list[str] = field(default_factory=list)
     resets: list[Reset] = field(default_factory=list)
     openmp: set[str] = field(default_factory=set)
+    libraries: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -123,20 +125,32 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     return threads.objections[0] if threads.objections else None
 
 
+def lasting() -> str | None:
+    """Return which libraries have threads that do not work in a copy, in a sentence for the user, or None if there are none."""
+    libraries = _look(()).libraries
+    if not libraries:
+        return None
+    count = _number(sum(libraries.values()), "thread")
+    return (
+        f"{', '.join([*libraries][:_FEW])} has started {count}, which a copy of this process would not have: while it runs them, "
+        "this session has no checkpoints, so undo, fork and going on after a crash do not work. To keep them, use "
+        "it in a process of its own (multiprocessing.get_context('spawn')) or in a session of its own."
+    )
+
+
 def _look(ours: Collection[int]) -> _Threads:
     found = _Threads()
     others = {number: file for number, file in other_threads().items() if number not in ours}
     if not others:
         return found
     python = file_of(ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value or 0)
-    libraries: Counter[str] = Counter()
     for number, file in others.items():
         if _OPENMP in file and hasattr(ctypes.CDLL(file), _PAUSE):  # one of 2018 has not got it
             found.openmp.add(file)
         elif file != python and not _survives(number, file):
-            libraries[_library(file)] += 1
+            found.libraries[_library(file)] += 1
     _look_at_python(found, {number for number, file in others.items() if file == python})
-    for library, count in libraries.items():
+    for library, count in found.libraries.items():
         found.objections.append(f"{library} has started {_number(count, 'thread')}, {_NEVER}")
     return found
 

@@ -101,6 +101,8 @@ class Worker:
         self.context = contextvars.copy_context()
         self._interrupter = Interrupter(self.loop)
         self._comms: Comms | None = None
+        self._threads = 3  # as the system counts them: two more than there are
+        self._told_of_threads = False
         self._questions = Questions(shell, self._interrupter)
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
@@ -247,6 +249,8 @@ class Worker:
                 # A child that the code forked ends with the cell.
                 _leave_child(error)
             self._go_back()
+            if not request.silent:
+                self._tell_of_threads()
             self._settle()
             self._task = None
             if not request.silent and (changed := self._questions.changed()) is not None:
@@ -316,6 +320,15 @@ class Worker:
         self._outbox.send(Ready(VERSION))
         for sentence in lost:
             self._outbox.write("stderr", f"[cellblock] {sentence}\n")
+
+    def _tell_of_threads(self) -> None:
+        """Say it, once, if a library has threads with which there are no checkpoints: undo would say so too late."""
+        with contextlib.suppress(Exception):  # whatever the code has done to what is looked at
+            before, self._threads = self._threads, os.stat("/proc/self/task").st_nlink
+            if self._threads > before and self.fork_copy is not None and not self._told_of_threads:
+                if (sentence := fork_safety.lasting()) is not None:
+                    self._told_of_threads = True
+                    self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _settle(self) -> None:
         """Make everything that was written visible to the host before the cell ends."""

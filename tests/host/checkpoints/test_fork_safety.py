@@ -54,3 +54,18 @@ async def test_pools_and_databases_go_on_and_what_did_not_come_along_is_told(
             assert result.stderr == f"[cellblock] Processes that were not copied: {names}.\n"
         await checkpoint.drop()
         assert await value(session, "concurrent.futures.wait([pool.submit(abs, -1)])[0].pop().result()") == 1
+
+
+async def test_the_cell_that_has_a_library_start_threads_says_so_once(any_host: Host, tmp_path: Path) -> None:
+    async with any_host.session(working_dir=tmp_path, recovery="none") as session:
+        assert (await session.execute(THREAD)).stderr == ""  # of its own threads the code knows
+        code = """
+            import ctypes
+            libc, thread = ctypes.CDLL(None), ctypes.c_void_p()
+            libc.pthread_create(ctypes.byref(thread), None, libc.sleep, 600)
+        """
+        said = (await session.execute(code)).stderr
+        assert said.startswith("[cellblock] libc.so.6 has started 1 thread, which a copy of this process would not have: ")
+        assert "undo, fork and going on after a crash do not work" in said
+        assert (await session.execute(code)).stderr == ""
+        await ok(session, "e.set()")
