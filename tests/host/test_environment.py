@@ -56,6 +56,17 @@ def test_a_path_and_a_virtual_environment_name_an_interpreter(environment_direct
     assert find_interpreter(environment_directory) == find_interpreter(str(python)) == str(python)
 
 
+def test_a_path_leads_through_no_parent_directory(
+    environment_directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "below")
+    python = os.path.join(os.path.realpath(environment_directory), "bin", "python")
+    up = os.path.relpath(environment_directory, tmp_path / "elsewhere")  # from where the link leads, as the system goes
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "link" / ".." / up / "bin" / "python"))
+    assert find_interpreter(None) == find_interpreter(sys.executable) == python
+
+
 def test_a_link_is_not_followed(environment_directory: Path) -> None:
     assert find_interpreter(environment_directory) != os.path.realpath(sys.executable)
 
@@ -115,7 +126,7 @@ def test_nothing_comes_from_the_hosts_environment(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_base_is_small_and_known() -> None:
-    base = {"PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "MPLBACKEND", "PLOTLY_RENDERER"}
+    base = {"PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "PYTHONUNBUFFERED", "MPLBACKEND", "PLOTLY_RENDERER"}
     assert set(kernel_environment("/usr/bin/python3", {})) == base
 
 

@@ -15,6 +15,14 @@ async def test_variables_persist_between_cells(session: Session) -> None:
     assert result.return_value == "42"
 
 
+@pytest.mark.parametrize("code", ["\ufeffx = 1\nx", "\ufeff```python\n1\n```", "\ufeff%%capture\npass\n", "\ufeff!true"])
+async def test_a_byte_order_mark_is_no_part_of_the_code(session: Session, code: str) -> None:
+    assert (await session.execute(code)).ok
+    assert "\ufeff" not in session.history()[-1].code
+    (result,) = [item async for item in session.stream(code, chunks=False)]
+    assert result.ok  # type: ignore[union-attr]
+
+
 async def test_concurrent_cells_run_in_the_order_they_were_asked_for(session: Session) -> None:
     await session.execute("order = []")
     await asyncio.gather(*(session.execute(f"order.append({number})") for number in range(20)))

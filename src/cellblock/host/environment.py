@@ -34,7 +34,7 @@ def find_interpreter(python: str | os.PathLike[str] | None) -> str:
     if python is None:
         if not sys.executable:
             raise InterpreterError("this program does not know its interpreter: pass python=/path/to/python")
-        return sys.executable
+        return _straight(Path(sys.executable))
     path = Path(python).expanduser()
     if path.is_dir():
         path = path / "bin" / "python"
@@ -44,8 +44,15 @@ def find_interpreter(python: str | os.PathLike[str] | None) -> str:
         raise InterpreterError(
             f"there is no Python interpreter at {path}: pass the path of one, or of a virtual environment that has IPython"
         )
-    # Not resolved: a virtual environment's python is a link, and is what it is by the place where the link lies.
-    return str(path.absolute())
+    return _straight(path)
+
+
+def _straight(path: Path) -> str:
+    """Return the absolute path of an interpreter, without ``..``: what that leads through may not exist in a sandbox.
+
+    The interpreter itself is not resolved: a virtual environment's is a link, and is what it is by the place of the link.
+    """
+    return os.path.join(os.path.realpath(path.parent), path.name) if ".." in path.parts else str(path.absolute())
 
 
 def check_modules(names: Iterable[str]) -> tuple[str, ...]:
@@ -83,6 +90,8 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
         "SHELL": "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
+        # What a Python program prints is seen at once, without a terminal, and not lost if the program is killed.
+        "PYTHONUNBUFFERED": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # Figures as JSON: the default would send the whole of plotly.js, 4 MB, with the first of them.
         "PLOTLY_RENDERER": "plotly_mimetype",

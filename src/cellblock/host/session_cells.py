@@ -21,6 +21,9 @@ from cellblock.model import CodeExecutionResult
 
 _log = logging.getLogger("cellblock.sessions")
 
+_BYTE_ORDER_MARK = "\ufeff"
+"""Editors write it at the beginning of files, which then are code for Python, while a string with it is not."""
+
 
 class WithCells:
     """The methods of a session that run cells.
@@ -237,7 +240,7 @@ class WithCells:
         check_code(code)
         check_timeout(timeout)
         self._cells.check()
-        return without_fence(code)
+        return without_fence(code.removeprefix(_BYTE_ORDER_MARK))
 
 
 def no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:

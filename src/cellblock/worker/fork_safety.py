@@ -126,15 +126,15 @@ def refusal(ours: Collection[int] = ()) -> str | None:
 
 
 def lasting() -> str | None:
-    """Return which libraries have threads that do not work in a copy, in a sentence for the user, or None if there are none."""
+    """Return, in a sentence for the user, which libraries have threads that do not work in a copy; None if there are none."""
     libraries = _look(()).libraries
     if not libraries:
         return None
     count = _number(sum(libraries.values()), "thread")
     return (
-        f"{', '.join([*libraries][:_FEW])} has started {count}, which a copy of this process would not have: while it runs them, "
-        "this session has no checkpoints, so undo, fork and going on after a crash do not work. To keep them, use "
-        "it in a process of its own (multiprocessing.get_context('spawn')) or in a session of its own."
+        f"{', '.join([*libraries][:_FEW])} has started {count}, which a copy of this process would not have: while it runs "
+        "them, this session has no checkpoints, so undo, fork and going on after a crash do not work. To keep them, use it in "
+        "a process of its own (multiprocessing.get_context('spawn')) or in a session of its own."
     )
 
 

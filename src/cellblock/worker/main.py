@@ -325,10 +325,11 @@ class Worker:
         """Say it, once, if a library has threads with which there are no checkpoints: undo would say so too late."""
         with contextlib.suppress(Exception):  # whatever the code has done to what is looked at
             before, self._threads = self._threads, os.stat("/proc/self/task").st_nlink
-            if self._threads > before and self.fork_copy is not None and not self._told_of_threads:
-                if (sentence := fork_safety.lasting()) is not None:
-                    self._told_of_threads = True
-                    self._outbox.write("stderr", f"[cellblock] {sentence}\n")
+            if self._threads <= before or self.fork_copy is None or self._told_of_threads:
+                return
+            if (sentence := fork_safety.lasting()) is not None:
+                self._told_of_threads = True
+                self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _settle(self) -> None:
         """Make everything that was written visible to the host before the cell ends."""
