@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Session
+from cellblock import CodeExecutionChunk, Session
 from worker_end import run
 
 
@@ -72,7 +72,8 @@ async def test_what_a_python_program_prints_is_seen_before_it_ends(session: Sess
     )
     said = ""
     async for item in session.stream(form.format(str(script)), timeout=30):
-        said += item.text or ""
+        if isinstance(item, CodeExecutionChunk):
+            said += item.text
         if "early" in said:
             seen.touch()
     assert said.split()[:2] == ["early", "late"]
