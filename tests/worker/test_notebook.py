@@ -208,3 +208,36 @@ async def test_a_script_that_fails_is_an_error_and_to_show_it_again_is_none(sess
     assert result.error.ename == "ZeroDivisionError"
     assert str(result.text).count("ZeroDivisionError: division by zero") == 1
     assert "1 / 0" in str((await ok(session, "%tb")).text)
+
+
+async def test_the_kernel_has_what_widgets_look_for(session: Session) -> None:
+    code = "ip = get_ipython()\nip.has_trait('kernel'), ip.get_parent(), ip.kernel.get_parent(), ip.parent_header"
+    assert await value(session, code) == (True, {}, {}, {})
+    code = "import comm\nip.kernel.comm_manager is comm.get_comm_manager()"
+    assert await value(session, code) is True
+
+
+@pytest.mark.parametrize("code", ["%edit x.py", "%ed", "%%edit\nx = 1", "%debug"])
+async def test_a_magic_that_needs_a_person_says_what_to_do_instead(session: Session, code: str) -> None:
+    await session.execute("1 / 0")
+    error = (await session.execute(code)).error
+    assert error is not None
+    assert error.ename == "UsageError"
+    assert "%run NAME" in error.evalue or "%tb" in error.evalue
+
+
+async def test_the_debugger_starts_if_somebody_types_its_commands(session: Session) -> None:
+    await session.execute("number = 41\n1 / 0")
+    commands = ["p number + 1", "q"]
+    result = await session.execute("%debug", on_input=lambda _: commands.pop(0))
+    assert result.ok
+    assert "42" in result.output
+    assert (await session.execute("%pdb on")).ok
+    failed = await session.execute("1 / 0")
+    assert failed.error is not None
+    assert failed.error.ename == "ZeroDivisionError"
+
+
+async def test_what_a_magic_has_for_the_next_cell_is_printed(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("x = 41\n")
+    assert "x = 41" in (await ok(session, f"%load {tmp_path}/script.py")).output

@@ -34,8 +34,7 @@ class Comms:
 
     def attach(self, shell: Any) -> None:
         """Have all comms of this kernel send through this, also those that exist already."""
-        # Output widgets find out here which message the output is for.
-        shell.kernel = _Kernel(self)
+        shell.parent_message = lambda: self.parent  # output widgets find out there which message the output is for
         try:
             from comm import DummyComm
         except ImportError:
@@ -56,17 +55,6 @@ class Comms:
             self._outbox.send(Comm(kind, raw, tuple(bytes(buffer) for buffer in buffers or ())))
         except ProtocolError as error:
             self._outbox.write("stderr", f"[cellblock] a widget's message cannot be sent: {error}\n")
-
-
-class _Kernel:
-    """The little of ipykernel's kernel that widgets ask for."""
-
-    def __init__(self, comms: Comms) -> None:
-        self._comms = comms
-
-    def get_parent(self, _channel: str | None = None) -> dict[str, Any]:
-        """Return the message that is being handled, as far as it is known here."""
-        return {"header": {"msg_id": self._comms.parent}} if self._comms.parent else {}
 
 
 other: Callable[[str, dict[str, Any]], Any] | None = None

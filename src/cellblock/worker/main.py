@@ -127,6 +127,7 @@ class Worker:
         self._asker.take_places()
         self._shell.packages = self._asker.install
         self._shell.line = self._asker.line
+        self._shell.can_ask = lambda: self._asker.allowed
         self._shell.environment = dict(os.environ)  # what the session began with
         if self.stay_in is not None:
             os.chdir(self.stay_in)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from IPython.core.autocall import ExitAutocall
+from IPython.core.error import UsageError
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.extensions.storemagic import StoreMagics
+from traitlets import Any as AnyValue
 from traitlets import Instance, default
 
 from cellblock.worker.transformers import Transformers
@@ -31,10 +34,41 @@ class NotebookShell(InteractiveShell):
     """A shell that says that it is a notebook's."""
 
     input_transformer_manager = Instance(Transformers, ())
+    kernel = AnyValue()
+
+    can_ask: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether somebody answers `input()` now"""
+
+    parent_message: Callable[[], str] = staticmethod(lambda: "")
+    """Returns the id of the Jupyter message that asks for the running cell; empty if no Jupyter client does."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.kernel = _Kernel(self)
+        self.kernel = Kernel(self)
         super().__init__(*args, **kwargs)
+
+    @property
+    def parent_header(self) -> dict[str, Any]:
+        """The Jupyter message that asks for the running cell, as far as it is known here; empty if no Jupyter client does."""
+        parent: dict[str, Any] = self.kernel.get_parent()
+        return parent
+
+    def get_parent(self) -> dict[str, Any]:
+        """Return `parent_header`, as Jupyter's kernel does."""
+        return self.parent_header
+
+    def debugger(self, force: bool = False) -> None:
+        """Start the debugger on the last exception (``%debug``, ``%pdb``), if somebody can type its commands."""
+        if self.can_ask():
+            super().debugger(force)
+        elif not self.call_pdb:  # else the traceback has just been shown
+            raise UsageError(
+                "%debug asks for commands, and nobody can answer here: %tb shows the traceback again, and the frames in "
+                "sys.last_value.__traceback__ have the variables"
+            )
+
+    def set_next_input(self, text: str, replace: bool = False) -> None:
+        """Print what ``%load`` and ``%recall`` would have for the next cell: nobody edits cells here."""
+        print(text)  # noqa: T201
 
     def init_history(self) -> None:
         """Keep a history that is quick to write."""
@@ -102,14 +136,39 @@ class _Magics(Magics):
     def autosave(self, _line: str) -> None:
         """Do nothing: there is no notebook to save."""
 
+    @line_cell_magic
+    def edit(self, _line: str, _cell: str | None = None) -> None:
+        """Say what to do without an editor."""
+        raise UsageError(
+            "%edit needs an editor, which is not here: write the file with %%writefile NAME, and run it with %run NAME"
+        )
+
+    ed = edit
+
     @line_magic
     def connect_info(self, _line: str) -> None:
         """Say that nothing can connect to this kernel."""
         print("This kernel has no connection file: it can be reached only through its session.")  # noqa: T201
 
 
-class _Kernel:
-    """What libraries look for at ``get_ipython().kernel``."""
+class Kernel:
+    """The little of Jupyter's kernel that libraries look for at ``get_ipython().kernel``."""
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: NotebookShell) -> None:
         self.shell = shell
+
+    def get_parent(self, _channel: str | None = None) -> dict[str, Any]:
+        """Return the message that is being handled, as far as it is known here."""
+        message = self.shell.parent_message()
+        return {"header": {"msg_id": message}} if message else {}
+
+    @property
+    def comm_manager(self) -> Any:
+        """What widgets tell where their messages go.
+
+        Raises:
+            ModuleNotFoundError: The package ``comm`` is not installed: then there are no widgets either.
+        """
+        from comm import get_comm_manager
+
+        return get_comm_manager()
