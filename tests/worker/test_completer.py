@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from cellblock import Session
 from cellblock.worker import completer as module
 from cellblock.worker.completer import candidates, look_at_few
 from cells import ok, value
+from processes import eventually
 
 NAMES = st.text("ab_", min_size=1, max_size=6)
 
@@ -50,3 +53,20 @@ async def test_a_line_that_would_take_long_is_not_completed(session: Session) ->
     assert (await session.complete(attributes, len(attributes))).matches == []
     assert (await session.complete(f"'{attributes}'\nprin", len(attributes) + 7)).matches == ["print"]
     await ok(session, "pass")
+
+
+async def test_a_completion_that_is_called_off_leaves_nothing_in_the_next_cells_output(
+    session: Session, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    code = f"class Slow:\n    def __dir__(self):\n        open({str(begun)!r}, 'a').close()\n        while True: pass\nslow = Slow()"
+    assert (await session.execute(code)).ok
+    for _ in range(2):
+        asking = asyncio.create_task(session.complete("slow."))
+        await eventually(begun.exists)
+        asking.cancel()
+        await asyncio.wait([asking])
+        begun.unlink()
+        result = await session.execute("'alive'")
+        assert (result.text, result.stderr, result.recovery) == ("'alive'", "", None)
+    assert await value(session, "__import__('sys').excepthook.__module__ != 'cellblock.worker.questions'") is True

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
@@ -66,7 +70,7 @@ class Questions:
         if cursor - code.rfind("\n", 0, cursor) > _MAX_LINE:
             return Completed((), cursor, cursor)
         try:
-            with provisionalcompleter(), self._interrupter.query():
+            with provisionalcompleter(), _silence(), self._interrupter.query():
                 found = list(rectify_completions(code, self._shell.Completer.completions(code, cursor)))
         except (Exception, KeyboardInterrupt):
             found = []  # completing runs the objects' own __dir__ and __getattr__
@@ -78,7 +82,7 @@ class Questions:
     def _inspect(self, code: str, cursor: int, detail: int) -> str | None:
         cursor = min(cursor, len(code))
         try:
-            with self._interrupter.query():
+            with _silence(), self._interrupter.query():
                 if comms.other is None:
                     bundle = self._shell.object_inspect_mime(token_at_cursor(code, cursor), detail_level=detail)
                 else:  # a session of another language
@@ -88,3 +92,17 @@ class Questions:
             return None  # nothing of that name, or an object that cannot be looked at
         text = bundle.get("text/plain")
         return text[: PIECE // 4] if isinstance(text, str) else None
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Show no exceptions that nobody asked for: neither those of objects that are looked at, nor the one of an interrupt.
+
+    IPython's completer shows whatever its parts raise, an interrupt as well. It would be in the output of the next cell.
+    """
+    hooks = sys.excepthook, sys.unraisablehook
+    sys.excepthook = sys.unraisablehook = lambda *_: None
+    try:
+        yield
+    finally:
+        sys.excepthook, sys.unraisablehook = hooks
