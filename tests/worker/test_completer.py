@@ -59,7 +59,8 @@ async def test_a_completion_that_is_called_off_leaves_nothing_in_the_next_cells_
     session: Session, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    code = f"class Slow:\n    def __dir__(self):\n        open({str(begun)!r}, 'a').close()\n        while True: pass\nslow = Slow()"
+    code = f"class Slow:\n    def __dir__(self):\n        open({str(begun)!r}, 'a').close()\n        while True: pass\n"
+    code += "slow = Slow()"
     assert (await session.execute(code)).ok
     for _ in range(2):
         asking = asyncio.create_task(session.complete("slow."))
