@@ -26,7 +26,7 @@ _ENDLESS_QUESTION = (
     "the kernel was killed"
 )
 _LADDER_OF_QUESTIONS: tuple[tuple[Callable[[Kernel], Awaitable[None]], float], ...] = (
-    # Several: the first may come before the worker has read the question, or hit one of the parts of IPython's completer, which
+    # Several: the first may come before the worker has read the question, or hit one part of IPython's completer, which
     # goes on with the next part.
     (Kernel.interrupt, 0.1),
     (Kernel.interrupt, 0.3),
