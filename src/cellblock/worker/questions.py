@@ -101,8 +101,12 @@ def _silence() -> Iterator[None]:
     IPython's completer shows whatever its parts raise, an interrupt as well. It would be in the output of the next cell.
     """
     hooks = sys.excepthook, sys.unraisablehook
-    sys.excepthook = sys.unraisablehook = lambda *_: None
+    sys.excepthook, sys.unraisablehook = _ignore, _ignore
     try:
         yield
     finally:
         sys.excepthook, sys.unraisablehook = hooks
+
+
+def _ignore(*_: object) -> None:
+    return None

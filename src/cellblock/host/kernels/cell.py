@@ -115,6 +115,7 @@ class Cell:
         self.answerers = Answerers() if on_input is not None else None
         self._collector: Collector | None = None
         self._memory: int | None = None
+        self._installs = True
         self._after_death: Recovery | None = None
         self._escalating: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -147,6 +148,7 @@ class Cell:
         collector: Collector,
         *,
         memory: int | None = None,
+        installs: bool = True,
         after_death: Recovery | None = None,
         pause: Callable[[bool], None] = lambda _paused: None,
     ) -> None:
@@ -155,10 +157,12 @@ class Cell:
         Args:
             collector: What keeps the kernel's output.
             memory: Bytes that the kernel may use, if that is limited.
+            installs: Whether it may install packages.
             after_death: What its result says of the kernel before this one, if that died without a result to say so.
             pause: Has the kernel's output wait, or go on.
         """
         self._collector, self._memory, self._after_death = collector, memory, after_death
+        self._installs = installs
         self.events.pause = pause
 
     @property
@@ -256,6 +260,7 @@ class Cell:
             self.afterwards,
             self._after_death,
             self._memory,
+            self._installs,
         )
         return make_result(outcome, images_dir)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.kernels.exit_status import Death
+from cellblock.host.kernels.missing_module import advice
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.images import save_images
 from cellblock.model import (
@@ -42,6 +43,7 @@ class Outcome:
         afterwards: What becomes of the session, if it was stopped for that; else empty.
         after_death: What is to be said of the kernel before its own, if that died without a result to say so.
         memory: Bytes that its kernel could use, if that was limited.
+        installs: Whether it could install packages.
     """
 
     ending: Reply | Death
@@ -53,6 +55,7 @@ class Outcome:
     afterwards: str
     after_death: Recovery | None
     memory: int | None
+    installs: bool
 
 
 def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
@@ -71,7 +74,12 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
     error, status = _error(outcome)
     if error is not None:
         shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-        if not any(item.kind == "error" and item.text == shown.text for item in items):
+        # One that did not end the cell was shown where it happened, as the worker told it.
+        told = "\n".join(ending.traceback) if isinstance(ending, Reply) else shown.text
+        there = [number for number, item in enumerate(items) if item.kind == "error" and item.text in (told, shown.text)]
+        if there:
+            items[there[-1]] = shown
+        else:
             items.insert(_place(items, ending.later if isinstance(ending, Reply) else 0), shown)
     values = [item.text for item in items if item.kind == "execute_result"]
     return CodeExecutionResult(
@@ -114,6 +122,9 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
     if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.memory is not None:
         limit = f"out of memory: the session may use {outcome.memory >> 20:,} MiB"
         told = f"{ending.evalue} ({limit})" if ending.evalue else limit
+        return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
+    if ending.ename is not None and (how := advice(ending.ename, ending.evalue, installs=outcome.installs)):
+        told = f"{ending.evalue} ({how})"
         return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
     if ending.ename is not None:
         return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"

@@ -50,7 +50,8 @@ class KernelOutput:
             memory: Bytes that the kernel may use, if that is limited.
             pause: Has the kernel's output wait, or go on.
         """
-        cell.attach(self.collector, memory=memory, after_death=self.after_death, pause=pause)
+        installs = self._wanted.policy.resources.packages > 0
+        cell.attach(self.collector, memory=memory, installs=installs, after_death=self.after_death, pause=pause)
         self.cell = cell
 
     def show_so_far(self) -> None:
