@@ -90,7 +90,7 @@ len(found)
             assert await value(session, code) <= baseline
 
 
-BASE = {"HOME", "LANG", "MPLBACKEND", "PATH", "PLOTLY_RENDERER", "SHELL", "TERM", "USER"} | (
+BASE = {"HOME", "LANG", "MPLBACKEND", "PATH", "PLOTLY_RENDERER", "PYTHONUNBUFFERED", "SHELL", "TERM", "USER"} | (
     {"VIRTUAL_ENV"} if sys.prefix != sys.base_prefix else set()
 )
 
