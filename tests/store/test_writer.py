@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import sqlite3
@@ -225,6 +226,24 @@ async def test_the_loop_never_waits_for_the_disk_however_large_the_log_is(
     assert not [statement for statement in statements if "checkpoint" in statement]
     assert largest < 1_500_000
     writer.close()
+
+
+async def test_the_log_begins_again_although_there_is_always_more_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits here for a checkpoint: what is safe in the plain file does."""
+    monkeypatch.setattr("cellblock.store.writer.CHECKPOINT_BYTES", 50_000)
+    monkeypatch.setattr("cellblock.store.writer._LARGE_LOG", 200_000)
+    monkeypatch.setattr("cellblock.store.writer._SOON", 0.0002)
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    largest = 0
+    for number in range(6000):
+        writer.keep(INSERT, (number, "x" * 1000), 1000)
+        await asyncio.sleep(0)
+        largest = max(largest, (tmp_path / "x.db-wal").stat().st_size if number > 100 else 0)
+    assert largest < 3_000_000  # 8 MB are written in all
+    writer.close()
+    assert rows(tmp_path / "x.db") == 6000
 
 
 async def test_without_a_file_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
