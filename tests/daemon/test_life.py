@@ -140,6 +140,36 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     assert Path("waited").read_text() == "x"
 
 
+@pytest.mark.parametrize("loss", ["all", "wal", "empty", "damaged"])
+async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Path, loss: str) -> None:
+    kernel = cellblock.get_or_create("one", tags={"a": "b"}, approve="auto")
+    cellblock.execute(kernel, "x = 41")
+    cellblock.get_or_create("gone")
+    os.kill(daemon := pid(), signal.SIGKILL)
+    await ended(daemon)
+    store = home / "named.db"
+    match loss:
+        case "all":
+            for path in home.glob("named.db*"):
+                path.unlink()
+        case "wal":
+            for name in ("-wal", "-ahead"):
+                store.with_name(f"named.db{name}").write_bytes(b"")
+        case "empty":
+            store.write_bytes(b"")
+        case "damaged":
+            store.write_bytes(b"x" * 100_000)
+    found = {record.name: record for record in cellblock.list_kernels()}
+    assert {name: (record.status, record.kernel_id == kernel.kernel_id) for name, record in found.items()} == {
+        "one": ("idle", True),
+        "gone": ("idle", False),
+    }
+    assert found["one"].tags == {"a": "b"}
+    assert cellblock.execute(found["one"], "x + 1").return_value == "42"
+    problems = (control.status() or {})["problems"]
+    assert any("session 'one' was not among the stored sessions, and goes on" in problem for problem in problems)
+
+
 async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     """Variables stay, a running cell delivers its whole result to a client that waits, and a reader resumes."""
     kernel = cellblock.get_or_create("one")

@@ -32,7 +32,8 @@ async def test_what_ran_is_unknown_and_what_waited_never_ran(
     assert kinds[-1] == ("failed", "unknown")
     # The key of what ran is taken, and that of what never ran is free: even for other code.
     named = await later.create("one")
-    assert submit(later, named, "open('begun', 'a').write('x'); import time; time.sleep(60)", key="a").record.id == running.record.id
+    again = submit(later, named, "open('begun', 'a').write('x'); import time; time.sleep(60)", key="a")
+    assert again.record.id == running.record.id
     with pytest.raises(NotFoundError):
         later.executions.find_key(named, "b")
     assert (await submit(later, named, "1 + 1", key="b").wait()).return_value == "2"

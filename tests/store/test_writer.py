@@ -125,6 +125,22 @@ async def test_if_what_was_left_fits_no_table_the_rest_goes_on(tmp_path: Path) -
     writer.close()
 
 
+@pytest.mark.parametrize("change", [("SELECT 1; SELECT 2", ()), (INSERT, (1, object)), (INSERT, (2**70, "")), (INSERT, ())])
+async def test_changes_that_nothing_can_make_do_not_keep_the_file_from_being_opened(
+    tmp_path: Path, change: tuple[str, tuple[object, ...]]
+) -> None:
+    statement, values = change
+    writer = Writer(tmp_path / "a", "x.db", SCHEMA)
+    assert writer._ahead is not None
+    writer._ahead.add(writer._transaction, [(statement, tuple(1 + 2j if value is object else value for value in values))])
+    again = killed(tmp_path / "a", "again")
+    assert not again.problem
+    again.keep(INSERT, (1, ""))
+    again.close()
+    assert rows(tmp_path / "a-again" / "x.db") == 1
+    writer.close()
+
+
 async def test_what_cannot_be_kept_is_refused_and_what_waits_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

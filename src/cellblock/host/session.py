@@ -235,9 +235,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             if self._branch is not None:
                 self._entered = True
                 self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
-            if self._host.keeping is not None and self._remains is None:
-                around = self._around
-                self._host.keeping.session_made(self._number, self._label, around.place, around.env, self._branch)
+            if self._remains is None:
+                self.relabel(self._label)
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
@@ -265,6 +264,13 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             running.add_done_callback(functools.partial(no_more, cell))
             if not cell.silent:
                 self._resumed = cell, running
+
+    def relabel(self, label: str) -> None:
+        """Call the session something else, for a later host that goes on with it; see `Host.session`."""
+        self._label = label
+        if self._host.keeping is not None:
+            around = self._around
+            self._host.keeping.session_made(self._number, label, around.place, around.env, self._branch)
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.

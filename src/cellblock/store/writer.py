@@ -54,6 +54,9 @@ _ROUNDS = 100
 _CHECKED = 64 * 1024 * 1024
 """Bytes of a file that is checked as a whole when it is opened; of a larger one, that would take seconds."""
 
+_UNFIT = (sqlite3.Warning, ValueError, TypeError, OverflowError)
+"""What `sqlite3` raises for a statement or a value that it cannot take, besides its own errors."""
+
 _FILES = ("", "-wal", "-shm", "-ahead")
 _TRANSACTIONS = (
     "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
@@ -298,9 +301,11 @@ class Writer:
             if self._safe:
                 execute("UPDATE transactions SET number = ?", (self._transaction,))
             execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *_UNFIT) as error:
             with suppress(sqlite3.Error):  # it may have been rolled back already
                 execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                error = sqlite3.ProgrammingError(str(error))
             if isinstance(error, sqlite3.IntegrityError):
                 return error  # the file is well
             self._note_problem(error)
@@ -355,8 +360,8 @@ def _prepare(directory: Path, name: str, schema: str) -> Path | None:
 def _checkpoint(path: Path) -> None:
     """Move the write-ahead log into the file: it is synchronised, which can take long.
 
-    If more was written meanwhile, it moves that, too: each time, there is less. The log begins again only if nothing is left. What
-    SQLite says of a round cannot tell: it counts the pages that were there when the round began.
+    If more was written meanwhile, it moves that, too: each time, there is less. The log begins again only if nothing is left.
+    What SQLite says of a round cannot tell: it counts the pages that were there when the round began.
     """
     before = None
     try:
