@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, NotFoundError
+from cellblock import Host, InvalidInputError, NotFoundError
 from cellblock.named.labels import Label, ended, label_of
 from cellblock.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
@@ -145,5 +145,20 @@ async def test_a_session_that_goes_on_without_its_record_gets_a_name_that_is_fre
     assert (found.record.name, found.record.kernel_id) == (f"one-{named.record.kernel_id[:8]}", named.record.kernel_id)
     (problem,) = later.about()["problems"]
     assert "was not among the stored sessions, and goes on" in problem
+    await later.close()
+    await sessions.destroy("one")
+
+
+async def test_a_session_of_a_newer_version_says_so_and_stays_as_it_is(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    await sessions.create("one", OPTIONS)
+    sessions.store.writer.write(("UPDATE sessions SET options = ?", ('{"sandbox": false, "not_yet": 1}',)))
+    later = await after_a_kill(sessions, zygote_host, state)
+    with pytest.raises(
+        InvalidInputError, match=r"'one' was made earlier.* no option 'not_yet'.* another version of cellblock"
+    ):
+        await later.live("one")
+    assert later.find("one").options == {"sandbox": False, "not_yet": 1}
     await later.close()
     await sessions.destroy("one")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cellblock.errors import StateError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
 from cellblock.host.keeping import SessionRemains
@@ -88,7 +88,13 @@ class NamedSession:
             InvalidInputError: One is wrong; what they name may be gone by now.
         """
         if self._read is None:
-            self._read = read_options(self.options, self._host)
+            try:
+                self._read = read_options(self.options, self._host)
+            except InvalidInputError as error:
+                raise InvalidInputError(
+                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. If "
+                    "another version of cellblock has made it, use that version; or end the session, and make it again"
+                ) from error
         return self._read
 
     @property
