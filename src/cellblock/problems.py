@@ -43,7 +43,14 @@ _STATUS: dict[type[CellblockError], int] = {
 }
 """Class → HTTP status; the nearest base class counts, and 500 otherwise."""
 
-_FILE_STATUS = {errno.ENOENT: 404, errno.EEXIST: 409, errno.ENOTEMPTY: 409, errno.EFBIG: 413, errno.ENOSPC: 507}
+_FILE_STATUS = {
+    errno.ENOENT: 404,
+    errno.EACCES: 403,
+    errno.EEXIST: 409,
+    errno.ENOTEMPTY: 409,
+    errno.EFBIG: 413,
+    errno.ENOSPC: 507,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     code = "open('ran', 'a').write('x'); import time; time.sleep(60)"
     running = in_thread(kernel, code)
     await eventually(Path("ran").exists)
-    waiting = in_thread(kernel, "open('never', 'w')")
+    waiting = in_thread(kernel, "open('waited', 'a').write('x')")
     await eventually(lambda: (control.status() or {}).get("waiting") == 1)
     two = cellblock.get_or_create("two")
     assert cellblock.execute(two, "1 + 1").return_value == "2"
@@ -126,8 +126,7 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     os.kill(about["pid"], signal.SIGKILL)
     with pytest.raises(OutcomeUnknownError, match="nobody knows how far it came") as caught:
         await asyncio.wrap_future(running)
-    with pytest.raises(NotRunError, match="submit it again"):
-        await asyncio.wrap_future(waiting)
+    assert (await asyncio.wrap_future(waiting)).recovery == "restarted"  # it was submitted again by itself, as it had not run
     record = call(Lookup(caught.value.execution))
     assert record["state"] == "unknown"
     events = list(connection().follow(Follow(caught.value.execution)))
@@ -136,9 +135,39 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     (begun, result) = connection().follow(Follow(first["id"]))
     assert (begun["kind"], result["data"]["return_value"]) == ("begun", "2")
     again = cellblock.execute(kernel, "2")
-    assert (again.return_value, again.recovery) == ("2", "restarted")
+    assert (again.return_value, again.recovery) == ("2", None)
     assert Path("ran").read_text() == "x"
-    assert not Path("never").exists()
+    assert Path("waited").read_text() == "x"
+
+
+@pytest.mark.parametrize("loss", ["all", "wal", "empty", "damaged"])
+async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Path, loss: str) -> None:
+    kernel = cellblock.get_or_create("one", tags={"a": "b"}, approve="auto")
+    cellblock.execute(kernel, "x = 41")
+    cellblock.get_or_create("gone")
+    os.kill(daemon := pid(), signal.SIGKILL)
+    await ended(daemon)
+    store = home / "named.db"
+    match loss:
+        case "all":
+            for path in home.glob("named.db*"):
+                path.unlink()
+        case "wal":
+            for name in ("-wal", "-ahead"):
+                store.with_name(f"named.db{name}").write_bytes(b"")
+        case "empty":
+            store.write_bytes(b"")
+        case "damaged":
+            store.write_bytes(b"x" * 100_000)
+    found = {record.name: record for record in cellblock.list_kernels()}
+    assert {name: (record.status, record.kernel_id == kernel.kernel_id) for name, record in found.items()} == {
+        "one": ("idle", True),
+        "gone": ("idle", False),
+    }
+    assert found["one"].tags == {"a": "b"}
+    assert cellblock.execute(found["one"], "x + 1").return_value == "42"
+    problems = (control.status() or {})["problems"]
+    assert any("session 'one' was not among the stored sessions, and goes on" in problem for problem in problems)
 
 
 async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
@@ -155,8 +184,6 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
         if "199" in str(event["data"]):
             break
     os.kill(pid(), signal.SIGKILL)
-    with pytest.raises(NotRunError):
-        await asyncio.wrap_future(waiting)
     assert call(Lookup(record["id"]))["state"] == "running"
     assert [entry["code"] for entry in call(History("one"))] == ["x = 41"]
     rest = in_thread(kernel, "x + 3")
@@ -168,6 +195,7 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     assert text == result["output"] == "".join(f"{i}\n" for i in range(200)) + "end\n"
     assert (result["return_value"], result["recovery"], Path("ran").read_text()) == ("42", None, "x")
     assert (await asyncio.wrap_future(rest)).return_value == "44"
+    assert (await asyncio.wrap_future(waiting)).return_value == "43"  # submitted again, by itself
     assert list(connection().follow(Follow(record["id"]))) == events
     assert call(Submit("one", key="k", wait=True), code.encode()) == result
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import DaemonError, Host, NotRunError
+from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
@@ -96,12 +96,30 @@ async def test_the_gateway_asks_the_next_daemon(server: Server, zygote_host: Hos
             client.abort()
 
 
-@pytest.mark.parametrize("theirs", [2, 4])
+async def test_the_gateway_repeats_code_that_has_a_key_and_nothing_that_has_none(server: Server, tmp_path: Path) -> None:
+    link = DaemonLink(connect=lambda: connect(server))
+    await link.call(Create("one", OPTIONS))
+    os.mkfifo(go := tmp_path / "go")
+    code = f"runs = globals().get('runs', 0) + 1; open({str(go)!r}).read(); runs"
+    running = asyncio.create_task(link.call(Submit("one", key="k", wait=True), code.encode()))
+    await eventually(lambda: server.sessions.find("one").executions)
+    other = asyncio.create_task(link.call(Submit("one", wait=True), b"1"))
+    await eventually(lambda: len(server.sessions.find("one").executions) == 2)
+    for client in [*server.clients]:
+        client.abort()
+    with pytest.raises(OutcomeUnknownError, match="it is not known whether 'submit' was carried out"):
+        await other
+    await asyncio.to_thread(go.write_text, "")
+    assert (await running)["return_value"] == "1"
+    await link.close()
+
+
+@pytest.mark.parametrize("theirs", [3, 5])
 async def test_a_client_of_another_version_can_only_have_it_end(server: Server, theirs: int) -> None:
     _, connection = await asyncio.get_running_loop().create_unix_connection(AsyncConnection, sock=await connect(server))
     for request in (Hello(theirs, "7"), List()):
         with pytest.raises(
-            DaemonError, match=rf"protocol 3\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
+            DaemonError, match=rf"protocol 4\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
         ):
             await connection.call(request)
     assert await connection.call(End())

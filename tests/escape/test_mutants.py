@@ -61,6 +61,7 @@ ENDLESS = frozenset(
 )
 
 EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+WALLS = "host/files/test_walls.py::test_"
 GUARD = "gateway/test_guard.py::test_"
 SNAPSHOTS = "snapshots/"
 FORKS, COPIES = "worker/test_fork_safety.py::", "host/checkpoints/test_"
@@ -1082,6 +1083,39 @@ MUTANTS: dict[str, Mutant] = {
     "62 what was changed since": mutant(
         f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
         Edit("snapshots/restore.py", "_identity", "return ()"),
+    ),
+    "65 what is written": mutant(
+        f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
+        Edit("host/files/walls.py", "Bounds.protects", "return False"),
+        Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
+    ),
+    "65 what is unpacked": mutant(
+        f"{WALLS}what_a_session_may_not_write_is_left_out_of_archives_and_folders",
+        Edit("host/files/walls.py", "Bounds.why_unwritable", 'return ""'),
+    ),
+    "65 what is read": mutant(
+        f"{WALLS}what_a_session_may_not_read_nobody_reads_for_it[.env]",
+        Edit("host/files/walls.py", "Bounds.hides", "return False"),
+    ),
+    "65 where links lead": mutant(
+        f"{WALLS}where_a_protected_link_leads_nobody_writes_either",
+        Edit(
+            "host/files/walls.py",
+            "_beneath",
+            "return {tuple(p[len(root) + 1:].split('/')) for p in paths if p.startswith(root + '/')}",
+        ),
+    ),
+    "65 branches": mutant(
+        f"{WALLS}what_a_branch_was_given_does_not_come_to_the_workspace_under_a_protected_name",
+        Edit("host/files/walls.py", "Walls.names", "return set()"),
+    ),
+    "65 links in the place of tools": mutant(
+        "tools/calling/test_beneath.py::test_nothing_is_read_through_a_link",
+        Edit("tools/calling/beneath.py", "_FOLDER", "os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC"),
+    ),
+    "65 links in the place of actions": mutant(
+        "tools/calling/test_beneath.py::test_nothing_is_written_through_a_link",
+        Edit("tools/calling/beneath.py", "_FOLDER", "os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC"),
     ),
     "53 pickle": mutant(
         "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")

@@ -43,6 +43,22 @@ def test_a_file_from_its_making_to_its_end(api: httpx.Client, session: Path) -> 
     assert (missing.status_code, missing.json()["code"], missing.json()["path"]) == (404, "files", "deep/data.csv")
 
 
+@pytest.mark.parametrize("path", [".git/config", ".vscode/tasks.json", ".env", ".claude/settings.json"])
+def test_what_a_session_may_not_write_nobody_writes_over_http(api: httpx.Client, session: Path, path: str) -> None:
+    refused = api.put(f"{FILES}/{path}", content=b"x")
+    assert (refused.status_code, refused.json()["code"]) == (403, "files")
+    assert "the session's sandbox" in refused.json()["detail"]
+    assert "trusted" not in refused.text  # which is for programs in Python
+    assert not (session / path).is_file()
+
+
+def test_what_a_session_may_not_read_nobody_reads_over_http(api: httpx.Client, session: Path) -> None:
+    (session / ".env").rmdir() if (session / ".env").is_dir() else None
+    (session / ".env").write_text("TOKEN=secret")
+    assert api.get(f"{FILES}/.env").status_code == 403
+    assert ".env" not in [one["path"] for one in api.get(FILES).json()["files"]]
+
+
 def test_a_part_of_a_file(api: httpx.Client) -> None:
     api.put(f"{FILES}/digits", content=b"0123456789")
 

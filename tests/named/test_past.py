@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, NotRunError, OutcomeUnknownError
+from cellblock import Host, NotFoundError, NotRunError, OutcomeUnknownError
 from cellblock.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
@@ -26,12 +26,17 @@ async def test_what_ran_is_unknown_and_what_waited_never_ran(
         await found.wait()
     assert caught.value.execution == running.record.id
     with pytest.raises(NotRunError, match=r"before .* began to run"):
-        await later.executions.find_key(later.find("one"), "b").wait()
-    again = submit(later, await later.create("one"), "open('never', 'w')", key="b")
-    assert again.record.id == waiting.record.id
+        await later.executions.find(waiting.record.id)[1].wait()
+    assert not (tmp_path / "never").exists()
     kinds = [(event.kind, event.data.get("ran")) async for event in found.follow()]
     assert kinds[-1] == ("failed", "unknown")
-    assert not (tmp_path / "never").exists()
+    # The key of what ran is taken, and that of what never ran is free: even for other code.
+    named = await later.create("one")
+    again = submit(later, named, "open('begun', 'a').write('x'); import time; time.sleep(60)", key="a")
+    assert again.record.id == running.record.id
+    with pytest.raises(NotFoundError):
+        later.executions.find_key(named, "b")
+    assert (await submit(later, named, "1 + 1", key="b").wait()).return_value == "2"
     assert (tmp_path / "begun").read_text() == "x"
     await later.close()
     await sessions.destroy("one")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, NotFoundError
+from cellblock import Host, InvalidInputError, NotFoundError
+from cellblock.named.labels import Label, ended, label_of
 from cellblock.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import alive, eventually
@@ -110,3 +111,61 @@ async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next
     later = await after_a_kill(sessions, zygote_host, state)
     assert later.records() == []
     await later.close()
+
+
+async def test_the_custodian_hears_of_the_end_of_a_session_before_the_store_forgets_it(
+    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the process is killed between the two, the next one ends the session, and does not take its record for lost."""
+    named = await sessions.create("one", OPTIONS)
+    number = named.record.kernel_id
+    said: list[str] = []
+    monkeypatch.setattr(named.session, "relabel", said.append)
+    monkeypatch.setattr(sessions.store.sessions, "remove", lambda _: said.append("removed"))
+    await sessions.destroy("one")
+    assert said == [ended(number), "removed"]
+
+
+async def test_a_session_whose_end_was_not_written_down_does_not_come_back(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    number = (await sessions.create("one", OPTIONS)).record.kernel_id
+    later = await after_a_kill(sessions, zygote_host, state)
+    assert later._named_like(Label(number)) is later.find("one")
+    assert later._named_like(Label(number, ended=True)) is None
+    assert later.all() == []
+    assert later._named_like(Label(number)) is None
+    await later.close()
+    await sessions.destroy("one")
+
+
+async def test_a_session_that_goes_on_without_its_record_gets_a_name_that_is_free(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    named = await sessions.create("one", OPTIONS)
+    label = Label.read(label_of(named.record, OPTIONS, lasting=True))
+    assert sessions._named_like(label) is named
+    later = NamedSessions(zygote_host)
+    await later.create("one", OPTIONS)
+    found = later._named_like(label)
+    assert found is not None
+    assert (found.record.name, found.record.kernel_id) == (f"one-{named.record.kernel_id[:8]}", named.record.kernel_id)
+    (problem,) = later.about()["problems"]
+    assert "was not among the stored sessions, and goes on" in problem
+    await later.close()
+    await sessions.destroy("one")
+
+
+async def test_a_session_of_a_newer_version_says_so_and_stays_as_it_is(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    await sessions.create("one", OPTIONS)
+    sessions.store.writer.write(("UPDATE sessions SET options = ?", ('{"sandbox": false, "not_yet": 1}',)))
+    later = await after_a_kill(sessions, zygote_host, state)
+    with pytest.raises(
+        InvalidInputError, match=r"'one' was made earlier.* no option 'not_yet'.* another version of cellblock"
+    ):
+        await later.live("one")
+    assert later.find("one").options == {"sandbox": False, "not_yet": 1}
+    await later.close()
+    await sessions.destroy("one")

@@ -83,5 +83,21 @@ async def test_code_that_meets_a_closed_session_was_not_run(
 
     monkeypatch.setattr(sessions.executions, "_prepared", closed)
     with pytest.raises(NotRunError, match="ended, before it began"):
-        await submit(sessions, named, "open('ran', 'w')").wait()
+        await submit(sessions, named, "open('ran', 'w')", key="k").wait()
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(NotFoundError):
+        sessions.executions.find_key(named, "k")  # it is free again
+
+
+async def test_the_key_of_what_was_cancelled_stays_taken(sessions: NamedSessions, tmp_path: Path) -> None:
+    """A submission that was repeated, and comes late, must not run what its client has cancelled."""
+    named = await sessions.create("one", OPTIONS)
+    running = submit(sessions, named, "import time; time.sleep(60)")
+    waiting = submit(sessions, named, "open('ran', 'w')", key="k")
+    assert await sessions.executions.interrupt(named, "k")
+    again = submit(sessions, named, "open('ran', 'w')", key="k")
+    assert again.record.id == waiting.record.id
+    with pytest.raises(NotRunError, match="cancelled before it began"):
+        await again.wait()
+    assert await running.cancel(named.current)
     assert not (tmp_path / "ran").exists()

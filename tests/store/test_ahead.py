@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import marshal
 import random
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -71,3 +74,18 @@ def test_what_does_not_fit_on_the_disk_is_not_there_at_all(path: Path, room: int
     ahead.add(1, [change(3)])
     assert ahead.read(1) == [change(1), change(3)]
     ahead.close()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"not marshal", marshal.dumps(7), marshal.dumps((1, 7)), marshal.dumps((1, [7])), marshal.dumps((1, [(7, ())]))],
+)
+def test_a_record_that_was_not_written_by_us_ends_what_is_read_although_its_checksum_fits(path: Path, record: bytes) -> None:
+    ahead = Ahead(path)
+    ahead.add(1, [change(1)])
+    with path.open("ab") as file:
+        file.write(struct.pack("<II", len(record), zlib.crc32(record)) + record)
+    ahead.close()
+    again = Ahead(path)
+    assert again.read(1) == [change(1)]
+    again.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 import sqlite3
@@ -124,6 +125,22 @@ async def test_if_what_was_left_fits_no_table_the_rest_goes_on(tmp_path: Path) -
     writer.close()
 
 
+@pytest.mark.parametrize("change", [("SELECT 1; SELECT 2", ()), (INSERT, (1, object)), (INSERT, (2**70, "")), (INSERT, ())])
+async def test_changes_that_nothing_can_make_do_not_keep_the_file_from_being_opened(
+    tmp_path: Path, change: tuple[str, tuple[object, ...]]
+) -> None:
+    statement, values = change
+    writer = Writer(tmp_path / "a", "x.db", SCHEMA)
+    assert writer._ahead is not None
+    writer._ahead.add(writer._transaction, [(statement, tuple(1 + 2j if value is object else value for value in values))])
+    again = killed(tmp_path / "a", "again")
+    assert not again.problem
+    again.keep(INSERT, (1, ""))
+    again.close()
+    assert rows(tmp_path / "a-again" / "x.db") == 1
+    writer.close()
+
+
 async def test_what_cannot_be_kept_is_refused_and_what_waits_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +242,24 @@ async def test_the_loop_never_waits_for_the_disk_however_large_the_log_is(
     assert not [statement for statement in statements if "checkpoint" in statement]
     assert largest < 1_500_000
     writer.close()
+
+
+async def test_the_log_begins_again_although_there_is_always_more_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits here for a checkpoint: what is safe in the plain file does."""
+    monkeypatch.setattr("cellblock.store.writer.CHECKPOINT_BYTES", 50_000)
+    monkeypatch.setattr("cellblock.store.writer._LARGE_LOG", 200_000)
+    monkeypatch.setattr("cellblock.store.writer._SOON", 0.0002)
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    largest = 0
+    for number in range(6000):
+        writer.keep(INSERT, (number, "x" * 1000), 1000)
+        await asyncio.sleep(0)
+        largest = max(largest, (tmp_path / "x.db-wal").stat().st_size if number > 100 else 0)
+    assert largest < 3_000_000  # 8 MB are written in all
+    writer.close()
+    assert rows(tmp_path / "x.db") == 6000
 
 
 async def test_without_a_file_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

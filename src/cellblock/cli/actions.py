@@ -46,11 +46,15 @@ def show(
     action: Action, impl: Annotated[bool, typer.Option("--impl", help="Print the implementation instead.")] = False
 ) -> int:
     """Print the interface of an action."""
-    source = _folder(action) / ("impl.py" if impl else "api.py")
+    from cellblock.tools.calling import beneath, catalog
+
+    category, name = _known(action)
+    file = "impl.py" if impl else "api.py"
     try:
-        print(printable(source.read_text(encoding="utf-8", errors="replace")), end="")
+        source = beneath.read(_ROOT, category, name, file, most=catalog.MOST_INDEX)
     except OSError as error:
-        raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
+        raise InvalidInputError(f"{_ROOT}/{category}/{name}/{file} cannot be read: {error.strerror or error}") from error
+    print(printable(source.decode("utf-8", "replace")), end="")
     return OK
 
 
@@ -91,7 +95,7 @@ def run(
     """Run an action in a session, and print what it returns."""
     from cellblock.cli import execute
 
-    _folder(action)
+    _known(action)
     code = _code(action, _arguments(arguments or []))
     if name is not None:
         return execute.run(name=name, code=code, as_json=as_json)
@@ -119,8 +123,8 @@ def _parts(action: str) -> tuple[str, str]:
     return category, name
 
 
-def _folder(action: str) -> Path:
-    """Return where an action lies.
+def _known(action: str) -> tuple[str, str]:
+    """Return the category and the name of an action.
 
     Raises:
         NotFoundError: There is no such action.
@@ -128,12 +132,11 @@ def _folder(action: str) -> Path:
     from cellblock.tools.calling import search
 
     category, name = _parts(action)
-    folder = Path(_ROOT, category, name)
-    if not (folder / "api.py").is_file():
-        known = search.names("", _ROOT)
+    known = search.names("", _ROOT)
+    if f"{category}.{name}" not in known:
         near = did_you_mean(f"{category}.{name}", known) or "; 'cellblock actions list' shows what there is"
         raise NotFoundError(f"there is no action {category}.{name} in {_ROOT}/{near}")
-    return folder
+    return category, name
 
 
 def _arguments(given: list[str]) -> dict[str, Any]:

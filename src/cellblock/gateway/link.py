@@ -14,13 +14,20 @@ from socket import socket
 from typing import Any
 
 from cellblock.daemon.async_connection import AsyncConnection, open_connection
-from cellblock.daemon.messages import Request, Submit, may_repeat
+from cellblock.daemon.messages import Request, may_repeat
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
-from cellblock.errors import BusyError, CellblockError, NotRunError, OutcomeUnknownError
+from cellblock.errors import BusyError, CellblockError, DaemonError, NotRunError, OutcomeUnknownError
 
 _IDLE = 64
 _MOST = 2000
+
+_TRIES = 3
+"""How often a request is made that may be repeated, if each time the daemon ends meanwhile."""
+
+
+class _LostError(DaemonError):
+    """The daemon ended in the middle of a request that may be repeated."""
 
 
 class DaemonLink:
@@ -46,8 +53,19 @@ class DaemonLink:
 
         Raises:
             CellblockError: What the daemon has met, of the same class.
-            OutcomeUnknownError: It ended in the middle of a request that must not be made twice, or that submits code.
+            OutcomeUnknownError: It ended in the middle of a request that must not be made twice.
         """
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._ask(request, body, packed=packed)
+            except _LostError:
+                continue  # twice is the same as once: code that was submitted with a key is found by that key
+        try:
+            return await self._ask(request, body, packed=packed)
+        except _LostError as error:
+            raise DaemonError(f"{error}; that has happened {_TRIES} times in a row: see the daemon's log") from error
+
+    async def _ask(self, request: Request, body: bytes, *, packed: bool) -> Any:
         connection = await self._take()
         try:
             answer = await connection.call(request, body, packed=packed)
@@ -55,12 +73,14 @@ class DaemonLink:
             self._give(connection)
             if connection.usable:
                 raise
-            return await self.call(request, body, packed=packed)  # the next daemon: this one was not asked
+            return await self._ask(request, body, packed=packed)  # the next daemon: this one was not asked
         except CellblockError as error:
             self._give(connection)
-            if not (connection.usable or (may_repeat(request) and not isinstance(request, Submit))):
-                raise OutcomeUnknownError(f"{error}; it is not known whether {request.op!r} was carried out") from error
-            raise
+            if connection.usable:
+                raise
+            if may_repeat(request):
+                raise _LostError(str(error)) from error
+            raise OutcomeUnknownError(f"{error}; it is not known whether {request.op!r} was carried out") from error
         except BaseException:
             self._drop(connection)
             raise

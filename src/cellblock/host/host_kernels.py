@@ -188,6 +188,7 @@ class WithKernels:
         self._launchers.kernel_closed(remains.launcher)
 
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
+        await launcher.room(self._start_timeout)
         number = next(self._numbers)
         ends = launcher.launch(number, self._setup(launcher, wanted))
         return await self._ready(self._take(self._family(launcher, number, ends.group), number, ends, wanted))

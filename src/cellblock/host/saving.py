@@ -156,13 +156,15 @@ async def load(
         if workspace and not file.has_workspace:
             raise InvalidInputError(f"{path} has no files: the session was saved without its workspace")
         await prepare()
+        skipped: list[LeftOut] = []
         if workspace:
-            await ends.files.untar(_in_pieces(file.workspace()))
+            unpacked = await ends.files.untar(_in_pieces(file.workspace()))
+            skipped = [LeftOut(one.path, one.reason) for one in unpacked.skipped]
         await _provide_cloudpickle(ends.run)
         loaded = await _give_state(ends, file, timeout)
     finally:
         await in_thread(file.close)
-    left_out = [*file.manifest.state.left_out, *loaded.left_out]
+    left_out = [*file.manifest.state.left_out, *loaded.left_out, *skipped]
     return LoadReport([*loaded.names], left_out, len(file.cells), workspace), file.cells
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -42,9 +43,9 @@ from cellblock.telemetry import SessionTrace
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.files.walls import Walls
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.model.saving import LoadReport
-    from cellblock.sandbox.policy import Filesystem
     from cellblock.sandbox.probe import Facts
     from cellblock.snapshots import Store
 
@@ -125,6 +126,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._name = f"session {number}"
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
+        self._walls = _walls(resolved, host.facts, self._cwd)
         self._number, self._label, self._remains = number, label, remains
         around = self._around = SessionSurroundings(
             options,
@@ -172,7 +174,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         return await self._on_host(host, port)
 
     def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
-        network, rules = self._around.network, resolved.policy.filesystem
+        network = self._around.network
         return Checkpoints(
             self._name,
             self._host,
@@ -187,9 +189,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             CheckpointFiles(
                 self._cwd,
                 self._host.store,
-                root=resolved.cwd,
+                self._walls,
                 automatic=resolved.stay_in is not None,
-                protected=_protected(rules, resolved.isolate),
             ),
             self._branch,
         )
@@ -235,9 +236,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             if self._branch is not None:
                 self._entered = True
                 self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
-            if self._host.keeping is not None and self._remains is None:
-                around = self._around
-                self._host.keeping.session_made(self._number, self._label, around.place, around.env, self._branch)
+            if self._remains is None:
+                self.relabel(self._label)
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
@@ -265,6 +265,13 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             running.add_done_callback(functools.partial(no_more, cell))
             if not cell.silent:
                 self._resumed = cell, running
+
+    def relabel(self, label: str) -> None:
+        """Call the session something else, for a later host that goes on with it; see `Host.session`."""
+        self._label = label
+        if self._host.keeping is not None:
+            around = self._around
+            self._host.keeping.session_made(self._number, label, around.place, around.env, self._branch)
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
@@ -379,8 +386,12 @@ def _resolve(
     return resolved if branch is None else replace(resolved, stay_in=branch.files)
 
 
-def _protected(rules: Filesystem, isolate: Isolate) -> tuple[str, ...]:
-    """Return the names that no snapshot has: a branch could read what its session cannot, or it could not be brought back."""
-    if isolate == "none":
-        return ()
-    return rules.deny_read if isolate == "landlock" else (*rules.deny_read, *rules.deny_write)
+def _walls(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
+    """Return what a session cannot read or write; None if it has no sandbox."""
+    if resolved.isolate == "none":
+        return None
+    from cellblock.host.files.walls import Walls
+
+    walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
+    # Landlock cannot protect names: what the session changes there must come back when it is undone.
+    return walls if resolved.isolate != "landlock" else replace(walls, protected=())

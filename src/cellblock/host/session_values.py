@@ -16,6 +16,7 @@ from cellblock.model import HistoryEntry
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
+    from cellblock.host.files.walls import Walls
     from cellblock.host.saving import Ends
     from cellblock.model.checkpoints import StateChanges
     from cellblock.model.saving import LoadReport, SaveReport
@@ -31,6 +32,7 @@ class WithValues(WithCells):
 
     loaded: LoadReport | None
     _cwd: str
+    _walls: Walls | None
     _checkpoints: Checkpoints
 
     async def put(self, name: str, value: object) -> None:
@@ -174,10 +176,10 @@ class WithValues(WithCells):
 
     @functools.cached_property
     def files(self) -> Files:
-        """The files of the session's working directory, for the caller to write, read and copy."""
+        """The files of the session's working directory, for the caller to write, read and copy, as far as the session may."""
         from cellblock.host.files import Files
 
-        return Files(Path(self._cwd), on_change=self._checkpoints.automatic.files_changed)
+        return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)
 
     async def _renew(self) -> None:
         if self.next_count > 1 or self._cells.past.entries:

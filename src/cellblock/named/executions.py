@@ -231,6 +231,8 @@ class Execution:
             if self._begun:
                 self._fail(error, "unknown")
             else:  # a session that was closed says StateError
+                assert self._journal is not None
+                self._journal.free_key(self.record.id)
                 self._fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
         except asyncio.CancelledError:
             if self._begun:

@@ -97,6 +97,7 @@ def close_unfinished(journal: Journal, go_on: Set[str] = frozenset(), not_begun:
             ended = replace(record, state="done", begun=None, ended=time.time())
             error, ran = "NotRunError", "no"
             message = f"the daemon was killed before execution {record.id} began to run: submit it again"
+            journal.free_key(record.id)
         else:
             ended = replace(record, state="unknown", ended=time.time())
             error, ran = "OutcomeUnknownError", "unknown"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cellblock.errors import StateError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
 from cellblock.host.keeping import SessionRemains
@@ -19,6 +19,7 @@ from cellblock.model import STATE_LOST, CodeExecutionResult
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.executions import Execution
 from cellblock.named.kernel_types import cell, start_kernel
+from cellblock.named.labels import ended, label_of
 from cellblock.named.options import NamedOptions, Options, read_options
 from cellblock.running import RunningSession
 
@@ -47,6 +48,8 @@ class NamedSession:
         options: Mapping[str, Any],
         read: Options | None = None,
         start_from: Beginning | None = None,
+        *,
+        lasting: bool = True,
     ) -> None:
         """Begin without a kernel.
 
@@ -56,6 +59,7 @@ class NamedSession:
             options: Its options, as its maker has given them.
             read: The same, if they were read already.
             start_from: What its first kernel is made of.
+            lasting: Whether the next process goes on with it if this one is killed.
         """
         self.record = record
         self.options = options
@@ -74,6 +78,7 @@ class NamedSession:
         self._remains: SessionRemains | None = None
         self._on_input: OnInput | None = None
         self._start_from = start_from
+        self._lasting = lasting
 
     @property
     def read(self) -> Options:
@@ -83,7 +88,13 @@ class NamedSession:
             InvalidInputError: One is wrong; what they name may be gone by now.
         """
         if self._read is None:
-            self._read = read_options(self.options, self._host)
+            try:
+                self._read = read_options(self.options, self._host)
+            except InvalidInputError as error:
+                raise InvalidInputError(
+                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. If "
+                    "another version of cellblock has made it, use that version; or end the session, and make it again"
+                ) from error
         return self._read
 
     @property
@@ -146,7 +157,7 @@ class NamedSession:
             start_from, self._start_from = self._start_from, None
             await running.start(
                 *(self.read.session, self.read.services, number, None, None),
-                label=number,
+                label=label_of(self.record, self.options, lasting=self._lasting),
                 remains=remains,
                 on_input=self._on_input,
                 start_from=start_from,
@@ -169,6 +180,11 @@ class NamedSession:
                         f"[cellblock] Its files were a branch's copy, which is gone. It works in {here}."
                     )
         return running.session
+
+    def mark_ended(self) -> None:
+        """Have no later process go on with it, even if this one is killed before it has ended."""
+        if self.running is not None and self.running.session is not None:
+            self.running.session.relabel(ended(self.record.kernel_id))
 
     async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:
         """Go on with what a process that was killed has left. If its kernel is lost, it gets a fresh one.

@@ -23,6 +23,7 @@ from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.named.approvals import PendingApprovals
 from cellblock.named.executions import Execution
+from cellblock.named.labels import Label
 from cellblock.named.limits import NamedLimits, check_room
 from cellblock.named.options import Options, read_options
 from cellblock.named.past import close_unfinished
@@ -34,6 +35,7 @@ from cellblock.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
 
+_MAX_LOSSES = 20
 _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
 
 
@@ -77,6 +79,7 @@ class NamedSessions:
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
+        self._losses: list[str] = []
         for stored in self.store.sessions.all():
             named = NamedSession(self._host, stored.record, stored.options)
             named.lost = True
@@ -101,11 +104,12 @@ class NamedSessions:
         not_begun: set[str] = set()
 
         async def one(remains: SessionRemains) -> None:
-            named = self._sessions.get(remains.label)
+            label = Label.read(remains.label)
+            named = self._named_like(label)
             if named is None:
                 await self._host.discard(remains)
                 return
-            record = running.get(remains.label)
+            record = running.get(label.session)
             left = None if record is None else Execution.left(record, named.record.name, journal)
             try:
                 session = await named.adopt(remains, None if left is None else left.stdin.ask)
@@ -114,6 +118,8 @@ class NamedSessions:
                 return
             self._join(named, session)
             if left is None:
+                if session.resumed:
+                    self._note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
                 return
             if session.resumed == left.record.id:
                 go_on.add(left.record.id)
@@ -124,6 +130,29 @@ class NamedSessions:
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on, not_begun)
         _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
+
+    def _named_like(self, label: Label) -> NamedSession | None:
+        """Return the session that the custodian holds under a label; None if nobody is to go on with it."""
+        named = self._sessions.get(label.session)
+        if label.ended:
+            if named is not None:  # its end came before that of the process, but was not written down
+                self._remove(named)
+            return None
+        if named is not None or label.record is None:
+            return named
+        record = label.record
+        if record.name in self._names:
+            record = dataclasses.replace(record, name=f"{record.name}-{record.kernel_id[:8]}")
+        named = NamedSession(self._host, record, label.options or {})
+        self.store.sessions.add(record, named.options)
+        self._add(named)
+        self._note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
+        return named
+
+    def _note_lost(self, what: str) -> None:
+        _log.error("the stored state is not complete: %s", what)
+        if len(self._losses) < _MAX_LOSSES:
+            self._losses.append(what)
 
     def _add(self, named: NamedSession) -> None:
         self._sessions[named.record.kernel_id] = self._names[named.record.name] = named
@@ -173,7 +202,7 @@ class NamedSessions:
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
         read = self._fixed or read or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
-        named = NamedSession(self._host, record, dict(options or {}), read, start_from)
+        named = NamedSession(self._host, record, dict(options or {}), read, start_from, lasting=lasting)
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
@@ -315,12 +344,16 @@ class NamedSessions:
         await asyncio.gather(*map(self._end, named))
         return [one.record.kernel_id for one in named]
 
+    def _remove(self, named: NamedSession) -> None:
+        del self._sessions[named.record.kernel_id], self._names[named.record.name]
+        self.store.sessions.remove(named.record.kernel_id)
+
     async def _end(self, named: NamedSession) -> None:
         """End a session in a task of its own: a caller that leaves does not stop it."""
         name = named.record.name
-        if self._sessions.pop(named.record.kernel_id, None) is not None:
-            del self._names[name]
-            self.store.sessions.remove(named.record.kernel_id)
+        if named.record.kernel_id in self._sessions:
+            named.mark_ended()
+            self._remove(named)
             self.approvals.leave(named.record.kernel_id)
             self._closing[name] = task = asyncio.create_task(named.close())
             task.add_done_callback(lambda _: self._closing.pop(name, None))
@@ -380,7 +413,7 @@ class NamedSessions:
     def about(self) -> dict[str, Any]:
         """Return how many there are, how much they use, and what is wrong."""
         sessions = self._sessions.values()
-        problems = []
+        problems = [*self._losses]
         if self.store.writer.moved is not None:
             problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
         if self.store.writer.problem:

@@ -41,7 +41,7 @@ class Ahead:
         self._size = os.fstat(self._file).st_size
 
     def read(self, transaction: int) -> list[Change]:
-        """Return the changes that are to be included in a transaction, in their order."""
+        """Return the changes that are to be included in a transaction, in their order, up to the first that is damaged."""
         data, position = os.pread(self._file, self._size, 0), 0
         changes: list[Change] = []
         while position + _HEAD.size <= len(data):
@@ -49,7 +49,9 @@ class Ahead:
             record = data[position + _HEAD.size : position + _HEAD.size + length]
             if len(record) < length or zlib.crc32(record) != checksum:
                 break
-            number, added = marshal.loads(record)  # noqa: S302  # written by us, and not damaged
+            if (read := _read(record)) is None:
+                break
+            number, added = read
             if number == transaction:
                 changes += added
             position += _HEAD.size + length
@@ -79,3 +81,14 @@ class Ahead:
     def close(self) -> None:
         """Close it."""
         os.close(self._file)
+
+
+def _read(record: bytes) -> tuple[int, list[Change]] | None:
+    """Return what is in a record; None if it is none that `Ahead.add` has written, although its checksum fits."""
+    try:
+        number, added = marshal.loads(record)  # noqa: S302  # the file belongs to this user alone
+        changes: list[Change] = [(statement, tuple(values)) for statement, values in added]
+    except (ValueError, EOFError, TypeError):
+        return None
+    whole = isinstance(number, int) and all(isinstance(statement, str) for statement, _ in changes)
+    return (number, changes) if whole else None

@@ -73,6 +73,7 @@ _TRIM_EVERY, _TRIM = 50, 100  # rows that were added, and that are removed then:
 _INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
+_FREE = "UPDATE executions SET key = '' WHERE n = ?"
 _ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAULT ''", "execution_count": "INTEGER"}
 """Columns that files of earlier versions do not have."""
 
@@ -227,6 +228,10 @@ class Journal:
         self._bytes += size
         values = (record.state, record.begun, record.ended, size, status, execution_count, _number(record.id))
         self.writer.later(_END, values)
+
+    def free_key(self, execution: str) -> None:
+        """Let the key of an execution that never ran be used again: whoever repeats the submission wants it to run."""
+        self.writer.later(_FREE, (_number(execution),))
 
     def drop(self, execution: str, until: int) -> None:
         """Forget the first events of an execution, up to a number."""

@@ -48,11 +48,14 @@ _SOON, _RETRY = 0.02, 1.0
 _PATIENCE = 0.04
 """Seconds that another process may hold the file up, and with it the loop."""
 
-_ROUNDS = 5
+_ROUNDS = 100
 """How often a checkpoint goes on with what was written meanwhile."""
 
 _CHECKED = 64 * 1024 * 1024
 """Bytes of a file that is checked as a whole when it is opened; of a larger one, that would take seconds."""
+
+_UNFIT = (sqlite3.Warning, ValueError, TypeError, OverflowError)
+"""What `sqlite3` raises for a statement or a value that it cannot take, besides its own errors."""
 
 _FILES = ("", "-wal", "-shm", "-ahead")
 _TRANSACTIONS = (
@@ -251,6 +254,12 @@ class Writer:
     def _is_behind(self) -> bool:
         return self._is_moving() and (self._is_log_large or self._written > _LARGE_LOG)
 
+    def _may_wait(self) -> bool:
+        """Whether what waits can wait longer: it is safe, little, and a checkpoint needs a moment without transactions."""
+        if self._ahead is None or self.problem or self._bytes > _FULL or not self._is_behind():
+            return False
+        return self._make_safe() is None
+
     def _is_moving(self) -> bool:
         return self._checkpoint is not None and self._checkpoint.is_alive()
 
@@ -273,7 +282,14 @@ class Writer:
     def _schedule(self, delay: float) -> None:
         """Write after some time, unless that is to happen anyway."""
         if self._scheduled is None:
-            self._scheduled = asyncio.get_running_loop().call_later(delay, self.flush)
+            self._scheduled = asyncio.get_running_loop().call_later(delay, self._write_waiting)
+
+    def _write_waiting(self) -> None:
+        self._scheduled = None
+        if self._may_wait():
+            self._schedule(_SOON)
+        else:
+            self.flush()
 
     def _commit(self, changes: list[Change]) -> sqlite3.Error | None:
         """Write changes in one transaction; return why they cannot be written."""
@@ -285,9 +301,11 @@ class Writer:
             if self._safe:
                 execute("UPDATE transactions SET number = ?", (self._transaction,))
             execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *_UNFIT) as error:
             with suppress(sqlite3.Error):  # it may have been rolled back already
                 execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                error = sqlite3.ProgrammingError(str(error))
             if isinstance(error, sqlite3.IntegrityError):
                 return error  # the file is well
             self._note_problem(error)
@@ -342,14 +360,17 @@ def _prepare(directory: Path, name: str, schema: str) -> Path | None:
 def _checkpoint(path: Path) -> None:
     """Move the write-ahead log into the file: it is synchronised, which can take long.
 
-    If more was written meanwhile, it moves that, too: each time, there is less.
+    If more was written meanwhile, it moves that, too: each time, there is less. The log begins again only if nothing is left.
+    What SQLite says of a round cannot tell: it counts the pages that were there when the round began.
     """
+    before = None
     try:
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
             for _ in range(_ROUNDS):
-                _, pages, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                if moved == pages:
+                _, _, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                if moved == before:  # nothing was written during the last round, or a reader keeps the rest
                     break
+                before = moved
     except sqlite3.Error as error:
         _log.debug("no checkpoint of %s: %s", path, error)
 

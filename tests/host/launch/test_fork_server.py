@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from cellblock import Host
+from cellblock.errors import LaunchError
 from cells import ok, value
 from processes import alive, below, eventually
 
@@ -62,3 +64,36 @@ async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: 
             os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
         async with host.session(images_dir=tmp_path) as session:
             assert await value(session, "1") == 1
+
+
+async def test_more_requests_at_once_than_the_socket_takes_wait_in_order(tmp_path: Path) -> None:
+    async with Host() as host:
+        await host.start()
+        (launcher,) = host._launchers.in_use.values()
+        launcher._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # type: ignore[attr-defined]  # the least there is
+        os.kill(launcher._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+        sessions = [host.session(images_dir=tmp_path) for _ in range(12)]
+        starting = [asyncio.create_task(session.start()) for session in sessions]
+        await eventually(lambda: launcher._queue.locked())  # type: ignore[attr-defined]
+        launcher.kill(10**9)  # no room for this either, and no reason to give up all kernels
+        starting[-1].cancel()
+        os.kill(launcher._process.pid, signal.SIGCONT)  # type: ignore[attr-defined]
+        results = await asyncio.gather(*starting, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None)] * 11 + [asyncio.CancelledError]
+        assert await value(sessions[0], "40 + 2") == 42
+        for session in sessions:
+            await session.close()
+
+
+async def test_a_fork_server_that_reads_nothing_is_an_error_at_the_start_timeout(tmp_path: Path) -> None:
+    async with Host() as host:
+        await host.start()
+        (launcher,) = host._launchers.in_use.values()
+        launcher._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # type: ignore[attr-defined]
+        os.kill(launcher._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
+        while launcher._has_room():  # type: ignore[attr-defined]
+            launcher.kill(10**9)
+        with pytest.raises(LaunchError, match=r"has not taken a request within 0\.05 s"):
+            await launcher.room(0.05)
+        os.kill(launcher._process.pid, signal.SIGCONT)  # type: ignore[attr-defined]
+        await launcher.room(60)

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from cellblock import config
 from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
+from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.snapshots.times import Spans
@@ -34,22 +35,19 @@ class CheckpointFiles:
         automatic: Whether files are kept automatically: the program has given the session a directory of its own.
     """
 
-    def __init__(
-        self, workspace: str, store: Callable[[], Store], *, root: str, automatic: bool, protected: Iterable[str]
-    ) -> None:
+    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, automatic: bool) -> None:
         """Look at nothing yet.
 
         Args:
             workspace: The directory.
-            root: The workspace of the sandbox, which contains it or is the same.
             store: Returns where the host keeps files.
+            walls: What the session cannot read or write: what is there is not the session's. None: it has no sandbox.
             automatic: Whether to keep files automatically.
-            protected: Names that the session cannot read or write: what is there is not the session's.
         """
         self.automatic = automatic
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
-        self._root, self._protected = root, tuple(protected)
+        self._walls = walls
         self._made: Snapshots | None = None
         self._lock = threading.Lock()
 
@@ -147,20 +145,14 @@ class CheckpointFiles:
     @functools.cached_property
     def _limits(self) -> SnapshotLimits:
         """What a snapshot holds. Not computed until there is one: this looks at the file system."""
-        return SnapshotLimits(ignore=(*SnapshotLimits().ignore, *_beneath(os.path.realpath(self._root), self._protected)))
+        names = () if self._walls is None else self._walls.names(str(self._workspace))
+        return SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
 
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
             if self._made is None:
                 self._made = Snapshots(self._workspace, store, _journals(), self._limits)
             return self._made
-
-
-def _beneath(root: str, protected: Iterable[str]) -> set[str]:
-    """Return the paths from the top of a workspace that are protected, also if a link leads there."""
-    named = [os.path.join(root, os.path.expanduser(name)) for name in protected]
-    found = {os.path.normpath(path) for path in named} | {os.path.realpath(path) for path in named}
-    return {path[len(root) :] for path in found if path.startswith(f"{root}/")}
 
 
 def make_store() -> Store:

@@ -19,6 +19,7 @@ from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
 from cellblock.host.files.staging import Staging, check_replaceable, status
 from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
+from cellblock.host.files.walls import NO_BOUNDS, Bounds, Walls
 
 Y = TypeVar("Y")
 S = TypeVar("S")
@@ -35,10 +36,14 @@ class Files:
     except regular files and folders, or blocks the event loop. An operation that stops early, for example because it was
     cancelled, leaves nothing half done and no temporary file.
 
+    What the session itself cannot read or write, such as ``.env`` and ``.git``, is refused here, too, or left out of folders
+    and archives: what is written may come from the session, a file or a client. ``trusted=True`` lifts that for one call.
+
     Args:
         root: The workspace. It is opened when it is first needed.
         limits: What one operation may handle.
         walk: How to reach what is beneath; by default, the best way that this system has.
+        walls: What the session cannot read or write; None: it has no sandbox.
         on_change: Called when an operation that can change files has ended, whether or not it has changed any.
     """
 
@@ -48,16 +53,18 @@ class Files:
         *,
         limits: FileLimits | None = None,
         walk: Walk | None = None,
+        walls: Walls | None = None,
         on_change: Callable[[], object] = lambda: None,
     ) -> None:
         self._limits = limits or FileLimits()
+        self._walls = walls
         self._on_change = on_change
         self._workspace = Workspace(root, self._limits.max_depth, walk)
 
     # -- single files --------------------------------------------------------------------------------------------------
 
     async def write(
-        self, path: str | PurePath, data: bytes | str | AsyncIterable[bytes], *, mode: int | None = None
+        self, path: str | PurePath, data: bytes | str | AsyncIterable[bytes], *, mode: int | None = None, trusted: bool = False
     ) -> FileInfo:
         """Write a file, whole or not at all; missing folders above it are created.
 
@@ -65,6 +72,7 @@ class Files:
             path: The file. One that exists is replaced; its other hard links keep what they had.
             data: Its content; text is written as UTF-8.
             mode: Its permission bits; by default those of the file that it replaces, or 0o666 less the umask.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Returns:
             What was written.
@@ -85,14 +93,17 @@ class Files:
             data = bytes(data)
         elif not isinstance(data, (bytes, AsyncIterable)):
             raise InvalidInputError(f"data must be bytes, text or an async iterable of bytes, not {type(data).__name__}")
-        return await self._changing(pour(self._within(lambda tree: _write(tree, parts, mode, self._limits)), data))
+        return await self._changing(
+            pour(self._within(lambda tree, bounds: _write(tree, parts, mode, self._limits, bounds), trusted), data)
+        )
 
-    async def read(self, path: str | PurePath, *, max_bytes: int = READ_BYTES) -> bytes:
+    async def read(self, path: str | PurePath, *, max_bytes: int = READ_BYTES, trusted: bool = False) -> bytes:
         """Read a file into memory.
 
         Args:
             path: The file.
             max_bytes: How large it may be.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -101,34 +112,45 @@ class Files:
         parts = self._workspace.inner(path, "file")
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 0:
             raise InvalidInputError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
-        return await complete(self._within(lambda tree: _read(tree, parts, max_bytes)))
+        return await complete(self._within(lambda tree, bounds: _read(tree, parts, max_bytes, bounds), trusted))
 
-    async def read_part(self, path: str | PurePath, offset: int, count: int) -> tuple[FileInfo, bytes]:
+    async def read_part(
+        self, path: str | PurePath, offset: int, count: int, *, trusted: bool = False
+    ) -> tuple[FileInfo, bytes]:
         """Read a part of a file, and describe the file as it is then.
 
         Args:
             path: The file.
             offset: Where the part begins; at or beyond the end, it is empty.
             count: How many bytes to read at most.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError, FilesError: As for `read`.
         """
         parts = self._workspace.inner(path, "file")
-        return await complete(self._within(lambda tree: transfer.read_part(tree, parts, offset, count)))
 
-    async def read_text(self, path: str | PurePath, *, encoding: str = "utf-8", max_bytes: int = READ_BYTES) -> str:
+        def work(tree: Tree, bounds: Bounds) -> Work[tuple[FileInfo, bytes]]:
+            bounds.check_readable("read", parts)
+            return (yield from transfer.read_part(tree, parts, offset, count))
+
+        return await complete(self._within(work, trusted))
+
+    async def read_text(
+        self, path: str | PurePath, *, encoding: str = "utf-8", max_bytes: int = READ_BYTES, trusted: bool = False
+    ) -> str:
         """Read a file as text; line ends are kept as they are.
 
         Args:
             path: The file.
             encoding: Its encoding.
             max_bytes: How large it may be.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError, FilesError: As for `read`; also for a file that is not text in this encoding.
         """
-        data = await self.read(path, max_bytes=max_bytes)
+        data = await self.read(path, max_bytes=max_bytes, trusted=trusted)
         try:
             return await complete(decode(data, encoding))
         except LookupError:
@@ -139,55 +161,66 @@ class Files:
 
     # -- folders -------------------------------------------------------------------------------------------------------
 
-    async def list(self, path: str | PurePath = ".", *, recursive: bool = False) -> list[FileInfo]:
+    async def list(self, path: str | PurePath = ".", *, recursive: bool = False, trusted: bool = False) -> list[FileInfo]:
         """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as such.
 
-        The empty folders with which the sandbox keeps names such as ``.vscode`` from being used are left out.
+        What the session cannot read is left out, and so are the empty folders with which the sandbox keeps names such as
+        ``.vscode`` from being used.
 
         Args:
             path: The folder.
             recursive: Whether to list what is in its folders too.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError: An argument is wrong.
             FilesError: It is not a folder, or has more entries or depth than the limits allow.
         """
         parts = self._workspace.parts(path)
-        return await complete(self._within(lambda tree: _list(tree, parts, recursive, self._limits)))
+        return await complete(self._within(lambda tree, bounds: _list(tree, parts, recursive, self._limits, bounds), trusted))
 
-    async def stat(self, path: str | PurePath) -> FileInfo:
+    async def stat(self, path: str | PurePath, *, trusted: bool = False) -> FileInfo:
         """Describe a file, a folder, or anything else at a path.
+
+        Args:
+            path: The path.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError: An argument is wrong.
             FilesError: Nothing is there, or it is behind a link.
         """
         parts = self._workspace.parts(path)
-        return await complete(self._within(lambda tree: _stat(tree, parts)))
+        return await complete(self._within(lambda tree, bounds: _stat(tree, parts, bounds), trusted))
 
-    async def mkdir(self, path: str | PurePath) -> None:
+    async def mkdir(self, path: str | PurePath, *, trusted: bool = False) -> None:
         """Make a folder, and those above it; one that exists is fine.
+
+        Args:
+            path: The path.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError: An argument is wrong.
             FilesError: It cannot be made, or something else is there.
         """
         parts = self._workspace.parts(path)
-        await self._changing(complete(self._within(lambda tree: _mkdir(tree, parts))))
+        await self._changing(complete(self._within(lambda tree, bounds: _mkdir(tree, parts, bounds), trusted)))
 
-    async def remove(self, path: str | PurePath, *, recursive: bool = False) -> None:
+    async def remove(self, path: str | PurePath, *, recursive: bool = False, trusted: bool = False) -> None:
         """Remove a file, a link (not what it points to), an empty folder, or anything else.
 
         Args:
             path: What to remove.
             recursive: Whether to remove a folder with its contents, however deep.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Raises:
             InvalidInputError: An argument is wrong.
             FilesError: Nothing is there, it is not empty, or it cannot be removed; a part may have been removed by then.
         """
         parts = self._workspace.inner(path, "file or folder")
-        await self._changing(complete(self._within(lambda tree: _remove(tree, parts, recursive))))
+        await self._changing(complete(self._within(lambda tree, bounds: _remove(tree, parts, recursive, bounds), trusted)))
 
     # -- to and from the caller's disk ---------------------------------------------------------------------------------
 
@@ -197,6 +230,7 @@ class Files:
         path: str | PurePath | None = None,
         *,
         progress: Progress | None = None,
+        trusted: bool = False,
     ) -> Transfer:
         """Copy a file or a folder from this machine's disk into the workspace.
 
@@ -207,6 +241,7 @@ class Files:
             local: The file or folder.
             path: What it becomes; by default its name, in the workspace.
             progress: Called in this thread with the bytes done and the bytes in all. If it raises, the copy stops.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Returns:
             What was copied and what was left out.
@@ -218,11 +253,12 @@ class Files:
         where, source = self._workspace.local(local, follow=True)
         target = self._workspace.inner(name_of(local) if path is None else path, "file")
 
-        def work(tree: Tree) -> Work[Transfer]:
+        def work(tree: Tree, bounds: Bounds) -> Work[Transfer]:
             with telling("upload", str(local)), _on_disk(where, tree) as disk:
-                return (yield from transfer.copy(disk, source, tree, target, self._limits, overwrite=True, verb="upload"))
+                ends = transfer.Ends(disk, source, NO_BOUNDS if where is not None else bounds, tree, target, bounds)
+                return (yield from transfer.copy(ends, self._limits, overwrite=True, verb="upload"))
 
-        return await self._changing(complete(self._within(work), progress))
+        return await self._changing(complete(self._within(work, trusted), progress))
 
     async def download(
         self,
@@ -231,6 +267,7 @@ class Files:
         *,
         overwrite: bool = False,
         progress: Progress | None = None,
+        trusted: bool = False,
     ) -> Transfer:
         """Copy a file or a folder from the workspace to this machine's disk.
 
@@ -242,6 +279,7 @@ class Files:
             local: What it becomes. A folder that exists receives the entries of a folder.
             overwrite: Whether files may replace files. Links are never replaced, nor written through.
             progress: Called in this thread with the bytes done and the bytes in all. If it raises, the copy stops.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Returns:
             What was copied and what was left out.
@@ -253,24 +291,29 @@ class Files:
         source = self._workspace.parts(path)
         where, target = self._workspace.local(local, follow=False)
 
-        def work(tree: Tree) -> Work[Transfer]:
+        def work(tree: Tree, bounds: Bounds) -> Work[Transfer]:
             with telling("write", str(local)), _on_disk(where, tree) as disk:
-                return (
-                    yield from transfer.copy(tree, source, disk, target, self._limits, overwrite=overwrite, verb="download")
-                )
+                ends = transfer.Ends(tree, source, bounds, disk, target, NO_BOUNDS if where is not None else bounds)
+                return (yield from transfer.copy(ends, self._limits, overwrite=overwrite, verb="download"))
 
-        return await complete(self._within(work), progress)
+        return await complete(self._within(work, trusted), progress)
 
     # -- as tar streams ------------------------------------------------------------------------------------------------
 
     async def tar(
-        self, path: str | PurePath = ".", *, on_skip: Callable[[Skipped], object] | None = None
+        self,
+        path: str | PurePath = ".",
+        *,
+        on_skip: Callable[[Skipped], object] | None = None,
+        trusted: bool = False,
     ) -> AsyncGenerator[bytes, None]:
         """Yield a file, or a folder's entries with paths relative to it, as an uncompressed tar stream.
 
         Args:
             path: The file or folder.
-            on_skip: Called for whatever is left out: links, FIFOs, sockets, devices, anything that changes its kind.
+            on_skip: Called for whatever is left out: links, FIFOs, sockets, devices, anything that changes its kind, and what
+                the session cannot read.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Yields:
             The archive's bytes. A reader that stops early should close the generator.
@@ -280,7 +323,7 @@ class Files:
             FilesError: Something cannot be read, or is over a limit.
         """
         parts = self._workspace.parts(path)
-        packed = self._within(lambda tree: pack.pack(tree, parts, self._limits))
+        packed = self._within(lambda tree, bounds: pack.pack(tree, parts, self._limits, bounds), trusted)
         async with aclosing(drain(packed, lambda item: len(item) if isinstance(item, bytes) else 0)) as batches:
             async for batch in batches:
                 for item in batch:
@@ -290,17 +333,23 @@ class Files:
                     yield data
 
     async def untar(
-        self, stream: bytes | AsyncIterable[bytes], path: str | PurePath = ".", *, progress: Progress | None = None
+        self,
+        stream: bytes | AsyncIterable[bytes],
+        path: str | PurePath = ".",
+        *,
+        progress: Progress | None = None,
+        trusted: bool = False,
     ) -> Transfer:
         """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
 
         It may hold files and folders, each file once, and nothing else. One bad member refuses the whole archive: nothing
-        appears until all of it has been checked.
+        appears until all of it has been checked. What the session cannot write is left out; the result names it.
 
         Args:
             stream: The archive's bytes.
             path: The folder, created if it is missing. Files replace files of the same name in it.
             progress: Called with the bytes taken of the stream, and None.
+            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
 
         Returns:
             What was unpacked.
@@ -312,7 +361,8 @@ class Files:
         parts = self._workspace.parts(path)
         if not isinstance(stream, (bytes, AsyncIterable)):
             raise InvalidInputError(f"stream must be bytes or an async iterable of bytes, not {type(stream).__name__}")
-        return await self._changing(pour(self._within(lambda tree: pack.unpack(tree, parts, self._limits)), stream, progress))
+        unpacked = self._within(lambda tree, bounds: pack.unpack(tree, parts, self._limits, bounds), trusted)
+        return await self._changing(pour(unpacked, stream, progress))
 
     async def _changing(self, work: Awaitable[R]) -> R:
         """Wait for something that can change files."""
@@ -321,10 +371,11 @@ class Files:
         finally:
             self._on_change()
 
-    def _within(self, work: Callable[[Tree], Generator[Y, S, R]]) -> Generator[Y, S, R]:
-        """Open the workspace for as long as some work takes."""
+    def _within(self, work: Callable[[Tree, Bounds], Generator[Y, S, R]], trusted: bool) -> Generator[Y, S, R]:
+        """Open the workspace for as long as some work takes, which gets what it must not touch."""
         with self._workspace.open() as tree:
-            return (yield from work(tree))
+            bounds = NO_BOUNDS if trusted or self._walls is None else self._walls.within(self._workspace.real)
+            return (yield from work(tree, bounds))
 
 
 def _on_disk(where: str | None, workspace: Tree) -> Tree | nullcontext[Tree]:
@@ -332,8 +383,9 @@ def _on_disk(where: str | None, workspace: Tree) -> Tree | nullcontext[Tree]:
     return nullcontext(workspace) if where is None else Tree.at(where, workspace.walk, where)
 
 
-def _write(tree: Tree, parts: Parts, mode: int | None, limits: FileLimits) -> Sink[FileInfo]:
+def _write(tree: Tree, parts: Parts, mode: int | None, limits: FileLimits, bounds: Bounds) -> Sink[FileInfo]:
     path = tree.name(parts)
+    bounds.check_writable("write", parts)
     done = 0
     with telling("write", path), Staging(tree, parts, folder=False) as staging:
         existing = status(tree, parts)
@@ -353,8 +405,9 @@ def _write(tree: Tree, parts: Parts, mode: int | None, limits: FileLimits) -> Si
     return written
 
 
-def _read(tree: Tree, parts: Parts, most: int) -> Work[bytes]:
+def _read(tree: Tree, parts: Parts, most: int, bounds: Bounds) -> Work[bytes]:
     path = tree.name(parts)
+    bounds.check_readable("read", parts)
     with telling("read", path):
         fd, info = tree.open_file(parts)
         with held(fd):
@@ -369,28 +422,33 @@ def _read(tree: Tree, parts: Parts, most: int) -> Work[bytes]:
     return bytes(data)
 
 
-def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits) -> Work[list[FileInfo]]:
+def _list(tree: Tree, parts: Parts, recursive: bool, limits: FileLimits, bounds: Bounds) -> Work[list[FileInfo]]:
     found = []
+    bounds.check_readable("list", parts)
     with telling("list", tree.name(parts)):
         for below, info in tree.scan(parts, limits, "list", recursive=recursive):
-            found.append(describe(parts + below, info))
+            if not bounds.hides(parts + below):
+                found.append(describe(parts + below, info))
             yield None
     return sorted(found, key=lambda entry: entry.path)
 
 
-def _stat(tree: Tree, parts: Parts) -> Work[FileInfo]:
+def _stat(tree: Tree, parts: Parts, bounds: Bounds) -> Work[FileInfo]:
+    bounds.check_readable("stat", parts)
     yield None
     with telling("stat", tree.name(parts)):
         return describe(parts, tree.lstat(parts))
 
 
-def _mkdir(tree: Tree, parts: Parts) -> Work[None]:
+def _mkdir(tree: Tree, parts: Parts, bounds: Bounds) -> Work[None]:
+    bounds.check_writable("make the folder", parts)
     yield None
     with telling("make the folder", tree.name(parts)):
         os.close(tree.make_directories(parts))
 
 
-def _remove(tree: Tree, parts: Parts, recursive: bool) -> Work[None]:
+def _remove(tree: Tree, parts: Parts, recursive: bool, bounds: Bounds) -> Work[None]:
+    bounds.check_removable("remove", parts)
     with telling("remove", tree.name(parts)), tree.parent(parts) as folder:
         if not recursive and stat.S_ISDIR(os.lstat(parts[-1], dir_fd=folder).st_mode):
             os.rmdir(parts[-1], dir_fd=folder)

@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import tarfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from cellblock.errors import FilesError
 from cellblock.host.files.archive import BLOCK, Gunzip, Member, TarReader, refuse
@@ -26,17 +26,19 @@ from cellblock.host.files.transfer import (
     why_skipped,
     write_all,
 )
+from cellblock.host.files.walls import Bounds
 
 _END = bytes(2 * BLOCK)
 
 
-def pack(tree: Tree, parts: Parts, limits: FileLimits) -> Generator[bytes | Skipped, None, None]:
+def pack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Generator[bytes | Skipped, None, None]:
     """Make a tar stream: of a folder's entries, with paths relative to it, or of one file.
 
     Yields:
         Bytes of the archive, and what is left out of it. Links are: a reader might follow them.
     """
     verb = "archive"
+    bounds.check_readable(verb, parts)
     with telling(verb, tree.name(parts)):
         info = tree.lstat(parts)
     found: Found = [((), info)]
@@ -50,7 +52,9 @@ def pack(tree: Tree, parts: Parts, limits: FileLimits) -> Generator[bytes | Skip
             found = end.value
     total = 0
     for below, seen in found:
-        if stat.S_ISDIR(seen.st_mode):
+        if why := bounds.why_unreadable(parts + below):
+            yield Skipped(show(below), why)
+        elif stat.S_ISDIR(seen.st_mode):
             yield _header(below, seen, tarfile.DIRTYPE, 0)
         elif not stat.S_ISREG(seen.st_mode) and below:
             yield Skipped(show(below), why_skipped(seen))
@@ -96,13 +100,14 @@ def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def unpack(tree: Tree, parts: Parts, limits: FileLimits) -> Sink[Transfer]:
+def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink[Transfer]:
     """Take a tar stream, and put its files and folders into a folder when all of it has proved to be sound."""
     path = tree.name(parts)
+    bounds.check_writable("unpack an archive into", parts)
     gunzip, reader = Gunzip(), TarReader(limits)
     with telling("unpack an archive into", path), Staging(tree, parts, folder=True) as staging:
         staged = staging.folder()
-        with staged, _Unpacker(staged) as unpacker:
+        with staged, _Unpacker(staged, lambda below: bounds.why_unwritable(parts + below)) as unpacker:
             while (data := (yield)) is not None:
                 for plain in gunzip.feed(data):
                     for event in reader.feed(plain):
@@ -111,14 +116,17 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits) -> Sink[Transfer]:
             reader.finish()
             unpacker.close_file()
             staging.commit_folder(staged, limits, True, "write")
-    return Transfer(unpacker.files, unpacker.bytes)
+    return Transfer(unpacker.files, unpacker.bytes, tuple(unpacker.skipped))
 
 
 class _Unpacker:
-    """Writes the members of an archive into a staging folder."""
+    """Writes the members of an archive into a staging folder, but for those that are not to be written."""
 
-    def __init__(self, staged: Tree) -> None:
+    def __init__(self, staged: Tree, why_not: Callable[[Parts], str]) -> None:
         self._staged = staged
+        self._why_not = why_not
+        self._skipping = False
+        self.skipped: list[Skipped] = []
         self._file: int | None = None
         self._modified = 0.0
         self.files = 0
@@ -134,11 +142,18 @@ class _Unpacker:
     def take(self, event: Member | memoryview) -> None:
         """Begin a member, or write some of its data."""
         if isinstance(event, memoryview):
+            if self._skipping:
+                return
             assert self._file is not None
             write_all(self._file, event)
             self.bytes += len(event)
             return
         self.close_file()
+        why = self._why_not(event.parts)
+        self._skipping = bool(why)
+        if why:
+            self.skipped.append(Skipped(show(event.parts), why))
+            return
         try:
             if event.folder:
                 os.close(self._staged.make_directories(event.parts))

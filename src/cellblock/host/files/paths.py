@@ -34,7 +34,7 @@ class Workspace:
             FilesError: It does not exist, is not a directory, or is another one than it was.
         """
         with telling("open the workspace", self.path):
-            tree = Tree.at(self._real, self._walk)
+            tree = Tree.at(self.real, self._walk)
         info = os.fstat(tree.fd)
         identity = info.st_dev, info.st_ino
         if self._identity is None:
@@ -48,7 +48,8 @@ class Workspace:
         return tree
 
     @functools.cached_property
-    def _real(self) -> str:
+    def real(self) -> str:
+        """Its path without links."""
         return os.path.realpath(self.path)
 
     def parts(self, path: str | PurePath) -> Parts:
@@ -90,7 +91,7 @@ class Workspace:
         return parts
 
     def _inside(self, text: str) -> str | None:
-        for root in (self.path, self._real):
+        for root in (self.path, self.real):
             if is_inside(text, root):
                 return text[len(root) :]
         return None

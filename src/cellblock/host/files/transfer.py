@@ -5,28 +5,50 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
 from cellblock.host.files.beneath import CHANGED, CREATE, Tree, check_regular, held
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped, Transfer, describe, kind_of, show
 from cellblock.host.files.staging import Staging, check_replaceable, status
 from cellblock.host.files.steps import Work
+from cellblock.host.files.walls import Bounds
 
 CHANGED_REASON = "changed while it was read"
 
 Found = list[tuple[Parts, os.stat_result]]
 
 
-def copy(
-    source: Tree, parts: Parts, target: Tree, place: Parts, limits: FileLimits, *, overwrite: bool, verb: str
-) -> Work[Transfer]:
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """From where something is copied, and to where.
+
+    Attributes:
+        source: Where from.
+        parts: The file or folder there.
+        readable: What must not be read there.
+        target: Where to.
+        place: The path it gets there.
+        writable: What must not be written there.
+    """
+
+    source: Tree
+    parts: Parts
+    readable: Bounds
+    target: Tree
+    place: Parts
+    writable: Bounds
+
+    def why_not(self, below: Parts) -> str:
+        """Return why something in the folder must not be copied; empty if it may be."""
+        return self.readable.why_unreadable(self.parts + below) or self.writable.why_unwritable(self.place + below)
+
+
+def copy(ends: Ends, limits: FileLimits, *, overwrite: bool, verb: str) -> Work[Transfer]:
     """Copy a file or a folder; nothing shows in its place before all of it is there.
 
     Args:
-        source: Where from.
-        parts: The file or folder there.
-        target: Where to.
-        place: The path it gets there.
+        ends: From where, and to where.
         limits: What is too large.
         overwrite: Whether files may replace files.
         verb: What this is, for messages.
@@ -37,6 +59,9 @@ def copy(
     Returns:
         What was copied and what was left out.
     """
+    source, parts, target, place = ends.source, ends.parts, ends.target, ends.place
+    ends.readable.check_readable(verb, parts)
+    ends.writable.check_writable("write", place)
     with telling(verb, source.name(parts)):
         info = source.lstat(parts)
         if not stat.S_ISDIR(info.st_mode):
@@ -49,7 +74,7 @@ def copy(
     with telling("write", target.name(place)), Staging(target, place, folder=True) as staging:
         staged = staging.folder()
         with staged:
-            result = yield from _copy_all(source, parts, found, staged, limits, verb)
+            result = yield from _copy_all(ends, found, staged, limits, verb)
             yield result.bytes, result.bytes
             staging.commit_folder(staged, limits, overwrite, "write")
     return result
@@ -117,13 +142,17 @@ def _copy_one(
     return Transfer(1, done)
 
 
-def _copy_all(source: Tree, parts: Parts, found: Found, staged: Tree, limits: FileLimits, verb: str) -> Work[Transfer]:
-    """Copy the entries of a folder that were found in it, as far as they are still what they were."""
+def _copy_all(ends: Ends, found: Found, staged: Tree, limits: FileLimits, verb: str) -> Work[Transfer]:
+    """Copy the entries of a folder that were found in it, as far as they may be, and are still what they were."""
+    source, parts = ends.source, ends.parts
     total = sum(info.st_size for _below, info in found if stat.S_ISREG(info.st_mode))
     files = done = 0
     skipped: list[Skipped] = []
     for below, seen in found:
         yield None
+        if why := ends.why_not(below):
+            skipped.append(Skipped(show(below), why))
+            continue
         if stat.S_ISDIR(seen.st_mode):
             os.close(staged.make_directories(below))
             continue

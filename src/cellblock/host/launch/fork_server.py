@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from cellblock.sandbox.cgroups import Group
 from cellblock.sandbox.steps import Failure
 from cellblock.wire.control import FROM_LAUNCHER, End, Failed, Fork, Kill, Ready, Refused, Setup
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
+
+_KILL_AGAIN = 0.01
+"""Seconds until a kernel is killed for which there was no room in the socket."""
 
 
 class ForkServer:
@@ -30,6 +34,8 @@ class ForkServer:
         self._stderr = Tail()
         self._ready: asyncio.Future[None] | None = None
         self._failures: dict[int, Failed] = {}
+        self._queue = asyncio.Lock()
+        self._may_send = asyncio.Event()
 
     @property
     def alive(self) -> bool:
@@ -57,6 +63,38 @@ class ForkServer:
         if not self._ready.done():
             raise LaunchError(f"the fork server was not ready within {timeout:g} s{quote(self._stderr.text())}")
         self._ready.result()
+
+    async def room(self, timeout: float) -> None:
+        """See `Launcher`. Hundreds of requests at once do not fit into the socket: they wait here, in order."""
+        if not self._queue.locked() and self._has_room():
+            return
+        try:
+            async with asyncio.timeout(timeout), self._queue:
+                while self._control is not None and not self._has_room():
+                    await self._wait_to_send(self._control)
+        except TimeoutError:
+            raise LaunchError(
+                f"the fork server has not taken a request within {timeout:g} s: it is stopped, or the machine is overloaded"
+            ) from None
+
+    def _has_room(self) -> bool:
+        """Whether one more request fits into the socket."""
+        if self._control is None:
+            return False
+        poll = select.poll()
+        poll.register(self._control, select.POLLOUT)
+        return bool(poll.poll(0))
+
+    async def _wait_to_send(self, control: socket.socket) -> None:
+        """Wait until the zygote has read what it was sent before, or the connection is closed."""
+        self._may_send.clear()
+        loop = asyncio.get_running_loop()
+        loop.add_writer(control.fileno(), self._may_send.set)
+        try:
+            await self._may_send.wait()
+        finally:
+            if self._control is control:
+                loop.remove_writer(control.fileno())
 
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
@@ -144,8 +182,10 @@ class ForkServer:
     def _close_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
+            asyncio.get_running_loop().remove_writer(self._control.fileno())
             self._control.close()
             self._control = None
+            self._may_send.set()
 
     def kill(self, number: int) -> None:
         """See `Launcher`."""
@@ -153,6 +193,8 @@ class ForkServer:
             return  # every init ends with its zygote
         try:
             self._control.send(encode_control(Kill(number)))
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(_KILL_AGAIN, self.kill, number)  # it has hundreds of requests to read
         except OSError:
             self._close_control()
 

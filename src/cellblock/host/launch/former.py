@@ -43,6 +43,9 @@ class FormerZygote:
     async def start(self, timeout: float) -> None:
         """See `Launcher`."""
 
+    async def room(self, timeout: float) -> None:
+        """See `Launcher`."""
+
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         raise LaunchError("this fork server makes no more kernels")

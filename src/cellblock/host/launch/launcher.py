@@ -71,6 +71,13 @@ class Launcher(Protocol):
     async def start(self, timeout: float) -> None:
         """Get ready to start kernels, within this many seconds."""
 
+    async def room(self, timeout: float) -> None:
+        """Wait until `launch` can be called, which then has to happen at once.
+
+        Raises:
+            LaunchError: There is no room within this many seconds.
+        """
+
     def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
 

@@ -34,6 +34,9 @@ class Spawner:
     async def start(self, timeout: float) -> None:
         """See `Launcher`."""
 
+    async def room(self, timeout: float) -> None:
+        """See `Launcher`. Each kernel has a process of its own to ask."""
+
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         self._forget_ended()

@@ -10,15 +10,16 @@ Standard library only: it works inside a session and outside. Sources are parsed
 from __future__ import annotations
 
 import ast
+import errno
 import keyword
 import os
-import shutil
-import tempfile
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cellblock.errors import InvalidInputError
+from cellblock.tools.calling import beneath
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -51,7 +52,8 @@ def save_action(
         The package's folder.
 
     Raises:
-        InvalidInputError: A name is not an identifier, a source is not as described, or there is such an action already.
+        InvalidInputError: A name is not an identifier, a source is not as described, there is such an action already, or a
+            link is in the way.
         OSError: It cannot be written.
     """
     _check_name("category", category)
@@ -64,9 +66,13 @@ def save_action(
     definitions = (node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef))
     public = [node.name for node in definitions if not node.name.startswith("_")]
     imported = f"from .api import {', '.join(public)}\n\n__all__ = {sorted(public)!r}\n"
-    folder = Path(root_dir) / category
     files = {"__init__.py": imported, "api.py": _delegating(api, declared), "impl.py": impl.strip() + "\n"}
-    return _write(folder, name, files, replace)
+    place = Path(root_dir) / category / name
+    with _package(root_dir, category) as folder:
+        if beneath.exists(folder, name) and not replace:
+            raise InvalidInputError(f"there is an action {place} already: replace=True, or --replace, replaces it")
+        beneath.write_folder(folder, name, files)
+    return place
 
 
 def save_parser(
@@ -94,15 +100,11 @@ def save_parser(
         raise InvalidInputError("parse must have one parameter: the text that the tool returns")
     if not any(isinstance(node, ast.ClassDef) and node.name == "ParseResult" for node in tree.body):
         raise InvalidInputError("source must define a class ParseResult")
-    folder = Path(root_dir) / server
-    path = folder / f"{tool}.py"
-    if path.exists() and not replace:
-        raise InvalidInputError(f"there is a parser {path} already: replace=True replaces it")
-    _make_packages(folder)
-    handle, new = tempfile.mkstemp(dir=folder, prefix=".")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(source.strip() + "\n" + _PARSED.format(server=server, tool=tool))
-    os.replace(new, path)
+    path = Path(root_dir) / server / f"{tool}.py"
+    with _package(root_dir, server) as folder:
+        if beneath.exists(folder, path.name) and not replace:
+            raise InvalidInputError(f"there is a parser {path} already: replace=True replaces it")
+        beneath.write(folder, path.name, source.strip() + "\n" + _PARSED.format(server=server, tool=tool))
     return path
 
 
@@ -168,31 +170,20 @@ def _delegating(api: str, declared: Function) -> str:
     return "\n".join(kept).strip() + "\n"
 
 
-def _make_packages(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for package in (folder.parent, folder):
-        (package / "__init__.py").touch()
+@contextmanager
+def _package(root_dir: str | os.PathLike[str], name: str) -> Iterator[int]:
+    """Hold the folder of a package, which is made if it is missing, with the one around it. No link is followed.
 
-
-def _write(folder: Path, name: str, files: Mapping[str, str], replace: bool) -> Path:
-    """Write a package whole or not at all."""
-    place = folder / name
-    if place.exists() and not replace:
-        raise InvalidInputError(f"there is an action {place} already: replace=True, or --replace, replaces it")
-    _make_packages(folder)
-    new = Path(tempfile.mkdtemp(dir=folder, prefix="."))
+    Raises:
+        InvalidInputError: Something is in the way.
+    """
     try:
-        new.chmod(0o755)
-        for file, source in files.items():
-            (new / file).write_text(source, encoding="utf-8")
-        if place.exists():
-            old = Path(tempfile.mkdtemp(dir=folder, prefix="."))
-            os.rename(place, old / name)
-            os.rename(new, place)
-            shutil.rmtree(old)
-        else:
-            os.rename(new, place)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    return place
+        with beneath.folder(root_dir, make=True) as root:
+            beneath.touch(root, "__init__.py")
+        with beneath.folder(root_dir, name, make=True) as folder:
+            beneath.touch(folder, "__init__.py")
+            yield folder
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise InvalidInputError(f"{Path(root_dir) / name} must be a folder, and not a link or in one: move it away") from error

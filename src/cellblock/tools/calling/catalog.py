@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cellblock.errors import InvalidInputError
+from cellblock.tools.calling import beneath
 from cellblock.tools.calling.actions import signature_of
 from cellblock.tools.calling.text import first_line
 
@@ -64,17 +63,13 @@ def tools(root_dir: str | os.PathLike[str] = "mcptools") -> list[Tool]:
         root_dir: The directory that `generate_mcp_sources` was given.
 
     Returns:
-        The tools, by server and as each server lists them; none if there is no such directory.
+        The tools, by server and as each server lists them; none if there is no such directory, or it is a link.
     """
-    root = Path(root_dir)
     try:
-        with os.scandir(root) as entries:
-            packages = sorted(
-                entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier()
-            )
-    except (FileNotFoundError, NotADirectoryError):
+        packages = beneath.folders_in(root_dir)
+    except OSError:
         return []
-    return [tool for package in packages[:_MOST_PACKAGES] for tool in _tools_of(root, package)]
+    return [tool for package in packages[:_MOST_PACKAGES] for tool in _tools_of(root_dir, package)]
 
 
 def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
@@ -92,17 +87,17 @@ def source(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
     """
     server, _, module = path.partition(".")
     if server.isidentifier() and module.isidentifier():
-        for place in (f"{module}.py", f"{module}/{_INTERFACE}"):
+        for place in ((f"{module}.py",), (module, _INTERFACE)):
             try:
-                return _read(Path(root_dir) / server / place).decode("utf-8", "replace")
+                return beneath.read(root_dir, server, *place, most=MOST_INDEX).decode("utf-8", "replace")
             except OSError:
                 pass  # which is what is said below
     raise InvalidInputError(f"there is no tool {path[:200]!r} under {os.fspath(root_dir)!r}; tools are named server.module")
 
 
-def _tools_of(root: Path, package: str) -> Iterator[Tool]:
+def _tools_of(root: str | os.PathLike[str], package: str) -> Iterator[Tool]:
     try:
-        record: Any = json.loads(_read(root / package / RECORD))
+        record: Any = json.loads(beneath.read(root, package, RECORD, most=MOST_INDEX))
     except FileNotFoundError:
         yield from _actions_of(root, package)
         return
@@ -117,27 +112,16 @@ def _tools_of(root: Path, package: str) -> Iterator[Tool]:
             yield Tool(package, *texts)
 
 
-def _actions_of(root: Path, category: str) -> Iterator[Tool]:
+def _actions_of(root: str | os.PathLike[str], category: str) -> Iterator[Tool]:
     """Yield the code actions of a category (`actions`), which are packages with an interface of their own."""
     try:
-        with os.scandir(root / category) as entries:
-            found = sorted(
-                entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier()
-            )
+        found = beneath.folders_in(root, category)
     except OSError:
         return
     for name in found[:_MOST_PACKAGES]:
         try:
-            called = signature_of(_read(root / category / name / _INTERFACE).decode("utf-8", "replace"))
+            called = signature_of(beneath.read(root, category, name, _INTERFACE, most=MOST_INDEX).decode("utf-8", "replace"))
         except OSError:
             continue
         if called is not None:
             yield Tool(category, name, name, f"{name}{called[0]}"[:_LONGEST], called[1][:_LONGEST])
-
-
-def _read(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        return file.read(MOST_INDEX)

@@ -1,0 +1,160 @@
+"""What the host may do to a workspace in a session's name: nothing that the session itself may not do.
+
+Whoever writes through the host, a client, a saved session or an archive, could otherwise do what the sandbox keeps code from:
+leave a file that the user's editor, agent or git obeys later, or read a secret that lies in the workspace.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from cellblock.errors import FilesError
+from cellblock.host.files.info import Parts, show
+from cellblock.sandbox.paths import is_inside
+from cellblock.sandbox.plan import denied_paths, resolve_paths
+
+if TYPE_CHECKING:
+    from cellblock.sandbox.policy import Policy
+    from cellblock.sandbox.probe import Facts
+
+UNREADABLE = "the session's sandbox hides it"
+UNWRITABLE = "the session's sandbox protects it"
+_WHY = "so nobody does that in the session's name (docs/files.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """The absolute paths that a policy keeps from a session. It is made once for a session; `within` looks at the disk.
+
+    Attributes:
+        hidden: What cannot be read or written.
+        shown: What can, although something above it is hidden.
+        protected: What cannot be written.
+    """
+
+    hidden: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, policy: Policy, facts: Facts, workspace: str, directory: str) -> Self:
+        """Return the walls of a session.
+
+        Args:
+            policy: Its policy.
+            facts: What this machine has.
+            workspace: The workspace of its sandbox.
+            directory: Where it works: there, or in the directory of a branch. What is protected at the top of the workspace is
+                protected at the top of a branch, too, because a branch's files become those of the workspace.
+        """
+        rules = policy.filesystem
+        hidden, protected = [], []
+        for top in dict.fromkeys((workspace, directory)):
+            hidden += resolve_paths((name for name in rules.deny_read if name != "/"), top, facts)
+            protected += denied_paths(rules.deny_write, policy, facts, top)
+        shown = resolve_paths((name for name in (*rules.read, *rules.write) if name != "/"), workspace, facts)
+        return cls(tuple(dict.fromkeys(hidden)), tuple(shown), tuple(dict.fromkeys(protected)))
+
+    def within(self, root: str) -> Bounds:
+        """Return what of this is in a directory, whatever links lead there now.
+
+        Args:
+            root: The directory, absolute and without links.
+        """
+        return Bounds(*(frozenset(map(_folded, _beneath(root, paths))) for paths in (self.hidden, self.shown, self.protected)))
+
+    def names(self, root: str) -> set[str]:
+        """Return what of this is in a directory as a snapshot's limits have it: ``/.env`` is at the top.
+
+        Args:
+            root: The directory, absolute and without links.
+        """
+        return {f"/{show(parts)}" for parts in _beneath(root, (*self.hidden, *self.protected))}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The same for one operation: paths from the top of a workspace. The names are compared without regard to case.
+
+    A file system may not distinguish ``.git`` from ``.GIT``; to refuse both where it does costs nothing.
+    """
+
+    hidden: frozenset[Parts] = frozenset()
+    shown: frozenset[Parts] = frozenset()
+    protected: frozenset[Parts] = frozenset()
+
+    def hides(self, parts: Parts) -> bool:
+        """Whether the session cannot read what is at a path."""
+        folded = _folded(parts)
+        hidden = _longest(folded, self.hidden)
+        return hidden > 0 and _longest(folded, self.shown) < hidden
+
+    def protects(self, parts: Parts) -> bool:
+        """Whether the session cannot write what is at a path."""
+        return self.hides(parts) or _longest(_folded(parts), self.protected) > 0
+
+    def why_unreadable(self, parts: Parts) -> str:
+        """Return why something must not be read; empty if it may be."""
+        return UNREADABLE if self.hides(parts) else ""
+
+    def why_unwritable(self, parts: Parts) -> str:
+        """Return why something must not be written; empty if it may be."""
+        return UNREADABLE if self.hides(parts) else UNWRITABLE if self.protects(parts) else ""
+
+    def check_readable(self, verb: str, parts: Parts) -> None:
+        """Check that the session can read what is at a path.
+
+        Raises:
+            FilesError: It cannot.
+        """
+        if why := self.why_unreadable(parts):
+            raise _refusal(verb, parts, why)
+
+    def check_writable(self, verb: str, parts: Parts) -> None:
+        """Check that the session can write what is at a path.
+
+        Raises:
+            FilesError: It cannot.
+        """
+        if why := self.why_unwritable(parts):
+            raise _refusal(verb, parts, why)
+
+    def check_removable(self, verb: str, parts: Parts) -> None:
+        """Check that the session can write what is at a path, and everything below it.
+
+        Raises:
+            FilesError: It cannot.
+        """
+        self.check_writable(verb, parts)
+        folded = _folded(parts)
+        for inside in (*self.hidden, *self.protected):
+            if inside[: len(folded)] == folded:
+                raise _refusal(verb, parts, f"the session's sandbox protects {show(inside)!r} in it")
+
+
+NO_BOUNDS = Bounds()
+"""For what a program does in its own name, and for sessions without a sandbox."""
+
+
+def _refusal(verb: str, parts: Parts, why: str) -> FilesError:
+    path = show(parts)
+    return FilesError(f"cannot {verb} {path!r}: {why}, {_WHY}", path=path, errno=errno.EACCES)
+
+
+def _folded(parts: Parts) -> Parts:
+    return tuple(part.casefold() for part in parts)
+
+
+def _longest(parts: Parts, among: frozenset[Parts]) -> int:
+    """Return the length of the longest path among some at which something is, or above it; 0 for none."""
+    return max((length for length in range(1, len(parts) + 1) if parts[:length] in among), default=0)
+
+
+def _beneath(root: str, paths: Iterable[str]) -> set[Parts]:
+    """Return those paths that are in a directory, and where those lead that are links, from its top."""
+    places = {place for path in paths for place in (path, os.path.realpath(path))}
+    return {tuple(place[len(root) :].strip("/").split("/")) for place in places if place != root and is_inside(place, root)}

@@ -1,0 +1,137 @@
+"""Files below a directory that code in a session may have made: no link is followed, from that directory on.
+
+Standard library only, so that it works inside a session as well as outside.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A pipe in a file's place would keep us waiting.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def folder(root: str | os.PathLike[str], *names: str, make: bool = False) -> Iterator[int]:
+    """Hold a folder, step by step from a directory that is not a link either.
+
+    Args:
+        root: The directory; what it lies in is the caller's, and may be reached by links.
+        names: The folders on the way, one in the other.
+        make: Whether to make what is missing.
+
+    Raises:
+        OSError: It is not there, or something on the way is a link or not a folder.
+    """
+    if make:
+        Path(root).parent.mkdir(parents=True, exist_ok=True)
+    held = _step(os.fspath(root), None, make)
+    try:
+        for name in names:
+            following = _step(name, held, make)
+            os.close(held)
+            held = following
+        yield held
+    finally:
+        os.close(held)
+
+
+def _step(name: str, above: int | None, make: bool) -> int:
+    if make:
+        try:
+            os.mkdir(name, dir_fd=above)
+        except FileExistsError:
+            pass  # whatever it is: only a folder is opened
+    return os.open(name, _FOLDER, dir_fd=above)
+
+
+def folders_in(root: str | os.PathLike[str], *names: str) -> list[str]:
+    """Return the folders in a folder whose names are Python identifiers, sorted; see `folder`."""
+    with folder(root, *names) as held, os.scandir(held) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name.isidentifier())
+
+
+def read(root: str | os.PathLike[str], *names: str, most: int) -> bytes:
+    """Return a file, or its first bytes.
+
+    Args:
+        root: As for `folder`.
+        names: The folders on the way, and the file.
+        most: How many bytes.
+
+    Raises:
+        OSError: It is not there or not a regular file, or something on the way is a link.
+    """
+    with folder(root, *names[:-1]) as held:
+        opened = os.open(names[-1], _FILE, dir_fd=held)
+    with os.fdopen(opened, "rb") as file:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError(f"{'/'.join(names)} is not a regular file")
+        return file.read(most)
+
+
+def exists(above: int, name: str) -> bool:
+    """Whether there is anything of a name in a folder that is held."""
+    try:
+        os.lstat(name, dir_fd=above)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def write(above: int, name: str, text: str) -> None:
+    """Write a file in a folder that is held, whole or not at all, in place of one of that name."""
+    new = f".{name}.{secrets.token_hex(8)}"
+    try:
+        with os.fdopen(os.open(new, _NEW, 0o644, dir_fd=above), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(new, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException:
+        _remove(above, new)
+        raise
+
+
+def write_folder(above: int, name: str, files: Mapping[str, str]) -> None:
+    """Write a folder of files in a folder that is held, whole or not at all, in place of one of that name."""
+    new, old = f".{name}.{secrets.token_hex(8)}", f".{name}.{secrets.token_hex(8)}.old"
+    try:
+        os.mkdir(new, 0o755, dir_fd=above)
+        held = os.open(new, _FOLDER, dir_fd=above)
+        try:
+            for file, text in files.items():
+                write(held, file, text)
+        finally:
+            os.close(held)
+        if exists(above, name):
+            os.rename(name, old, src_dir_fd=above, dst_dir_fd=above)
+        os.rename(new, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException:
+        _remove(above, new)
+        raise
+    _remove(above, old)
+
+
+def touch(above: int, name: str) -> None:
+    """Make an empty file in a folder that is held, unless there is something of that name."""
+    try:
+        os.close(os.open(name, _NEW, 0o644, dir_fd=above))
+    except FileExistsError:
+        pass
+
+
+def _remove(above: int, name: str) -> None:
+    """Remove a file, or a folder with what is in it; nothing if there is none."""
+    try:
+        os.unlink(name, dir_fd=above)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):  # macOS says the latter of a folder
+        shutil.rmtree(name, ignore_errors=True, dir_fd=above)

@@ -1,0 +1,162 @@
+"""What the host does to a workspace in a session's name: what the session itself may do."""
+
+from __future__ import annotations
+
+import errno
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import FilesError, Host
+from cellblock.host.files import Files
+from cellblock.host.files.walls import UNREADABLE, UNWRITABLE, Walls
+from cellblock.sandbox.policy import Filesystem, Policy
+from cells import ok
+
+PROTECTED = [".git/config", ".git/hooks/pre-commit", ".GIT/config", ".vscode/tasks.json", ".claude/settings.json", ".envrc"]
+HIDDEN = [".env", ".ssh/id_rsa", ".Env", "private/key"]
+
+
+@pytest.fixture
+def files(workspace: Path, host: Host) -> Files:
+    rules = Filesystem(deny_read=(*Filesystem().deny_read, "private"), write=(".", "private/open"))
+    return Files(workspace, walls=Walls.of(Policy(rules), host.facts, str(workspace), str(workspace)))
+
+
+def archive(*names: str) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            tar.addfile(member, io.BytesIO(b"new"))
+    return made.getvalue()
+
+
+async def unpacked(stream: AsyncIterator[bytes]) -> list[str]:
+    data = b"".join([piece async for piece in stream])
+    return sorted(tarfile.open(fileobj=io.BytesIO(data)).getnames())
+
+
+@pytest.mark.parametrize("path", [*PROTECTED, *HIDDEN])
+async def test_what_a_session_may_not_write_nobody_writes_for_it(files: Files, workspace: Path, path: str) -> None:
+    """Also where there is nothing of that name yet: git, an editor or an agent would find it later."""
+    for work in (files.write(path, b"x"), files.mkdir(path), files.untar(archive("f"), path), files.upload(__file__, path)):
+        with pytest.raises(FilesError, match=r"the session's sandbox (protects|hides) it, so nobody does") as caught:
+            await work
+        assert caught.value.errno == errno.EACCES
+    assert [*workspace.iterdir()] == []
+    await files.write(path, b"x", trusted=True)
+    for work in (files.remove(path), files.remove(path.split("/")[0], recursive=True)):
+        with pytest.raises(FilesError, match="sandbox"):
+            await work
+    assert (workspace / path).read_bytes() == b"x"
+    await files.remove(path, trusted=True)
+
+
+async def test_what_a_session_may_not_write_is_left_out_of_archives_and_folders(
+    files: Files, workspace: Path, tmp_path: Path
+) -> None:
+    taken = await files.untar(archive("a", ".git/config", "sub/.git/config", ".env", "b"))
+    assert taken.files == 3
+    assert {one.path: one.reason for one in taken.skipped} == {".git/config": UNWRITABLE, ".env": UNREADABLE}
+    assert sorted(str(path.relative_to(workspace)) for path in workspace.rglob("*") if path.is_file()) == [
+        "a",
+        "b",
+        "sub/.git/config",
+    ]
+    folder = tmp_path / "folder"
+    (folder / ".vscode").mkdir(parents=True)
+    (folder / ".vscode/tasks.json").write_text("{}")
+    (folder / "c").write_text("c")
+    copied = await files.upload(folder, "sub")
+    assert (copied.files, copied.skipped) == (2, ())  # only the top of the workspace is protected
+    with pytest.raises(FilesError, match="sandbox protects"):
+        await files.upload(folder / ".vscode", ".vscode")
+
+
+@pytest.mark.parametrize("path", HIDDEN)
+async def test_what_a_session_may_not_read_nobody_reads_for_it(
+    files: Files, workspace: Path, tmp_path: Path, path: str
+) -> None:
+    await files.write(path, b"secret", trusted=True)
+    await files.write("a", b"a")
+    for work in (files.read(path), files.read_text(path), files.read_part(path, 0, 9), files.stat(path)):
+        with pytest.raises(FilesError, match="the session's sandbox hides it"):
+            await work
+    with pytest.raises(FilesError, match="hides it"):
+        await files.download(path, tmp_path / "got")
+    with pytest.raises(FilesError, match="hides it"):
+        await unpacked(files.tar(path))
+    skipped: list[str] = []
+    assert await unpacked(files.tar(on_skip=lambda one: skipped.append(one.path))) == ["a"]
+    assert path in skipped
+    got = await files.download(".", tmp_path / "copy")
+    assert path in [one.path for one in got.skipped]
+    assert [*(tmp_path / "copy").iterdir()] == [tmp_path / "copy" / "a"]
+    assert [info.path for info in await files.list(recursive=True)] == ["a"]
+    assert await files.read(path, trusted=True) == b"secret"
+
+
+async def test_what_is_allowed_within_something_hidden_is_read_and_written(files: Files) -> None:
+    await files.write("private/open/data", b"x")
+    assert await files.read("private/open/data") == b"x"
+    await files.write("privately", b"x")  # only the beginning of its name is the same
+    assert await files.read("privately") == b"x"
+
+
+async def test_where_a_protected_link_leads_nobody_writes_either(files: Files, workspace: Path) -> None:
+    """The user may keep settings in the workspace by a link."""
+    (workspace / "dotfiles").mkdir()
+    (workspace / ".vscode").symlink_to("dotfiles")
+    with pytest.raises(FilesError, match="sandbox protects"):
+        await files.write("dotfiles/tasks.json", b"{}")
+    with pytest.raises(FilesError, match=r"sandbox protects"):
+        await files.remove("dotfiles", recursive=True)
+
+
+async def test_a_session_without_a_sandbox_has_no_walls(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path, isolate="none") as session:
+        await session.files.write(".env", b"x")
+        assert await session.files.read(".env") == b"x"
+
+
+async def test_a_saved_session_brings_no_file_that_its_session_could_not_write(tmp_path: Path) -> None:
+    """Neither does what it leaves out stop the rest, and the report names it."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    async with Host() as host:
+        async with host.session(working_dir=one, isolate="none") as session:
+            await ok(session, "x = 41")
+            for name in ("data", ".git/config", ".env", ".vscode/tasks.json"):
+                await session.files.write(name, b"[core]\n\tfsmonitor = touch /tmp/pwned\n")
+            await session.save(tmp_path / "evil.cellblock", workspace=True)
+        async with host.session(working_dir=two) as session:
+            report = await session.load(tmp_path / "evil.cellblock", workspace=True)
+            assert (await session.execute("x + 1")).return_value == "42"
+            (two / ".env").write_text("SECRET=1")
+            await session.save(tmp_path / "good.cellblock", workspace=True)
+            assert {left.name for left in report.left_out} == {".git", ".git/config", ".env", ".vscode", ".vscode/tasks.json"}
+    assert sorted(path.name for path in two.iterdir()) == [".env", "data"]
+    async with Host() as host, host.session(working_dir=one, isolate="none") as session:
+        report = await session.load(tmp_path / "good.cellblock", workspace=True)
+        assert (one / ".env").read_bytes().startswith(b"[core]")
+
+
+async def test_what_a_branch_was_given_does_not_come_to_the_workspace_under_a_protected_name(tmp_path: Path) -> None:
+    """The sandbox protects names at the top of the workspace. The top of a branch becomes that when it is adopted."""
+    async with Host() as host, host.session(working_dir=tmp_path) as session:
+        await ok(session, "open('data', 'w').write('1')")
+        (branch,) = await session.fork(1)
+        for name in (".vscode/tasks.json", ".env", ".git/config"):
+            with pytest.raises(FilesError, match="sandbox"):
+                await branch.files.write(name, b"x")
+        await ok(branch, "import os\nfor name in ('.vscode', '.git'): os.mkdir(name); open(name + '/x', 'w').write('x')")
+        await ok(branch, "for name in ('.envrc', '.env', 'data'): open(name, 'w').write('2')")
+        await session.adopt(branch)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert (tmp_path / "data").read_text() == "2"
