@@ -17,7 +17,7 @@ from cellblock.worker.json_values import plain_json
 LONGEST = 200_000
 """Characters of HTML that are read, and of text that is made."""
 
-_OPAQUE = re.compile(r"<[\w.]+(?: object)?(?: at 0x[0-9a-f]+)?>", re.IGNORECASE)
+_OPAQUE = re.compile(r"<[\w.]+ (?:object|(?:object )?at 0x[0-9a-f]+)>", re.IGNORECASE)
 _HIDDEN = {"script", "style", "head", "title", "template", "noscript"}
 _BLOCKS = {"p", "div", "section", "article", "header", "footer", "table", "ul", "ol", "dl", "dd", "dt", "figure", "blockquote"}
 _BLANKS = re.compile(r"\s+")
@@ -81,6 +81,7 @@ class _Reader(HTMLParser):
             self._end_line()
             self._rows, self._headed = [], False
         elif tag == "tr" and self._rows is not None:
+            self._take_cell()
             self._rows.append([])
         elif tag in ("td", "th") and self._rows is not None:
             self._take_cell()

@@ -198,7 +198,7 @@ class Shell(NotebookShell):
         """Take note of how a command has ended, and say so if it has failed: many commands say nothing."""
         self.user_ns["_exit_code"] = status
         if status:
-            print(f"[exit status {status}]" if status > 0 else f"[ended by signal {-status}]", file=sys.stderr)
+            sys.stderr.write(f"[exit status {status}]\n" if status > 0 else f"[ended by signal {-status}]\n")
 
     def var_expand(self, cmd: str, depth: int = 0, *args: Any, **options: Any) -> str:
         """Put variables into a line; IPython's way takes seconds for a long one, even if it names none."""
