@@ -114,7 +114,7 @@ LAYERS: dict[str, set[str]] = {
     "settings": {"config", "errors"},
     "given_options": set(),
     "sync": {"config", "daemon", "errors", "given_options", "model", "settings"},
-    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
+    "sync_executor": {"executor_options", "approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
@@ -167,7 +167,7 @@ TESTED_IN: dict[str, str] = {
     "worker/saving": "host/test_saving.py",
     "host/session_cells": "host/test_session.py",
     "host/session_surroundings": "host/test_session.py",
-    "listening": "test_executor.py",
+    "executor_options": "test_executor.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",
