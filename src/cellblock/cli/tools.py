@@ -9,7 +9,7 @@ import typer
 
 from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.output import print_done, print_json, print_table, wants_json
-from cellblock.cli.problems import FAILED, OK
+from cellblock.cli.problems import FAILED, OK, say
 from cellblock.cli.progress import Progress
 from cellblock.errors import InvalidInputError
 from cellblock.terminal import printable
@@ -50,17 +50,23 @@ def add(
     program = command or []
     params = _params(program[1:] if program[:1] == ["--"] else program, url, env or [], header or [], sandbox)
     with Progress(f"asking {name} for its tools") as progress:
+        left_out: dict[str, str] = {}
 
         def on_progress(done: int, total: int) -> None:
             progress.text = f"writing {name}: {done} of {total} tools"
 
         try:
-            modules = asyncio.run(generate_mcp_sources(name, params, root, on_progress=on_progress))
+            generated = generate_mcp_sources(name, params, root, on_progress=on_progress, on_left_out=left_out.__setitem__)
+            modules = asyncio.run(generated)
         except OSError as error:
             raise InvalidInputError(f"{root} cannot be written: {error.strerror}") from error
     if wants_json(as_json):
-        print_json({"server": name, "package": os.path.join(os.path.abspath(root), name), "modules": modules})
+        print_json(
+            {"server": name, "package": os.path.join(os.path.abspath(root), name), "modules": modules, "left_out": left_out}
+        )
     else:
+        for tool, why in left_out.items():
+            say(f"cellblock: {printable(tool, lines=False)} is left out: {printable(why, lines=False)}")
         print(f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}")
     return OK
 

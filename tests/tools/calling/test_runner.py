@@ -59,7 +59,7 @@ async def test_structured_results_are_dicts_and_texts_are_texts(port: int) -> No
 async def test_images_and_resources_come_with_the_result(port: int) -> None:
     result = await ToolRunner("files", port=port).run("picture", {})
     assert isinstance(result, ToolText)
-    assert result == "a cat"
+    assert result == "a cat\n[resource file:///a]\nabc"  # what a resource says is what the tool says
     assert result.images == (ToolImage(b"\x89PNG", "image/png"),)
     assert result.resources == (ToolResource("file:///a", text="abc"),)
     assert ToolData(a=1).images == ()

@@ -28,6 +28,7 @@ async def generate_mcp_sources(
     connect_timeout: float = 30.0,
     registry: ServerRegistry | None = None,
     on_progress: Callable[[int, int], object] | None = None,
+    on_left_out: Callable[[str, str], object] | None = None,
 ) -> list[str]:
     """Generate a typed Python API for the tools of an MCP server, and register the server for calls.
 
@@ -46,6 +47,8 @@ async def generate_mcp_sources(
         connect_timeout: Seconds in which the server has to be ready, and again for its answer.
         registry: Where to register the server; this user's by default.
         on_progress: Called in this event loop with the number of finished tools and the number of all tools.
+        on_left_out: Called with each tool that gets no module, and why: the server describes it wrongly, or it can only be
+            called as a task. A log line names these, too.
 
     Returns:
         The names of the modules, one for each tool.
@@ -74,19 +77,16 @@ async def generate_mcp_sources(
         return names
 
     async with Servers(lambda _: params, connect_timeout=connect_timeout) as servers:
-        tools = _callable(server_name, await servers.list_tools(server_name))
+        listed = await servers.list_tools(server_name)
+        for tool in listed:
+            if tool.why_not:
+                _LOG.warning("MCP server %r: tool %r is left out: %s", server_name, tool.name, tool.why_not)
+                if on_left_out is not None:
+                    on_left_out(tool.name, tool.why_not)
+        tools = [tool for tool in listed if not tool.why_not]
         # It takes the server longer to end than the package to be written.
         names, _ = await asyncio.gather(asyncio.to_thread(write, tools), servers.close())
     return names
-
-
-def _callable(server_name: str, tools: list[ToolSpec]) -> list[ToolSpec]:
-    """Return the tools that can be called; a log line names the others."""
-    if left_out := [tool.name for tool in tools if tool.needs_task]:
-        _LOG.warning(
-            "MCP server %r: %s can only be called as tasks, which is not supported; left out", server_name, ", ".join(left_out)
-        )
-    return [tool for tool in tools if not tool.needs_task]
 
 
 def _warn(server_name: str, params: ServerParams, root: str) -> None:

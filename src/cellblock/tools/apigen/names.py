@@ -151,7 +151,9 @@ def class_name(hint: str, taken: Mapping[str, object] | set[str]) -> str:
 
 def _identifier(name: str, prefix: str, *, soft: bool = True) -> str:
     """Return an identifier that looks like a name as far as possible; others may get the same one."""
-    plain = re.sub(r"[^A-Za-z0-9_]", "_", _plain(name))
+    # Python reads identifiers in this form. Names of modules stay in ASCII, as they are names of files.
+    kept = unicodedata.normalize("NFKC", name[:1024])
+    plain = kept if not soft and kept.isidentifier() else re.sub(r"[^A-Za-z0-9_]", "_", _plain(name))
     if not plain.strip("_") or not plain[0].isalpha():
         plain = f"{prefix}_{plain.strip('_')}".rstrip("_")
     if keyword.iskeyword(plain) or (soft and keyword.issoftkeyword(plain)):

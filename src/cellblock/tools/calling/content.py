@@ -36,6 +36,7 @@ class ToolSpec:
         read_only: Whether it says that it changes nothing; None: it does not say.
         destructive: Whether it says that it may destroy something; None: it does not say.
         needs_task: Whether it can only be called as a task, which is not supported: no module is generated for it.
+        invalid: What is wrong with its description, so that no module can be generated for it; empty if nothing is.
     """
 
     name: str
@@ -45,6 +46,12 @@ class ToolSpec:
     read_only: bool | None = None
     destructive: bool | None = None
     needs_task: bool = False
+    invalid: str = ""
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot be called by code; empty if it can be."""
+        return self.invalid or ("it can only be called as a task, which is not supported" if self.needs_task else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,15 @@ class ToolResource:
     name: str = ""
     text: str | None = None
     data: bytes | None = None
+
+    def __str__(self) -> str:
+        name = self.uri or self.name or "sound"
+        kind = f" ({self.mime_type})" if self.mime_type else ""
+        if self.text is not None:
+            return f"[resource {name}{kind}]\n{self.text}"
+        if self.data is not None:
+            return f"[resource {name}{kind}: {len(self.data):,} bytes, in .resources]"
+        return f"[link to a resource {name}{kind}{f': {self.name}' if self.name and self.name != name else ''}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, time
 from enum import Enum
 from pathlib import PurePath
@@ -26,7 +26,7 @@ Result = dict[str, Any] | str | None
 
 
 class ToolText(str):
-    """A text result with images or resources.
+    """A text result with images or resources. The text of resources is part of it, below what the tool says itself.
 
     Attributes:
         images: The images of the same result.
@@ -96,7 +96,7 @@ class ToolRunner:
 
         Returns:
             The structured result as a `dict`, or the text, or None if there is neither. Images and resources that came with
-            it are its attributes `images` and `resources` (`ToolData`, `ToolText`).
+            it are its attributes `images` and `resources` (`ToolData`, `ToolText`); the text of resources is part of the text.
 
         Raises:
             ToolRunnerError: The tool failed, or approval was denied; the message says why.
@@ -183,9 +183,14 @@ class ToolRunner:
             outcome = ToolOutcome.from_dict({**data, "is_error": False, "text": "", "structured": None})
         except InvalidInputError as error:
             raise ToolRunnerError(f"The tool server's answer is not valid: {error}") from error
-        more = ToolData(result) if isinstance(result, dict) else ToolText(result or "")
+        more = ToolData(result) if isinstance(result, dict) else ToolText(_with_resources(result or "", outcome.resources))
         more.images, more.resources = outcome.images, outcome.resources
         return more
+
+
+def _with_resources(text: str, resources: Iterable[ToolResource]) -> str:
+    """Return a text result with the text of its resources below it, and a line for each other one."""
+    return "\n".join(filter(None, [text, *map(str, resources)]))
 
 
 def _parsed(answer: pool.Answer) -> dict[str, Any]:

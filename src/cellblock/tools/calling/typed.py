@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from cellblock.errors import ToolRunnerError
+
+_SHOWN = 200
 _Params = TypeVar("_Params")
 _Result = TypeVar("_Result")
 _awaited: ContextVar[bool] = ContextVar("_awaited", default=False)
@@ -77,10 +81,10 @@ def caller(server: str) -> Callable[[str, BaseModel, type[_Result]], _Result]:
         arguments = params.model_dump(mode="json", by_alias=True, exclude_unset=True)
         if _awaited.get():
             return cast("_Result", later(tool, arguments, returns))
-        return _typed(runner.run_sync(tool, arguments), returns)
+        return typed(runner.run_sync(tool, arguments), returns, f"{server}.{tool}")
 
     async def later(tool: str, arguments: dict[str, Any], returns: type[_Result]) -> _Result:
-        return _typed(await runner.run(tool, arguments), returns)
+        return typed(await runner.run(tool, arguments), returns, f"{server}.{tool}")
 
     return call
 
@@ -101,8 +105,55 @@ def twin(run: Callable[[_Params], _Result]) -> Callable[[_Params], Coroutine[Any
     return run_async
 
 
-def _typed(result: Any, returns: type[_Result]) -> _Result:
-    if issubclass(returns, BaseModel):
-        return cast("_Result", returns.model_validate(result))
-    # A runner's text may be more than a string, and may be empty but for its images.
-    return cast("_Result", "" if result is None else result)
+def typed(result: Any, returns: type[_Result], tool: str) -> _Result:
+    """Return what a tool has returned as its module declares it.
+
+    Args:
+        result: What it has returned: structured, or text. Text that is JSON counts as structured if the tool declares that.
+        returns: What it declares: a model, or text.
+        tool: Its name, with its server's.
+
+    Raises:
+        ToolRunnerError: It does not fit.
+    """
+    if not issubclass(returns, BaseModel):
+        # A runner's text may be more than a string, and may be empty but for its images.
+        return cast("_Result", "" if result is None else result)
+    try:
+        made = returns.model_validate(_read(result, returns, tool) if isinstance(result, str) else result)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = ".".join(map(str, wrong["loc"]))
+        raise ToolRunnerError(
+            f"{tool} returned something that does not fit its output schema: {f'{place}: ' if place else ''}{wrong['msg']}, "
+            f"got {_short(wrong['input'])}"
+        ) from None
+    _attach(made, result)
+    return cast("_Result", made)
+
+
+def _read(text: str, returns: type[BaseModel], tool: str) -> Any:
+    """Return what a text says that came in place of a structured result: itself, if that is what is declared."""
+    try:
+        returns.model_validate(text)
+    except ValidationError:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise ToolRunnerError(
+                f"{tool} declares a structured result, and returned only text: {_short(str(text))}"
+            ) from None
+    return text
+
+
+def _attach(made: BaseModel, result: Any) -> None:
+    """Give a typed result the images and resources that came with it, unless it has fields of these names."""
+    for name in ("images", "resources"):
+        extra = made.__pydantic_extra__
+        if (more := getattr(result, name, ())) and extra is not None and name not in type(made).model_fields:
+            extra.setdefault(name, more)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

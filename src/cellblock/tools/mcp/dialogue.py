@@ -59,6 +59,7 @@ class Dialogue:
         self._listing = asyncio.Lock()
         self._tools: dict[str, ToolSpec] | None = None  # None: the server does not list them
         self._facts: dict[str, ToolFacts] = {}
+        self._reading: Requests
         self._logs: dict[object, OnLog] = {}
         self._wants_logs = False
         self._reporting = 0  # calls whose progress the SDK reports
@@ -88,7 +89,7 @@ class Dialogue:
         @asynccontextmanager
         async def beside() -> AsyncIterator[tuple[Any, Any]]:
             async with streams as (reader, writer):
-                requests = Requests(reader, writer, lost, dialogue._hear)
+                requests = dialogue._reading = Requests(reader, writer, lost, dialogue._hear)
                 dialogue._requests = requests if bare else None
                 yield requests, Answers(requests, writer)
 
@@ -183,8 +184,12 @@ class Dialogue:
                 tools += map(spec_of, page.tools)
                 cursor = page.next_cursor
                 if cursor is None:
-                    return tools
+                    return tools + self._left_out()
         raise McpServerError(f"failed: it has more than {_MAX_PAGES} pages")
+
+    def _left_out(self) -> list[ToolSpec]:
+        """Return the tools that are not valid, without their schemas."""
+        return [ToolSpec(name, "", {}, invalid=reason) for name, reason in self._reading.left_out.items()]
 
     async def _refresh(self) -> None:
         """Ask for the tools if they may be others than before."""

@@ -28,6 +28,7 @@ from mcp_types import (
 )
 
 from cellblock.tools.calling.content import OnProgress
+from cellblock.tools.mcp.tool_list import make_valid
 from cellblock.tools.mcp.undecodable import given_to, instead
 
 _LOG = logging.getLogger("cellblock.tools")
@@ -52,6 +53,9 @@ class Requests(AsyncResource):
         ended: Called at the end of the stream, of which the SDK does not tell, with the reason if this end gave up.
         hear: Called with the method and parameters of each notification that belongs to none of our requests. It returns
             whether it has taken it; the SDK gets the others.
+
+    Attributes:
+        left_out: The tools of the server that are not valid, and why.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Requests(AsyncResource):
         self._numbers = count(_FIRST)
         self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any] | ErrorData], OnProgress | None]] = {}
         self._closed = False
+        self.left_out: dict[str, str] = {}
 
     async def send(self, method: str, params: dict[str, Any], on_progress: OnProgress | None = None) -> dict[str, Any]:
         """Send a request and wait for its result. Where this is cancelled, the server is told.
@@ -188,6 +193,8 @@ class Requests(AsyncResource):
                     continue
                 if self._is_too_much(message):
                     raise anyio.ClosedResourceError
+                if not isinstance(message, Exception) and isinstance(message.message, JSONRPCResponse):
+                    self.left_out |= make_valid(message.message.result)
                 return message
         except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
             self._close()

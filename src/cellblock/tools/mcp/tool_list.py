@@ -1,0 +1,67 @@
+"""A server's list of tools, made valid before the SDK sees it: the SDK refuses the whole list for one tool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp_types import methods
+from pydantic import ValidationError
+
+from cellblock.tools.mcp.words import cut
+
+_VERSION = "2025-11-25"
+"""The strictest version of the protocol: what fits it fits the others."""
+
+_UNNAMED = "a tool without a name"
+
+
+def make_valid(result: dict[str, Any]) -> dict[str, str]:
+    """Mend the tools in the result of ``tools/list``, and take out those that cannot be.
+
+    Args:
+        result: The result, as the server has sent it. It is changed.
+
+    Returns:
+        What was taken out: the names of the tools, each with the reason.
+    """
+    tools = result.get("tools")
+    if not isinstance(tools, list) or _objection({**result, "tools": tools}) is None:
+        return {}
+    kept, left_out = [], {}
+    for tool in tools:
+        if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+            left_out[_UNNAMED] = "it cannot be called"
+            continue
+        mended = _mended(tool)
+        if (reason := _objection({"tools": [mended]})) is None:
+            kept.append(mended)
+        else:
+            left_out[tool["name"]] = reason
+    result["tools"] = kept
+    return left_out
+
+
+def _mended(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool whose schemas are of objects, if they say nothing else."""
+    mended = dict(tool)
+    arguments = mended.get("inputSchema")
+    if isinstance(arguments, dict) and "type" not in arguments:
+        mended["inputSchema"] = {**arguments, "type": "object"}
+    returned = mended.get("outputSchema")
+    if isinstance(returned, dict):
+        if "properties" in returned and "type" not in returned:
+            mended["outputSchema"] = {**returned, "type": "object"}
+        elif returned.get("type") != "object":
+            del mended["outputSchema"]  # it says nothing of an object, and structured results are objects
+    return mended
+
+
+def _objection(result: dict[str, Any]) -> str | None:
+    """Return what is wrong with a list of tools; None if nothing is."""
+    try:
+        methods.validate_server_result("tools/list", _VERSION, result)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        place = ".".join(map(str, [part for part in wrong["loc"] if part not in ("tools", 0)]))
+        return cut(f"{place}: {wrong['msg']}" if place else f"{wrong['msg']}")
+    return None
