@@ -177,6 +177,7 @@ class Dialogue:
         tools: list[ToolSpec] = []
         cursor: str | None = None
         size = 0
+        self._reading.left_out.clear()
         with _failures():
             for _ in range(_MAX_PAGES):
                 page = await self._open_client().list_tools(cursor=cursor)
