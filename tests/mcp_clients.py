@@ -7,6 +7,8 @@ from typing import Any
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
 
+from cellblock.mcp_server.answers import META
+
 
 def text(result: object) -> str:
     """Return the text of an answer."""
@@ -15,9 +17,10 @@ def text(result: object) -> str:
 
 
 def data(result: object) -> dict[str, Any]:
-    """Return the structured content of an answer."""
+    """Return what an answer tells programs. None of it hides its text: there is no structured content."""
     assert isinstance(result, CallToolResult)
-    return result.structured_content or {}
+    assert result.structured_content is None
+    return (result.meta or {}).get(META, {})
 
 
 async def run(connected: Client, code: str, **arguments: Any) -> CallToolResult:

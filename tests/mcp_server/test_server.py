@@ -309,7 +309,7 @@ async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp
     async with client(tmp_path, transport="http", token="t") as connected:
         first = await connected.call_tool("register_mcp_server", call("good"))
         one, two = data(first)["session"], data(await run(connected, "1"))["session"]
-        assert text(first).startswith(f"[session {one}]\nbad is registered, with ")
+        assert text(first).startswith(f"[session {one}]\nbad is registered. Its tools:\n")
         found = [await connected.call_tool("search_tools", {"words": "pid", "session": session}) for session in (one, two, "")]
         assert ["mcptools.bad.pid" in text(answer) for answer in found] == [True, False, False]
         use = "from mcptools.bad.pid import Params, run\nrun(Params()).isdigit()"
