@@ -32,7 +32,8 @@ _LINE = 200
 _ERROR = 500
 _LONGEST = 500_000
 _IMAGES = 5
-_IMAGE_BYTES = 1024 * 1024
+_IMAGE_BYTES = 600_000
+"""Bytes of all pictures of an answer. Some clients refuse answers of more than 1 MiB, in which a picture takes a third more."""
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -126,13 +127,12 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
         await named.session.files.write(kept, whole)
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
     shown = replace(result, images=[], spilled=[Path(kept)] if kept else result.spilled)
-    content: list[ContentBlock] = [TextContent(type="text", text=with_handle(_for_model(shown, most, kept), handle))]
     pictures, left_out = _pictures(result)
     if not result.ok:  # errors are texts only: APIs of models refuse pictures in them
         pictures, left_out = [], len(pictures) + left_out
-    content += pictures
-    if left_out:
-        content.append(TextContent(type="text", text=_not_shown(result, left_out)))
+    lines = [_for_model(shown, most, kept), *([_not_shown(result, left_out)] if left_out else [])]
+    # One block of text: some clients put several together without a space in between.
+    content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
     changed, deleted = await _changes(named) if not result.state_lost else ({}, [])
     facts = {
         "status": result.status,
@@ -148,8 +148,8 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
 def _for_model(result: CodeExecutionResult, most: int, kept: str) -> str:
     """Return the text for a cell.
 
-    What went wrong must be told, however little output is wanted. So errors get some room, and the news that variables are lost
-    is not part of the output.
+    What went wrong must be told, however little output is wanted. So errors get some room, and the news that variables are
+    lost is not part of the output.
     """
     if not result.ok:
         return result.for_model(max(most, _ERROR))
@@ -183,14 +183,15 @@ def _not_shown(result: CodeExecutionResult, number: int) -> str:
 def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
     """Return the pictures of a result that a model can be shown, and how many others there are."""
     found: list[ImageContent] = []
-    left_out = 0
+    left_out = taken = 0
     for item in result.outputs:
         mime = next((kind for kind in _SHOWN if isinstance(item.data.get(kind), bytes)), None)
         if mime is None:
             continue
         data = item.data[mime]
         assert isinstance(data, bytes)
-        if len(found) < _IMAGES and len(data) <= _IMAGE_BYTES:
+        if len(found) < _IMAGES and taken + len(data) <= _IMAGE_BYTES:
+            taken += len(data)
             found.append(ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime))
         else:
             left_out += 1
