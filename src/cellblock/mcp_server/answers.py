@@ -33,7 +33,7 @@ _ERROR = 500
 _LONGEST = 500_000
 _IMAGES = 5
 _IMAGE_BYTES = 600_000
-"""Bytes of all pictures of an answer. Some clients refuse answers of more than 1 MiB, in which a picture takes a third more."""
+"""Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and a picture takes a third more on its way."""
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 

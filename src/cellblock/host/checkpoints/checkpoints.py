@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
+_ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _MAX_ADOPTED = 1000
 """Calls of adopted branches that are remembered"""
 
@@ -62,6 +63,7 @@ class Checkpoints:
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
         branch: Where its files are, if not in the workspace of its sandbox.
+        ended: Why there are no checkpoints of earlier cells, if the session goes on with what a killed process has left.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Checkpoints:
         self.branch = branch
         self._kept: list[Checkpoint] = []
         self._fresh = False
+        self.ended = ""
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, rolling)
@@ -237,7 +240,8 @@ class Checkpoints:
             past = self._cells.past
             line = past.line
             if count > len(line):
-                raise CheckpointError(_too_few(len(line), count))
+                self.automatic.wait_for_idle()  # again: the next cell is to be undone, at least
+                raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
             changes, left = Changes(), ""
             target, before = line[-count][0], {number for number, _ in line[:-count]}
             candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
@@ -259,6 +263,7 @@ class Checkpoints:
                     changes, left = await self.automatic.filing.bring_back(first, within)
                 execution_count, since = 0, 0.0
             else:
+                self.automatic.wait_for_idle()
                 raise CheckpointError(self._cannot_undo())
             kept = {number for number, _ in past.line}
             cells = [entry for number, entry in line if number not in kept]
@@ -282,11 +287,10 @@ class Checkpoints:
         return checkpoint.without_files or self.automatic.filing.skipped or "they were not kept in time"
 
     def _cannot_undo(self) -> str:
-        skipped = self.automatic.skipped
-        reason = f" ({skipped})" if skipped else ""
-        if not self.automatic.wanted and not skipped:
-            reason = " (the session was made with recovery='none')"
-        return f"there is no checkpoint from before that cell{reason}; make a checkpoint of each state to go back to"
+        reason = self.automatic.skipped or self.ended
+        if not self.automatic.wanted and not self.automatic.skipped:
+            reason = "the session was made with recovery='none'"
+        return "there is no checkpoint from before that cell" + (f": {reason}" if reason else "")
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
@@ -296,11 +300,17 @@ class Checkpoints:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 
+    def begin_after_another(self) -> None:
+        """Take note that the session goes on with what a killed process has left."""
+        self.ended = _ENDED
+        if not self._fresh:
+            self.automatic.wait_for_idle()  # for the next cell to be undone
+
     def begin_anew(self, kernel: Kernel) -> None:
         """Take note of a fresh kernel."""
         self.serving = kernel.family
         self._cells.past.begin_anew()
-        self._fresh = True
+        self._fresh, self.ended = True, ""
         self.automatic.begin_anew()
 
     async def resume(
@@ -335,7 +345,7 @@ class Checkpoints:
             kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
         except LaunchError as error:
             most = self._wanted.policy.resources.processes
-            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
+            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…))."
             reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
         if listeners:
