@@ -155,7 +155,7 @@ async def test_undo_says_that_checkpoints_ended_with_the_host(killed: Killed) ->
         await session.undo()
         assert (await session.execute("x")).return_value == "41"
         await session.reset()
-        with pytest.raises(CheckpointError, match="there is no cell to undo$"):
+        with pytest.raises(CheckpointError, match=r"there is no cell to undo$"):
             await session.undo()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_types import CallToolResult, ImageContent
+from mcp_types import CallToolResult, ImageContent, TextContent
 
 from cellblock.host import Host
 from cellblock.mcp_server import answers
@@ -129,35 +129,34 @@ class Rule:
     """What a client gives its model of an answer, as docs/mcp-server.md has it, with the sources.
 
     Attributes:
-        structured: What becomes of structured content: it takes the place of all content (``all``), of texts (``texts``), or
-            is left out (``none``).
+        structured: What structured content takes the place of: ``all``, ``texts`` or ``none``.
         pictures: Whether the model sees pictures.
-        errors: What it sees of an error: the texts (``texts``), the answer as it is (``content``) or as JSON (``json``).
-        joint: What is between two texts.
+        texts: How it sees texts: ``lines``, ``joint`` without a space, or ``json`` if there is no picture.
+        errors: What it sees of an error: as of other answers (``same``), ``texts``, the ``first`` text, or all as ``json``.
         most: Characters of a text that it sees; None: no limit is known.
-        whole: Bytes of an answer that the client takes; None: no limit is known.
+        whole: Characters of an answer that the client takes; None: no limit is known.
     """
 
     structured: str = "none"
     pictures: bool = True
-    errors: str = "content"
-    joint: str = "\n"
+    texts: str = "lines"
+    errors: str = "same"
     most: int | None = None
     whole: int | None = None
 
 
 RULES = {
-    "Claude Code": Rule(structured="all", errors="texts", most=100_000),  # 25,000 tokens
+    "Claude Code": Rule(structured="all", errors="first", most=100_000),  # 25,000 tokens
     "Claude Desktop": Rule(whole=1_048_576),
     "VS Code": Rule(structured="texts"),
-    "Cursor": Rule(structured="all"),  # not known: the worst is assumed
-    "Codex": Rule(structured="all"),
+    "Cursor": Rule(),
+    "Codex": Rule(structured="all", texts="json"),
     "Gemini CLI": Rule(errors="json", most=40_000),
-    "Zed": Rule(pictures=False, errors="texts", joint=""),
+    "Zed": Rule(pictures=False, texts="joint", errors="texts"),
     "Goose": Rule(most=200_000),
     "opencode": Rule(structured="all"),
     "mcpygen": Rule(structured="all", pictures=False, errors="texts"),
-    "MCP Inspector": Rule(errors="json"),
+    "MCP Inspector": Rule(texts="json", errors="json"),
 }
 
 
@@ -167,13 +166,30 @@ def seen(rule: Rule, result: CallToolResult) -> tuple[str, list[str]]:
     assert rule.whole is None or len(json.dumps(answer)) <= rule.whole
     texts = [block["text"] for block in answer["content"] if block["type"] == "text"]
     pictures = [block["data"] for block in answer["content"] if block["type"] == "image" and rule.pictures]
-    structured = answer.get("structuredContent")
-    if result.is_error and rule.errors != "content":
-        return (rule.joint.join(texts) if rule.errors == "texts" else json.dumps(answer, ensure_ascii=False)), []
+    structured = json.dumps(answer["structuredContent"]) if answer.get("structuredContent") else ""
+    if result.is_error and rule.errors != "same":
+        return {"texts": _put_together(rule, texts), "first": texts[0], "json": as_json(answer)}[rule.errors], []
     if structured and rule.structured == "all":
-        return json.dumps(structured), []
-    shown = json.dumps(structured) if structured and rule.structured == "texts" else rule.joint.join(texts)
+        return structured, []
+    shown = structured if structured and rule.structured == "texts" else _put_together(rule, texts)
+    if rule.texts == "json" and not pictures:
+        shown = as_json(answer["content"])
     return shown[: rule.most], pictures
+
+
+def test_structured_content_would_hide_the_text() -> None:
+    both = CallToolResult(content=[TextContent(type="text", text="42")], structured_content={"status": "success"})
+    blind = {name for name, rule in RULES.items() if "42" not in seen(rule, both)[0]}
+    assert blind == {"Claude Code", "VS Code", "Codex", "opencode", "mcpygen"}
+
+
+def _put_together(rule: Rule, texts: list[str]) -> str:
+    return ("" if rule.texts == "joint" else "\n").join(texts)
+
+
+def as_json(value: object) -> str:
+    """Return a value as a model reads it that is shown JSON."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 Calls = list[tuple[str, dict[str, Any], str, int]]
@@ -223,8 +239,7 @@ async def test_every_client_shows_its_model_what_each_tool_answers(native_host: 
             assert isinstance(result, CallToolResult)
             for name, rule in RULES.items():
                 shown, there = seen(rule, result)
-                plain = json.dumps(wanted, ensure_ascii=False)[1:-1] if rule.errors == "json" and result.is_error else wanted
-                assert plain in shown, (name, tool, arguments, shown)
+                assert wanted in shown or as_json(wanted)[1:-1] in shown, (name, tool, arguments, shown)
                 assert len(there) == (pictures if rule.pictures else 0), (name, tool, arguments)
                 assert not handle or tool == "search_tools" or result.is_error or f"[session {handle}]" in shown
             assert {*result.model_dump(exclude_none=True, by_alias=True)} <= {"content", "isError", "_meta", "resultType"}
