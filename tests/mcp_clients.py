@@ -48,7 +48,8 @@ def data(result: object) -> dict[str, Any]:
     """Return what an answer tells programs. None of it hides its text: there is no structured content."""
     assert isinstance(result, CallToolResult)
     assert result.structured_content is None
-    return (result.meta or {}).get(META, {})
+    facts: dict[str, Any] = (result.meta or {}).get(META, {})
+    return facts
 
 
 async def run(connected: Client, code: str, **arguments: Any) -> CallToolResult:

@@ -56,7 +56,7 @@ async def test_output_is_cut_at_any_length_and_the_text_says_so(native_host: Hos
         assert text(await run(client, f"len(open({path!r}).read())")) == "100"
         assert text(await run(client, "print('x' * 50)", max_output_chars=50)) == "x" * 50
         assert text(await run(client, "print('x' * 5001)")).startswith("x" * 5000 + "\n\n[Output truncated: exceeded 5000 ")
-        assert (await client.call_tool("execute_ipython_cell", {"code": "1", "max_output_chars": 0})).is_error  # type: ignore[union-attr]
+        assert (await client.call_tool("execute_ipython_cell", {"code": "1", "max_output_chars": 0})).is_error
 
 
 async def test_the_last_lines_of_a_long_output_are_shown(native_host: Host, tmp_path: Path) -> None:
