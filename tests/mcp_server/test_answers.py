@@ -75,6 +75,11 @@ async def test_what_went_wrong_is_told_however_little_output_is_wanted(native_ho
         assert text(died).startswith("The kernel died: ")
 
 
+def test_a_file_that_does_not_have_all_of_an_output_is_not_called_so() -> None:
+    result = CodeExecutionResult(text="x" * 100, truncated=True)
+    assert answers._for_model(result, 1, "outputs/a.txt").endswith("character limit] Its beginning and end: outputs/a.txt")
+
+
 def test_that_variables_are_lost_is_told_with_any_output() -> None:
     lost = CodeExecutionResult(text="x" * 100, recovery="restarted")
     news = "Variables and imports of earlier cells are lost: the kernel died, and a fresh one took its place."

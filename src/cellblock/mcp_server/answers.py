@@ -155,18 +155,19 @@ def _for_model(result: CodeExecutionResult, most: int, kept: str) -> str:
         return result.for_model(max(most, _ERROR))
     output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
     if len(output) > most:
-        output = _cut(output, most, kept)
+        # What is very long has lost its middle before.
+        output = _cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
     if not result.state_lost:
         return output
     news = replace(result, text="", spilled=[]).for_model()
     return f"{news}\n{output}" if result.text else news
 
 
-def _cut(output: str, most: int, kept: str) -> str:
+def _cut(output: str, most: int, where: str) -> str:
     """Return the beginning of an output, and its last lines if they are short, with a note in between."""
     room = most // 4
     _, newline, last = output[-room - 1 :].partition("\n") if room else ("", "", "")
-    note = f"\n\n[Output truncated: exceeded {most} character limit]" + (f" All of it: {kept}" if kept else "")
+    note = f"\n\n[Output truncated: exceeded {most} character limit]" + (f" {where}" if where else "")
     return output[: most - len(last)] + note + (f"\n\n{last}" if newline and last else "")
 
 
