@@ -17,6 +17,7 @@ import pytest
 
 import cellblock.running as running
 from cellblock import (
+    ApprovalRequest,
     CodeExecutionChunk,
     CodeExecutionError,
     CodeExecutionResult,
@@ -26,7 +27,10 @@ from cellblock import (
     InterpreterError,
     InvalidInputError,
     Limits,
+    OutputItem,
     PreloadError,
+    Rule,
+    Rules,
     StateError,
     ToolRunner,
     ToolRunnerError,
@@ -594,3 +598,114 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("[False, False, False]\n", "")
+
+
+# -- how an execution ends, who decides, and who listens ---------------------------------------------------------------
+
+
+async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExecutor) -> None:
+    for code, status in (("1 / 0", "error"), ("while True: pass", "timeout"), ("import os; os._exit(3)", "died")):
+        with pytest.raises(CodeExecutionError) as caught:
+            await executor.execute(code, timeout=0.3 if status == "timeout" else 60)
+        assert caught.value.result is not None
+        assert caught.value.result.status == status
+        assert isinstance(caught.value, TimeoutError) is (status == "timeout")
+
+
+async def test_without_a_check_the_result_says_how_it_ended(executor: CodeExecutor) -> None:
+    assert (await executor.execute("1 / 0", check=False)).status == "error"
+    assert (await executor.execute("while True: pass", timeout=0.3, check=False)).status == "timeout"
+    events = [event async for event in executor.stream("1 / 0", check=False)]
+    assert [event.status for event in events if isinstance(event, CodeExecutionResult)] == ["error"]
+    with pytest.raises(InvalidInputError):
+        await executor.execute("a\0b", check=False)  # that is not the code's failure
+
+
+async def test_an_executor_has_a_timeout_for_all_its_code(zygote_host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, timeout=0.3) as executor:
+        assert (await executor.execute("while True: pass", check=False)).status == "timeout"
+        with pytest.raises(ExecutionTimeoutError, match=r"timeout of 0\.30s"):
+            await executor.execute("while True: pass")
+        with pytest.raises(ExecutionTimeoutError):
+            [event async for event in executor.stream("while True: pass")]
+        (branch,) = await executor.fork(1)
+        assert branch.timeout == 0.3
+        await branch.stop()
+        assert (await executor.execute("import time; time.sleep(0.5)", timeout=None)).ok
+        assert (await executor.execute("time.sleep(0.5)", timeout=120.0)).ok  # the same number as the default, and given
+    with pytest.raises(InvalidInputError, match="timeout must be a positive number"):
+        CodeExecutor(timeout=0)
+
+
+@pytest.mark.parametrize("given", ["yes", None, True, {"deny": "x"}])
+def test_who_approves_must_be_one_of_those_that_there_are(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="approve must be 'auto', 'ask' or Rules"):
+        CodeExecutor(approve=given)
+
+
+async def test_where_nobody_can_be_asked_code_gets_what_rules_allow_and_no_more(zygote_host: Host, tmp_path: Path) -> None:
+    rules = Rules((Rule("allow", kind="shell", arguments={"command": "echo a"}),))
+    for options in ({"approve": "ask"}, {"approve": rules}, {"approve": "ask", "rules": rules}):
+        made = CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, approve_shell_cmds=True, **options)  # type: ignore[arg-type]
+        async with made as executor:
+            for keywords in ({}, {"on_stdout": print}):
+                result = await executor.execute("!echo b", check=False, **keywords)  # type: ignore[arg-type]
+                assert "nobody can be asked in execute(): run the code with stream()" in result.for_model()
+            allowed = await executor.execute("!echo a", check=False)
+            assert allowed.ok is ("approve" in options and rules in options.values())
+            async for event in executor.stream("!echo b"):
+                if isinstance(event, ApprovalRequest):
+                    await event.accept()
+            assert isinstance(event, CodeExecutionResult)
+            assert event.text == "b"
+    with pytest.raises(InvalidInputError, match="approve and rules both give rules"):
+        CodeExecutor(approve=rules, rules=rules)
+
+
+async def test_output_is_heard_as_it_comes(executor: CodeExecutor) -> None:
+    heard: list[tuple[str, str | None]] = []
+
+    async def hear(item: OutputItem) -> None:
+        await asyncio.sleep(0)
+        heard.append((item.kind, item.text))
+
+    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\ndisplay('shown')\n6 * 7"
+    result = await executor.execute(
+        code,
+        on_stdout=lambda text: heard.append(("stdout", text)),
+        on_stderr=lambda text: heard.append(("stderr", text)),
+        on_result=hear,
+    )
+    assert result.return_value == "42"
+    assert heard == [
+        ("stdout", "out\n"),
+        ("stderr", "err\n"),
+        ("display_data", "'shown'"),
+        ("execute_result", "42"),
+    ]
+    assert (await executor.execute("print('only')", on_result=hear)).text == "only"
+    assert len(heard) == 4
+
+
+async def test_a_listener_that_fails_stops_the_code(executor: CodeExecutor) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await executor.execute("import time\nx = 1\nprint('a')\ntime.sleep(60)", on_stdout=lambda _: 1 // 0)
+    assert (await executor.execute("x")).return_value == "1"
+
+
+async def test_a_cell_that_is_listened_to_asks_for_nothing_in_vain(zygote_host: Host, tmp_path: Path) -> None:
+    made = CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, approve_shell_cmds=True)
+    async with made as executor:
+        heard: list[str] = []
+        assert (await executor.execute("!echo a", on_stdout=heard.append)).ok
+        assert "".join(heard) == "a\n"
+
+
+async def test_pictures_are_written_where_the_session_works(zygote_host: Host, tmp_path: Path) -> None:
+    """A model that is told their names can open them."""
+    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path) as executor:
+        code = f"from IPython.display import Image\nimport base64\nImage(base64.b64decode('{png}'))"
+        result = await executor.execute(code)
+        assert result.images[0].parent == tmp_path / "images"
+        assert (await executor.execute(f"len(open({str(result.images[0])!r}, 'rb').read()) > 50")).return_value == "True"

@@ -86,12 +86,23 @@ LAYERS: dict[str, set[str]] = {
     "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
     # The fronts.
     "executor": _FRONT
-    | {"executor_options", "executor_states", "gateway", "kernel_mgr", "named", "options", "running", "signatures"},
+    | {
+        "executor_options",
+        "executor_states",
+        "gateway",
+        "kernel_mgr",
+        "listening",
+        "named",
+        "options",
+        "running",
+        "signatures",
+    },
     "executor_states": {"host", "model"},
     "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
     "signatures": set(),
     "whole_file": set(),
     # What a front runs its sessions with.
+    "listening": {"approvals", "host", "model"},
     "running": {"errors", "host", "options", "services"},
     # What joins hosts, tools and the store for a front.
     "services": _FRONT | {"options", "session_policy", "tool_directories"},
@@ -101,8 +112,9 @@ LAYERS: dict[str, set[str]] = {
     "tool_directories": {"errors"},
     "loop_thread": {"errors"},
     "settings": {"config", "errors"},
-    "sync": {"config", "daemon", "errors", "model", "settings"},
-    "sync_executor": {"approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
+    "given_options": set(),
+    "sync": {"config", "daemon", "errors", "given_options", "model", "settings"},
+    "sync_executor": {"executor_options", "approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
@@ -112,7 +124,8 @@ LAYERS: dict[str, set[str]] = {
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings", "wire"},
     "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
     "mcp_server": _FRONT | {"named"},
-    "cli": _FRONT | {"daemon", "executor", "gateway", "jupyter", "mcp_server", "settings", "sync", "whole_file"},
+    "cli": _FRONT
+    | {"daemon", "executor", "gateway", "given_options", "jupyter", "mcp_server", "settings", "sync", "whole_file"},
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {
@@ -154,6 +167,7 @@ TESTED_IN: dict[str, str] = {
     "worker/saving": "host/test_saving.py",
     "host/session_cells": "host/test_session.py",
     "host/session_surroundings": "host/test_session.py",
+    "executor_options": "test_executor.py",
     "running": "test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "custody/client": "custody/test_custodian.py",

@@ -28,8 +28,8 @@ itself failed, or was asked for something that it cannot do::
     │   └── SnapshotError         the files of a checkpoint could not be kept, compared or restored
     ├── McpServerError            an MCP server could not be started or reached, or violated the protocol
     ├── StoreError                stored state on the trusted side cannot be read, written, or trusted
-    ├── CodeExecutionError        `CodeExecutor` only: the code failed; ``result`` has everything else
-    └── ExecutionTimeoutError     `CodeExecutor` only: the code was stopped at its deadline  (also a TimeoutError)
+    └── CodeExecutionError        executors only: the code failed; ``result`` has everything else
+        └── ExecutionTimeoutError     … it was stopped at its deadline                       (also a TimeoutError)
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class StoreError(CellblockError):
 
 
 class CodeExecutionError(CellblockError):
-    """Raised by `CodeExecutor` when the executed code fails; the message holds its traceback.
+    """Raised by executors when the executed code fails; the message holds its traceback. ``check=False`` switches that off.
 
     Attributes:
         result: Everything else about the execution: output so far, images, error, recovery.
@@ -274,13 +274,5 @@ class CodeExecutionError(CellblockError):
         self.result = result
 
 
-class ExecutionTimeoutError(CellblockError, TimeoutError):
-    """Raised by `CodeExecutor` when code was stopped at its deadline. It no longer runs.
-
-    Attributes:
-        result: Everything about the execution; ``result.recovery`` says how the code was stopped.
-    """
-
-    def __init__(self, message: str, result: CodeExecutionResult | None = None) -> None:
-        super().__init__(message)
-        self.result = result
+class ExecutionTimeoutError(CodeExecutionError, TimeoutError):
+    """Raised by executors when code was stopped at its deadline: it no longer runs, and ``result.recovery`` says how."""

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, StateError
-from cellblock.executor_options import DEFAULT_LEVEL, ExecutorOptions
+from cellblock.executor_options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.executor_states import WithStates
-from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.closing import AsyncOnly
 from cellblock.host.options import check_names
 from cellblock.running import RunningSession
@@ -29,10 +28,16 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.listening import OnResult, OnText
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import Changes, FilesMode
 
 _log = logging.getLogger("cellblock")
+
+_NOBODY = (
+    "nobody can be asked in execute(): run the code with stream(), which yields what it asks for, or allow it by a rule "
+    "(docs/approvals.md)"
+)
 
 
 class CodeExecutor(WithStates, AsyncOnly):
@@ -70,6 +75,8 @@ class CodeExecutor(WithStates, AsyncOnly):
         self.approval_timeout = options.approval_timeout
         self.connect_timeout = options.connect_timeout
         self.kernel_init_timeout = options.kernel_init_timeout
+        self.timeout = options.timeout
+        self._asks = options.asks
         self.session_id = secrets.token_hex(8)
         self._given_host = options.host
         self._run: RunningSession | None = None
@@ -201,6 +208,7 @@ class CodeExecutor(WithStates, AsyncOnly):
         assert self._run is not None
         branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
         branch._options, branch._service_options = self._options, self._service_options
+        branch.timeout, branch._asks = self.timeout, self._asks
         branch._start_from = beginning
         return branch
 
@@ -303,33 +311,60 @@ class CodeExecutor(WithStates, AsyncOnly):
             raise StateError("from another thread, use loop.call_soon_threadsafe(executor.cancel)") from None
 
     async def execute(
-        self, code: str, timeout: float | None = DEFAULT_TIMEOUT, *, on_input: OnInput | None = None
+        self,
+        code: str,
+        timeout: float | None = AS_MADE,
+        *,
+        check: bool = True,
+        on_input: OnInput | None = None,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+        on_result: OnResult | None = None,
     ) -> CodeExecutionResult:
-        """Execute code and return its result. Everything that the code asks for is approved, unless a rule denies it.
+        """Execute code and return its result.
+
+        Everything that the code asks for, such as calls of MCP tools, **is allowed without asking anybody**, unless a rule
+        denies it: as in ipybox. An executor that was made with ``approve="ask"`` refuses it instead; `stream` yields it.
 
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
-            timeout: Seconds that it may run; None for no limit.
+            timeout: Seconds that it may run; None for no limit; by default what the executor was made with, or 120.
+            check: Whether to raise an exception if the code fails. If not, the result says how it ended.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
+            on_stdout: Takes what is written to stdout, as it comes. It may be a coroutine function, as the next two may.
+            on_stderr: Takes what is written to stderr, as it comes.
+            on_result: Takes each displayed value, and that of the last expression, as an `OutputItem`. If one of the three
+                raises an exception, the code is stopped, and `execute` raises it.
 
         Returns:
             The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
 
         Raises:
             CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
-            ExecutionTimeoutError: It was stopped at its deadline. Also a `TimeoutError`.
+            ExecutionTimeoutError: It was stopped at its deadline. A kind of `CodeExecutionError`, and of `TimeoutError`.
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
             StateError: The executor is not started, or stopped.
         """
-        result = _judge(await self.session.execute(code, timeout=timeout, on_input=on_input), timeout)
+        seconds = self.timeout if isinstance(timeout, AsMade) else timeout
+        if on_stdout is None and on_stderr is None and on_result is None:
+            on_notice = _refuse if self._asks else None
+            result = await self.session.execute(code, timeout=seconds, on_input=on_input, on_notice=on_notice)
+        else:
+            from cellblock.listening import Listeners
+
+            listeners = Listeners(on_stdout, on_stderr, on_result, _refuse if self._asks else None)
+            result = await listeners.run(self.session, code, timeout=seconds, on_input=on_input)
+        if check:
+            _judge(result, seconds)
         return replace(result, text=None) if result.status == "interrupted" else result
 
     async def stream(
         self,
         code: str,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = AS_MADE,
         chunks: bool = False,
         *,
+        check: bool = True,
         on_input: OnInput | None = None,
     ) -> AsyncGenerator[ApprovalRequest | CodeExecutionChunk | CodeExecutionResult, None]:
         """Execute code and yield what happens, as it happens.
@@ -338,6 +373,7 @@ class CodeExecutor(WithStates, AsyncOnly):
             code: As for `execute`.
             timeout: As for `execute`.
             chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            check: As for `execute`.
             on_input: As for `execute`.
 
         Yields:
@@ -351,17 +387,26 @@ class CodeExecutor(WithStates, AsyncOnly):
         from cellblock.host.kernels.cell_events import Notice
         from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 
-        async with aclosing(self.session.stream(code, timeout=timeout, chunks=chunks, on_input=on_input)) as events:
+        seconds = self.timeout if isinstance(timeout, AsMade) else timeout
+        async with aclosing(self.session.stream(code, timeout=seconds, chunks=chunks, on_input=on_input)) as events:
             async for event in events:
                 match event:
                     case CodeExecutionResult(status="interrupted"):
                         return
                     case CodeExecutionResult():
-                        yield _judge(event, timeout)
+                        yield _judge(event, seconds) if check else event
                     case CodeExecutionChunk():
                         yield event
                     case Notice(about=ApprovalRequest() as asked):
                         yield asked
+
+
+def _refuse(request: object) -> None:
+    """Refuse what nobody can be asked about."""
+    from cellblock.approvals.request import ApprovalRequest
+
+    assert isinstance(request, ApprovalRequest)
+    request.withdraw(_NOBODY)
 
 
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:

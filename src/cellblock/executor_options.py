@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout
 from cellblock.host.options import SessionOptions
 from cellblock.options import ServiceOptions, check_port, check_seconds
 from cellblock.session_policy import requested_isolation, requested_policy
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from cellblock.host import Host, Limits, Policy
     from cellblock.host.checkpoints.rolling import Rolling
     from cellblock.tool_directories import Directories
+
+
+class AsMade(float):
+    """The default of a call's ``timeout``: a number, as in ipybox, that can be told from one that was given."""
+
+
+AS_MADE = AsMade(DEFAULT_TIMEOUT)
+"""Stands for what the executor was made with, which is the same unless its maker says otherwise."""
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DEFAULT_LEVEL = "WARNING"
@@ -44,6 +53,10 @@ class ExecutorOptions:
         allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
             those of the policy or configuration.
         host: The host to run in, which stays open; by default one that all executors of the event loop share.
+        timeout: Seconds that code may run, unless a call says otherwise; None for no limit.
+        approve: Who decides about tool calls, commands and hosts of code that `CodeExecutor.execute` runs, where nobody can be
+            asked: ``auto`` allows them, as ipybox does; ``ask`` refuses them, and leaves them to `CodeExecutor.stream`, which
+            yields them. `Rules` decide alone, and what they leave open is refused as with ``ask``.
         isolate: What the sandbox is made of: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that
             do not allow these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By
             default what `host` says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
@@ -81,6 +94,9 @@ class ExecutorOptions:
     rules: Rules | None = None
     timeout_includes_approvals: bool = False
     own_servers: bool = False
+    packages: Sequence[str] = ()
+    timeout: float | None = DEFAULT_TIMEOUT
+    approve: Literal["auto", "ask"] | Rules = "auto"
     recovery: Rolling | Literal["rolling", "none"] = "rolling"
     on_elicitation: OnElicitation | None = None
 
@@ -94,8 +110,26 @@ class ExecutorOptions:
             )
         if self.kernel_init_timeout is not None:
             check_seconds("kernel_init_timeout", self.kernel_init_timeout)
+        check_timeout(self.timeout)
+        self._check_approve()
         check_port("tool_server_port", self.tool_server_port)
         check_port("kernel_gateway_port", self.kernel_gateway_port)
+
+    def _check_approve(self) -> None:
+        if self.approve in ("auto", "ask"):
+            return
+        from cellblock.approvals.rules import Rules
+
+        if not isinstance(self.approve, Rules):
+            raise InvalidInputError(f"approve must be 'auto', 'ask' or Rules, not {shown(self.approve)}")
+        if self.rules is not None:
+            raise InvalidInputError("approve and rules both give rules: pass one of them, and approve='ask' with rules")
+        self.rules = self.approve
+
+    @property
+    def asks(self) -> bool:
+        """Whether what rules leave open is refused if nobody can be asked."""
+        return self.approve != "auto"
 
     def services(self) -> ServiceOptions:
         """Return the options of the session's services.

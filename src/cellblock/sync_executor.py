@@ -10,8 +10,8 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast, ov
 from cellblock import loop_thread
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.executor import CodeExecutor
+from cellblock.executor_options import AS_MADE
 from cellblock.host.checkpoints.checkpoint import Checkpoint
-from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.loop_thread import LoopThread
@@ -211,9 +211,10 @@ class SyncCodeExecutor:
     def stream(
         self,
         code: str,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = AS_MADE,
         chunks: bool = False,
         *,
+        check: bool = True,
         on_input: OnInput | None = None,
     ) -> Iterator[SyncApprovalRequest | CodeExecutionChunk | CodeExecutionResult]:
         """Execute code and yield what happens, as it happens, as `CodeExecutor.stream` does.
@@ -224,13 +225,14 @@ class SyncCodeExecutor:
             code: As for `execute`.
             timeout: As for `execute`.
             chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            check: As for `execute`.
             on_input: As for `execute`.
 
         Yields:
             A `SyncApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
             `CodeExecutionResult`. A cancelled execution ends without a result.
         """
-        for event in _iterate(self._thread, self._original.stream(code, timeout, chunks, on_input=on_input)):
+        for event in _iterate(self._thread, self._original.stream(code, timeout, chunks, check=check, on_input=on_input)):
             yield SyncApprovalRequest(event, self._thread) if isinstance(event, ApprovalRequest) else event
 
     def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> SyncCheckpoint:

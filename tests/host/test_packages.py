@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, InvalidInputError, Session
+from cellblock import Host, InvalidInputError, LaunchError, Session
 from cellblock.host.packages import SessionPackages, _check, name_places, remove_places_of_the_dead
 from cellblock.leftovers import make_place
 from processes import eventually
@@ -84,6 +84,17 @@ async def shop(request: pytest.FixtureRequest, wheels: Path) -> AsyncIterator[Ho
         yield host
 
 
+@pytest.fixture(scope="module")
+async def native_shop(wheels: Path) -> AsyncIterator[Host]:
+    """The same in a sandbox, for quick tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(wheels))
+        host = Host(isolate="native")
+    async with host:
+        yield host
+
+
 @pytest.fixture
 async def session(shop: Host, tmp_path: Path) -> AsyncIterator[Session]:
     async with shop.session(working_dir=tmp_path) as session:
@@ -109,6 +120,31 @@ async def test_what_is_installed_can_be_imported_at_once_and_survives_a_reset(se
     await session.reset()
     assert (await session.execute("import tiny_demo; tiny_demo.ANSWER")).return_value == "42"
     assert (await session.execute("!python -c 'import tiny_demo; print(tiny_demo.ANSWER)'")).output == "42\n"
+
+
+async def test_packages_that_a_session_is_made_with_are_there_for_its_first_cell(native_shop: Host, tmp_path: Path) -> None:
+    refuse = "nobody allows commands here"
+    session = native_shop.session(working_dir=tmp_path, packages=["tiny-demo"], on_command=lambda _: _said(refuse))
+    async with session:
+        result = await session.execute("import tiny_demo; tiny_demo.ANSWER")
+        assert (result.return_value, result.text, result.execution_count) == ("42", "42", 1)
+        assert session.history()[0].code == "import tiny_demo; tiny_demo.ANSWER"
+        (branch,) = await session.fork(1)
+        async with branch:
+            assert (await branch.execute("tiny_demo.ANSWER")).return_value == "42"
+
+
+async def test_packages_that_cannot_be_had_keep_the_session_from_starting(native_shop: Host, tmp_path: Path) -> None:
+    session = native_shop.session(working_dir=tmp_path, packages=["no-such-package-anywhere"])
+    with pytest.raises(LaunchError, match="no-such-package-anywhere cannot be installed: No matching"):
+        await session.start()
+    for wrong in ("pandas", ["a\nb"], [3]):
+        with pytest.raises(InvalidInputError, match="packages must be a list of requirements"):
+            native_shop.session(packages=wrong)  # type: ignore[arg-type]
+
+
+async def _said(refusal: str) -> str:
+    return refusal
 
 
 @pytest.mark.slow

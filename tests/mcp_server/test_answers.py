@@ -75,6 +75,20 @@ async def test_what_went_wrong_is_told_however_little_output_is_wanted(native_ho
         assert text(died).startswith("The kernel died: ")
 
 
+async def test_output_is_shown_if_no_file_can_have_all_of_it(native_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "outputs").touch()
+    async with connect(native_host, tmp_path) as client:
+        shown = text(await run(client, "print('x' * 100)", max_output_chars=10))
+    assert shown == "x" * 10 + "\n\n[Output truncated: exceeded 10 character limit]"
+
+
+async def test_facts_have_a_limit(native_host: Host, tmp_path: Path) -> None:
+    async with connect(native_host, tmp_path) as client:
+        result = await run(client, "globals().update({f'{n:0>200}': n for n in range(20_000)}); print('done')")
+        assert text(result) == "done"
+        assert len(result.model_dump_json()) < 50_000
+
+
 def test_a_file_that_does_not_have_all_of_an_output_is_not_called_so() -> None:
     result = CodeExecutionResult(text="x" * 100, truncated=True)
     assert answers._for_model(result, 1, "outputs/a.txt").endswith("character limit] Its beginning and end: outputs/a.txt")
@@ -84,7 +98,8 @@ def test_that_variables_are_lost_is_told_with_any_output() -> None:
     lost = CodeExecutionResult(text="x" * 100, recovery="restarted")
     news = "Variables and imports of earlier cells are lost: the kernel died, and a fresh one took its place."
     assert answers._for_model(lost, 1, "").startswith(f"{news}\n\nx\n\n[Output truncated: ")
-    assert answers._for_model(replace(lost, text=None), 1, "") == f"{news}\n"
+    assert answers._for_model(replace(lost, text=None), 1, "") == news
+    assert answers._for_model(CodeExecutionResult(), 1, "") == "(no output)"
 
 
 async def test_a_cell_that_runs_on_names_its_id_at_any_length(native_host: Host, tmp_path: Path) -> None:

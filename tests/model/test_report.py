@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies
 
 from cellblock import CodeExecutionError, CodeExecutionResult, CodeExecutor, Host, InvalidInputError, Limits, Session
 from cellblock.errors import NO_NETWORK
 from cellblock.model import ErrorInfo, OutputItem
+from cellblock.model.report import clean
 from cells import ok
 
 
@@ -35,7 +37,8 @@ async def test_an_error_comes_first_and_its_traceback_is_the_users_own_frames(se
     assert first == "Error: JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
     assert shown == "so far"
     assert [line for line in frames if line.startswith("-")][:2] == ["----> 5 f('{')", "----> 4     json.loads(text)"]
-    assert "… 2 more frames of libraries …" in frames
+    assert "… 2 library frames left out …" in frames
+    assert "File json/decoder.py:" in result.for_model()
     assert not any("JSONDecodeError" in line for line in frames[-1:])  # the first line has said it
 
 
@@ -164,7 +167,7 @@ def test_long_output_loses_its_middle_and_says_how_much(limit: int) -> None:
     assert len(text) <= limit
     assert text.startswith("line 0\n")
     assert "line 19999" in text[-20:]
-    assert "characters left out: the result's text has more …" in text
+    assert "characters left out: print less at once …" in text
 
 
 def test_everything_long_at_once_still_fits() -> None:
@@ -180,15 +183,78 @@ async def test_what_is_left_out_is_named_by_its_file(host: Host, tmp_path: Path)
     async with host.session(limits=Limits(text=2000), spill_dir=tmp_path) as session:
         result = await ok(session, "for number in range(10_000): print(number)")
     text = result.for_model(1000)
-    assert f"all of it is in {result.spilled[0]}" in text
+    assert f"left out: read {result.spilled[0]} …" in text
     assert len(text) <= 1000
 
 
-def test_colours_cost_nothing() -> None:
-    assert _shown("\x1b[31mred\x1b[0m \x1b]0;title\x07plain").for_model() == "red plain"
+@pytest.mark.parametrize("limit", [1, 2, 50, 199])
+def test_short_texts_are_cut_and_say_so(limit: int) -> None:
+    result = _shown("word " * 1000)
+    text = result.for_model(limit)
+    assert len(text) <= limit
+    assert "…" in text
+    assert _shown("a").for_model(limit) == "a"
 
 
-@pytest.mark.parametrize("limit", [0, 199, 500_001, -1, True, 1.5, "x"])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m \x1b]0;title\x07plain", "red plain"),
+        ("\x1b(B\x1b[m bold \x1b7\x1b8 \x1b=", " bold  "),  # of `tput sgr0`, and a saved position
+        ("\x1bP1$r0m\x1b\\a\x1b_secret\x1b\\b\x90x\x9cc", "abc"),
+        ("\x9b31mred\x9b0m \x9d0;title\x07b", "red b"),
+        ("nul\x00 bell\x07 \x7f\x85\x0b", "nul bell "),
+        ("abc\x08\x08\x08xyz\x08!\n\x08a", "xy!\na"),
+        ("half \ud83d of a pair", "half  of a pair"),
+        ("tab\tand\nline", "tab\tand\nline"),
+        ("\x1b\n", "\n"),
+        ("é ü 日本 \u200d", "é ü 日本 \u200d"),
+    ],
+)
+def test_a_model_reads_no_control_characters(text: str, shown: str) -> None:
+    assert clean(text) == shown
+    assert _shown(f"a{text}b").for_model() == f"a{shown}b"
+
+
+@given(strategies.text(alphabet="\x1b\x9b\x9d\x90\x9c\x07\x08[]PX(B0m;\\a\n", max_size=400))
+def test_whatever_is_printed_no_control_character_is_left(text: str) -> None:
+    assert not set(clean(text)) & {chr(number) for number in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+@pytest.mark.parametrize("text", ["\x1bP" * 250_000, "\x1b[" * 250_000, "a" * 250_000 + "\x08" * 250_000, "\x9d" * 500_000])
+def test_hostile_text_takes_as_long_as_it_is(text: str) -> None:
+    """It would take minutes in quadratic time, and the test its limit."""
+    clean(text)
+
+
+async def test_a_crash_shows_where_the_code_was_and_nothing_of_ours(session: Session) -> None:
+    await ok(session, "x = 1")
+    result = await session.execute("def f():\n    import ctypes\n    ctypes.string_at(0)\nf()")
+    first, empty, *lines = result.for_model().split("\n")
+    assert first.startswith("The kernel died: SIGSEGV")
+    assert empty == ""
+    assert lines[0] == "Fatal Python error: Segmentation fault"
+    assert lines[1].startswith("  ctypes/__init__.py, line ")
+    assert lines[2:] == ["  line 3 of cell 2, in f", "  line 4 of cell 2, in <module>"]
+
+
+async def test_what_is_said_once_is_not_said_again(session: Session) -> None:
+    assert (await session.execute("raise SystemExit(3)")).for_model() == "Error: SystemExit: 3"
+    text = (await session.execute("x = = 1")).for_model()
+    assert text == "Error: SyntaxError: invalid syntax\n\n  Cell In[2], line 1\n    x = = 1\n        ^"
+    text = (await session.execute("import os\nos.abort()")).for_model()
+    assert text.count("The kernel died") == 1
+
+
+async def test_a_command_that_fails_says_its_exit_status(session: Session) -> None:
+    assert (await ok(session, "!exit 3")).for_model() == "[exit status 3]"
+    assert (await ok(session, "!kill -9 $$")).for_model() == "[ended by signal 9]"
+    assert (await ok(session, "_exit_code")).return_value == "-9"
+    assert (await ok(session, "!true")).for_model() == "(no output)"
+    assert (await ok(session, "x = !exit 4")).for_model() == "(no output)"
+
+
+@pytest.mark.parametrize("limit", [0, 500_001, -1, True, 1.5, "x"])
 def test_lengths_that_are_none_are_refused(limit: object) -> None:
     with pytest.raises(InvalidInputError, match="max_chars"):
         _shown("x").for_model(limit)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import List, Request
 from cellblock.daemon.place import Place
 from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
+from cellblock.given_options import as_meant
 
 
 def connect() -> Connection:
@@ -90,4 +91,4 @@ def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     except OSError:
         raise InvalidInputError("the current directory no longer exists; change to another one") from None
     here = {"current_dir": directory, "python": sys.executable}
-    return settings.current().session_options(here | dict(given or {}))
+    return as_meant(settings.current().session_options(here | dict(given or {})))

@@ -30,7 +30,10 @@ OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
 _MAX_BRANCHES = 1000
 _SHOWN = 200  # characters of a message that shows a wrong value
 DEFAULT_TIMEOUT = 120.0
-"""Seconds that a cell may take."""
+"""Seconds that a cell may take, in every front, unless its caller or a setting says otherwise."""
+
+INSTALL_TIMEOUT = 600.0
+"""Seconds that installing packages may take."""
 
 
 def check_code(code: str) -> None:

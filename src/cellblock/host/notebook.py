@@ -13,7 +13,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.exchange.forms import read_json
 from cellblock.host.files.steps import in_thread
 from cellblock.host.new_file import NewFile
-from cellblock.model import CodeExecutionResult, HistoryEntry, OutputItem
+from cellblock.model import CodeExecutionResult, HistoryEntry, OutputItem, holds_json
 
 _METADATA = {
     "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
@@ -110,7 +110,7 @@ def _display(item: OutputItem, count: int | None) -> str:
 def _value(mime: str, value: str | bytes) -> str:
     if isinstance(value, bytes):
         return json.dumps(base64.b64encode(value).decode())
-    if mime.endswith("json") and _is_json(value):
+    if holds_json(mime, value) and _is_json(value):
         return value  # as it is: a parsed value can take twenty times its size in memory
     return json.dumps(value)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from cellblock.errors import InvalidInputError, did_you_mean
+from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
 from cellblock.host.checkpoints.rolling import Rolling
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
@@ -45,12 +45,15 @@ class SessionOptions:
         kernel_env: Environment variables for the kernel, in addition to a small base (docs/sessions.md).
         working_dir: Directory of the kernel, which returns to it after each cell. By default, it starts in the current
             directory of this process, and keeps changes of directory.
-        images_dir: Where PNG images are written; ``images`` in the current directory by default.
+        images_dir: Where PNG images are written; by default ``images`` in `working_dir`, or else in the current directory. A
+            model can open what is in the session's workspace only.
         spill_dir: Where output that is too large to keep is written; by default it is dropped.
         limits: How much output is kept.
         python: The interpreter that kernels run in: a path, a virtual environment's directory, or a command. It needs Python
             3.11 or newer, and IPython. By default the host's.
         preload: Modules that each kernel has imported when it starts, at no cost. By default the host's.
+        packages: Packages to install for the session when it starts, such as ``pandas>=2`` (docs/sessions.md). Those that many
+            sessions need are quicker in the interpreter's own environment.
         isolate: How kernels are isolated: ``native``, ``landlock``, ``srt`` or ``none``. By default the host's.
         policy: What the session may do. If the host was given a policy, a session can only ask for less. By default the
             host's.
@@ -74,6 +77,7 @@ class SessionOptions:
     limits: Limits | None = None
     python: str | os.PathLike[str] | None = None
     preload: Sequence[str] | None = None
+    packages: Sequence[str] = ()
     isolate: Isolate | None = None
     policy: Policy | None = None
     on_command: OnCommand | None = None
@@ -86,6 +90,8 @@ class SessionOptions:
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
         if self.recovery not in ("rolling", "none") and not isinstance(self.recovery, Rolling):
             raise InvalidInputError(f"recovery must be 'rolling', 'none' or a Rolling, not {self.recovery!r}")
+        if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
+            raise InvalidInputError(f"packages must be a list of requirements, such as ['pandas'], not {shown(self.packages)}")
         if self.on_command is not None and not callable(self.on_command):
             raise InvalidInputError(f"on_command must be a function, not {self.on_command!r}")
         for name in ("working_dir", "images_dir", "spill_dir"):
@@ -95,7 +101,7 @@ class SessionOptions:
 
     def same_surroundings(self, other: SessionOptions) -> bool:
         """Whether both come to the same interpreter, sandbox and directories (`resolve`)."""
-        rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "recovery")}
+        rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "packages", "recovery")}
         return replace(other, **rest) == self
 
 
@@ -109,6 +115,7 @@ class SessionKeywords(TypedDict, total=False):
     limits: Limits | None
     python: str | os.PathLike[str] | None
     preload: Sequence[str] | None
+    packages: Sequence[str]
     isolate: Isolate | None
     policy: Policy | None
     on_command: OnCommand | None
@@ -243,7 +250,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
             check_unnamed_workspace(cwd, facts.home)
         check_workspace(cwd)
         check_state_apart(writable)
-    images_dir = environment.check_writable("images_dir", options.images_dir or "images", writable)
+    images_dir = environment.check_writable("images_dir", options.images_dir or os.path.join(cwd, "images"), writable)
     spill_to = None if options.spill_dir is None else environment.check_writable("spill_dir", options.spill_dir, writable)
     return ResolvedOptions(
         interpreter=defaults.interpreter_for(options),

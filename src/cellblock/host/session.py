@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -14,13 +15,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from cellblock.egress.network import SandboxNetwork
-from cellblock.errors import StateError
+from cellblock.errors import LaunchError, StateError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.rolling import rolling_of
 from cellblock.host.checkpoints.session import WithCheckpoints
-from cellblock.host.checks import Isolate
+from cellblock.host.checks import INSTALL_TIMEOUT, Isolate, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cells import Cells
@@ -128,6 +129,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._writable = resolved.writable
         self._walls = _walls(resolved, host.facts, self._cwd)
         self._number, self._label, self._remains = number, label, remains
+        self._packages = () if start_from is not None else tuple(options.packages)
         around = self._around = SessionSurroundings(
             options,
             resolved,
@@ -243,6 +245,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             await self._kernels.live()
             if self._remains is not None:
                 self._checkpoints.begin_after_another()
+            await self._install_first()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)
             await self.close()
@@ -250,6 +253,19 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         took = 1000 * (time.perf_counter() - began)
         self.trace.start(self.isolate)
         _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
+
+    async def _install_first(self) -> None:
+        """Install the packages that the session is to have, unless it has them, from an earlier host or another session."""
+        if not self._packages or self._remains is not None or self._branch is not None:
+            return
+        check_requirements(self._packages)
+        code = f"%pip install --quiet {shlex.join(self._packages)}"
+        # Nobody is asked about it: the program that makes the session wants it.
+        result = await self._cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
+        if not result.ok:
+            said = [line for line in (result.text or "").splitlines() if line.startswith("ERROR: ")]
+            why = said[-1].removeprefix("ERROR: ") if said else result.error.evalue if result.error is not None else ""
+            raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
     async def _adopt(self, on_input: OnInput | None) -> None:
         """Go on with the kernel of an earlier host, if there is one."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from cellblock.errors import ProtocolError
 from cellblock.jupyter.json_values import has_too_many_values
+from cellblock.model import holds_json
 
 VERSION = "5.3"
 """The version of the Jupyter protocol that is spoken."""
@@ -177,7 +178,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     for mime, value in data.items():
         if isinstance(value, bytes):
             found[mime] = base64.b64encode(value).decode()
-        elif mime.endswith("json"):
+        elif holds_json(mime, value):
             try:
                 found[mime] = json.loads(value)
             except ValueError:

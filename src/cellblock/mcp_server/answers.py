@@ -124,7 +124,10 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
     kept = ""
     if len(whole) > most:
         kept = f"outputs/cell-{result.execution_count or 0}-{execution[-8:]}.txt"  # numbers begin again with each kernel
-        await named.session.files.write(kept, whole)
+        try:
+            await named.session.files.write(kept, whole)
+        except CellblockError:
+            kept = ""  # the code has a file of that name, or the disk is full: what fits is shown nevertheless
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
     shown = replace(result, images=[], spilled=[Path(kept)] if kept else result.spilled)
     pictures, left_out = _pictures(result)
@@ -154,13 +157,13 @@ def _for_model(result: CodeExecutionResult, most: int, kept: str) -> str:
     if not result.ok:
         return result.for_model(max(most, _ERROR))
     output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
-    if len(output) > most:
+    if result.text and len(output) > most:
         # What is very long has lost its middle before.
         output = _cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
     if not result.state_lost:
         return output
     news = replace(result, text="", spilled=[]).for_model()
-    return f"{news}\n{output}" if result.text else news
+    return f"{news}\n\n{output}" if result.text else news
 
 
 def _cut(output: str, most: int, where: str) -> str:

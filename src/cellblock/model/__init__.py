@@ -19,6 +19,9 @@ cell (``restored``), from an earlier one (``restored_earlier``), or with a fresh
 STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
 """What the error of a result says if its kernel died, and with it the session's state."""
 
+MODEL_CHARS = 5_000
+"""Characters that a language model is shown of a result, in every front, unless it or its program asks for more."""
+
 StreamName = Literal["stdout", "stderr"]
 OutputKind = Literal["stream", "display_data", "update_display_data", "execute_result", "error"]
 
@@ -28,6 +31,11 @@ _TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/
 def is_text(mime: str) -> bool:
     """Whether values of a MIME type are text, in a bundle: all others are bytes."""
     return mime.startswith(_TEXT_TYPES) or mime.endswith(("json", "xml"))
+
+
+def holds_json(mime: str, value: str) -> bool:
+    """Whether a value of a MIME type may be JSON: its type says so, or it is an object or a list under a type of its own."""
+    return mime.endswith("json") or (not is_text(mime) and value[:1] in ("{", "["))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,8 @@ class OutputItem:
             replaces something that an earlier cell displayed under the same `display_id`.
         text: It as plain text, or None.
         name: ``stdout`` or ``stderr`` for streams.
-        data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`.
+        data: MIME bundle. Text and JSON types hold `str`, all others (images, PDF) hold `bytes`. JSON under a type of its own,
+            such as ``x/y``, is `str` as well.
         metadata: Metadata by MIME type, such as an image's width.
         display_id: The id under which `update_display` finds it.
     """
@@ -116,10 +125,18 @@ class OutputItem:
     def from_dict(cls, data: Mapping[str, Any]) -> OutputItem:
         """Return the output that `to_dict` has written."""
         bundle = {
-            mime: value if is_text(mime) or isinstance(value, bytes) else base64.b64decode(value)
+            mime: value if is_text(mime) or isinstance(value, bytes) else _from_base64(value)
             for mime, value in data["data"].items()
         }
         return cls(data["kind"], data["text"], data["name"], bundle, data["metadata"], data["display_id"])
+
+
+def _from_base64(text: str) -> str | bytes:
+    """Return the bytes that a text stands for, or the text itself: JSON under a type of its own is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +216,14 @@ class CodeExecutionResult:
         """Whether the session now has a fresh kernel, without the variables and imports it had."""
         return self.recovery in ("restarted", "restored_earlier")
 
-    def for_model(self, max_chars: int = 20_000) -> str:
+    def for_model(self, max_chars: int = MODEL_CHARS) -> str:
         """Return one text for a language model.
 
         If the code did not simply succeed, the first line says what happened. Then come its output, with the middle left out
-        if it is too long, a short traceback, and the names of images.
+        if it is too long, a short traceback, and the names of images. It has no escape sequences or other control characters.
 
         Args:
-            max_chars: How long the text may be: from 200 to 500,000.
+            max_chars: How long the text may be: from 1 to 500,000 characters.
 
         Raises:
             InvalidInputError: `max_chars` is not such a number.
@@ -214,6 +231,50 @@ class CodeExecutionResult:
         from cellblock.model.report import report
 
         return report(self, max_chars)
+
+    @property
+    def png(self) -> bytes | None:
+        """The last picture that the code has shown, such as its plot, as PNG; None if there is none."""
+        return next((data for item in reversed(self.outputs) if isinstance(data := item.data.get("image/png"), bytes)), None)
+
+    @property
+    def html(self) -> str | None:
+        """The last value or display that has HTML, such as a data frame; None if there is none. It is not sanitised."""
+        return next((data for item in reversed(self.outputs) if isinstance(data := item.data.get("text/html"), str)), None)
+
+    def to_anthropic(self, max_chars: int = MODEL_CHARS) -> list[dict[str, Any]]:
+        """Return the content of a ``tool_result`` block of Anthropic's Messages API: a text, and up to five pictures.
+
+        Args:
+            max_chars: How long the text may be; see `for_model`.
+
+        Returns:
+            Blocks of type ``text`` and ``image`` (base64), as the API's reference for tool use describes them.
+        """
+        from cellblock.model.blocks import for_anthropic
+
+        return for_anthropic(self, max_chars)
+
+    def to_openai(
+        self, max_chars: int = MODEL_CHARS, *, api: Literal["responses", "chat"] = "responses"
+    ) -> list[dict[str, Any]]:
+        """Return the content of a message of OpenAI's APIs: a text, and up to five pictures.
+
+        Args:
+            max_chars: How long the text may be; see `for_model`.
+            api: ``responses`` for the ``output`` of a ``function_call_output`` item of the Responses API: parts of type
+                ``input_text`` and ``input_image``. ``chat`` for the content of a user's message of Chat Completions: ``text``
+                and ``image_url``. A tool's message there takes no pictures: give it `for_model`.
+
+        Returns:
+            The parts, with pictures as data URLs, as the APIs' references describe them.
+
+        Raises:
+            InvalidInputError: There is no such API, or `max_chars` is wrong.
+        """
+        from cellblock.model.blocks import for_openai
+
+        return for_openai(self, max_chars, api)
 
     def __repr__(self) -> str:
         from cellblock.model.html import summary

@@ -10,9 +10,29 @@ from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, InvalidInputErr
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
 
-_LEAST, _MOST = 200, 500_000
+_ROOM, _MOST = 200, 500_000
+"""Characters that the parts of a text need, and those of the longest text"""
+
 _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<frozen )")
-_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
+_HOST_PATH = re.compile(r"(?<=File )\S*?/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+"""What a frame of a library begins with: where the interpreter is says nothing of the error."""
+
+_ESCAPES = re.compile(
+    r"""
+    [\x1b\x9b] (?: (?<=\x9b) | \[ ) [0-?]* [ -/]* [@-~]                # colours, movements: CSI
+    | (?: \x1b[\]PX^_] | [\x90\x98\x9d-\x9f] ) [^\x07\x1b\x9c]* (?: \x07 | \x1b\\ | \x9c )?   # titles, links: OSC, DCS
+    | \x1b [ -/]* [0-~]                                             # character sets, saved positions
+    """,
+    re.VERBOSE,
+)
+_FILE_NAME = re.compile(r" \(<ipython-input-[^>]*>, line \d+\)$")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_FAULT = re.compile(
+    r"^Fatal Python error: [^\n]*\n(?:[^\n]*\n)??\n?(?:Current thread|Thread) [^\n]*\n(?:  [^\n]*(?:\n|$))+", re.MULTILINE
+)
+_FAULT_FRAME = re.compile(r'  File "([^"]*)", line (\d+) in (.*)')
+_MODULES = re.compile(r"\n?^Extension modules: [^\n]*\n?", re.MULTILINE)
+_EXIT_HINT = "An exception has occurred, use %tb to see the full traceback."
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
 _REFUSED = re.compile(r'403.{1,200}; to allow it, add "([^"]{1,300})" to allow_hosts')
@@ -26,8 +46,11 @@ _MAX_IMAGES = 20
 
 def report(result: CodeExecutionResult, max_chars: int) -> str:
     """Return the text; see `CodeExecutionResult.for_model`."""
-    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or not _LEAST <= max_chars <= _MOST:
-        raise InvalidInputError(f"max_chars must be a whole number from {_LEAST} to {_MOST:,}, not {max_chars!r}")
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or not 1 <= max_chars <= _MOST:
+        raise InvalidInputError(f"max_chars must be a whole number from 1 to {_MOST:,}, not {max_chars!r}")
+    if max_chars < _ROOM:
+        whole = report(result, _ROOM)
+        return whole if len(whole) <= max_chars else whole[: max_chars - 1] + "…"
     before, after = [], []
     if first := _cut(_first_line(result), max_chars // 4, ""):
         before.append(first + "\n")
@@ -36,9 +59,9 @@ def report(result: CodeExecutionResult, max_chars: int) -> str:
     if files := _files(result):
         after.append(_cut(files, max_chars // 6, ""))
     used = sum(len(text) + 1 for text in (*before, *after))
-    where = f": all of it is in {result.spilled[0]}" if result.spilled else ": the result's text has more"
+    where = f": read {result.spilled[0]}" if result.spilled else ": print less at once"
     shown = _cut(_shown(result), max_chars - used, where)
-    return "\n".join(filter(None, (*before, shown, *after))) or "(no output)"
+    return "\n".join(filter(None, (*before, shown, *after))).rstrip("\n") or "(no output)"
 
 
 def _first_line(result: CodeExecutionResult) -> str:
@@ -46,7 +69,7 @@ def _first_line(result: CodeExecutionResult) -> str:
     error = result.error
     if result.ok or error is None:
         return f"Variables and imports of earlier cells are lost: {_RESTARTED}." if result.state_lost else ""
-    told = " ".join(error.evalue[:_MAX_TOLD].split())
+    told = _FILE_NAME.sub("", " ".join(error.evalue[:_MAX_TOLD].split()))
     match result.status:
         case "timeout":
             return f"Timeout: {told}"
@@ -87,6 +110,8 @@ def _shown(result: CodeExecutionResult) -> str:
     traceback = "\n".join(result.error.traceback) if result.error is not None else ""
     ended = traceback if traceback in errors else errors[-1] if errors else ""
     shown = ended.strip("\n").rstrip() if result.error is not None else ""
+    if result.status == "died":
+        return _without_our_frames(text.removesuffix(shown))
     if not shown:
         return text
     # Mostly it is the end. If not: not `rfind`, whose time grows with the product of both lengths.
@@ -94,6 +119,23 @@ def _shown(result: CodeExecutionResult) -> str:
     if place < 0:
         return text
     return (text[:place].rstrip("\n") + text[place + len(shown) :]).strip("\n")
+
+
+def _without_our_frames(text: str) -> str:
+    """Return what a dead kernel has said, without the frames of cellblock and IPython in what Python tells of a crash."""
+    return _MODULES.sub("", _FAULT.sub(_fault, text)).strip("\n")
+
+
+def _fault(match: re.Match[str]) -> str:
+    """Return what Python tells of a crash: where in the code it was, and the function of a library that it had called."""
+    head = match[0].split("\n", 1)[0]
+    frames, library = [], ""
+    for path, line, name in _FAULT_FRAME.findall(match[0]):
+        if path.startswith("<ipython-input-"):
+            frames.append(f"  line {line} of cell {path.split('-')[2]}, in {name}")
+        elif not frames and "/cellblock/worker/" not in path:
+            library = library or f"  {_HOST_PATH.sub('', f'File {path}').removeprefix('File ')}, line {line}, in {name}"
+    return "\n".join(filter(None, [head, library, *frames])) + "\n"
 
 
 def _short_traceback(error: ErrorInfo, first: str) -> str:
@@ -114,18 +156,20 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
             # Of the exception that led to this one its message is enough.
             frames, skipped = [*frames[-1:], part.strip()], []
             continue
-        if not part.strip() or _RULER.match(part):
+        if not part.strip() or _RULER.match(part) or part.strip() == _EXIT_HINT:
             continue
         if skipped:
             frames.append(_end_of(skipped))
             skipped = []
         frames.append(part)
+    if frames and error.ename.endswith("SyntaxError"):
+        frames[-1] = frames[-1].removesuffix(f"\n{error.ename}: {_FILE_NAME.sub('', error.evalue)}")
     said = " ".join(frames[-1].split()) if frames else ""
     if said and (said in first or said.startswith(f"{error.ename}: ") or said == error.ename):
         frames.pop()  # the first line says it already, perhaps in other words
     if len(frames) > _MAX_FRAMES:
         half = _MAX_FRAMES // 2
-        frames[half:-half] = [f"… {len(frames) - 2 * half} parts of the traceback left out …"]
+        frames[half:-half] = [f"… {len(frames) - 2 * half} frames left out …"]
     return "\n".join(frames)
 
 
@@ -133,8 +177,9 @@ def _end_of(frames: list[str]) -> str:
     """Return the last of some frames of libraries, as two lines."""
     head, _, lines = frames[-1].partition("\n")
     arrow = [line for line in lines.splitlines() if line.startswith("-")]
-    more = [f"… {len(frames) - 1} more frames of libraries …"] if len(frames) > 1 else []
-    return "\n".join([*more, head, *arrow])
+    left_out = len(frames) - 1
+    more = [f"… {left_out} library frame{'s' * (left_out > 1)} left out …"] if left_out else []
+    return "\n".join([*more, _HOST_PATH.sub("", head), *arrow])
 
 
 def _files(result: CodeExecutionResult) -> str:
@@ -149,9 +194,9 @@ def _files(result: CodeExecutionResult) -> str:
 
 
 def _cut(text: str, room: int, where: str) -> str:
-    """Return a text that fits, its middle left out, at lines' ends if there are some near by; escape sequences are removed."""
+    """Return a text that fits, its middle left out, at lines' ends if there are some near by, without control characters."""
     if len(text) <= room:
-        return _ESCAPES.sub("", text)
+        return clean(text)
     note = f"\n… {len(text):,} characters in all, the middle left out{where} …\n"
     half = max((room - len(note)) // 2, 0)
     if half == 0:
@@ -163,4 +208,22 @@ def _cut(text: str, room: int, where: str) -> str:
     if (start := tail.find("\n", 0, half - near)) >= 0:
         tail = tail[start + 1 :]
     left_out = f"\n… {len(text) - len(head) - len(tail):,} of {len(text):,} characters left out{where} …\n"
-    return _ESCAPES.sub("", head) + left_out + _ESCAPES.sub("", tail)
+    return clean(head) + left_out + clean(tail)
+
+
+def clean(text: str) -> str:
+    """Return text as a terminal shows it, without what steers one, and without what databases and JSON readers refuse."""
+    if _CONTROLS.search(text) is None:
+        return text
+    text = _ESCAPES.sub("", text)
+    return _CONTROLS.sub("", _struck_out(text) if "\x08" in text else text)
+
+
+def _struck_out(text: str) -> str:
+    """Return text without the characters that a backspace goes back over, as spinners and manual pages do."""
+    shown: list[str] = []
+    for place, part in enumerate(text.split("\x08")):
+        if place and shown and shown[-1] != "\n":
+            shown.pop()
+        shown.extend(part)
+    return "".join(shown)

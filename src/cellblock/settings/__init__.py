@@ -48,7 +48,7 @@ class Settings:
     """All settings, as they are in force."""
 
     max_retries: int = _setting(5, "How often execute_with_retry runs code, at most.")
-    execution_timeout: float = _setting(60.0, "Seconds that code may run.")
+    execution_timeout: float = _setting(120.0, "Seconds that code may run.")
     kernel_idle_timeout: float = _setting(1800.0, "Seconds without use after which a session ends; 0: never.")
     output_char_limit: int = _setting(
         10_000, "How much printed text of a cell is kept, in bytes of UTF-8; 0: as much as `Limits` allows."

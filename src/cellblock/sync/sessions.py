@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock import settings
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
+from cellblock.given_options import as_meant
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.sessions import Language, SessionRecord
 from cellblock.sync.arguments import milliseconds, session_of
@@ -21,9 +22,6 @@ from cellblock.sync.connection import call, connection
 
 if TYPE_CHECKING:
     from cellblock.model.variables import Variable
-
-_PATHS = ("working_dir", "images_dir", "spill_dir", "rules", "sandbox_config")
-"""Options that can be paths, which are this program's: the daemon has another current directory."""
 
 _TRIES, _PAUSE = 20, 0.01
 
@@ -60,12 +58,7 @@ def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     here = {"current_dir": os.getcwd(), "python": sys.executable}
     options = settings.current().session_options({**here, **given})
-    for name, value in options.items():
-        if name in _PATHS and isinstance(value, str):
-            options[name] = os.path.abspath(os.path.expanduser(value))
-        else:
-            options[name] = _checked(name, value)
-    return options
+    return as_meant({name: _checked(name, value) for name, value in options.items()})
 
 
 def _checked(name: str, value: Any) -> Any:

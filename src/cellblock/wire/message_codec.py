@@ -82,6 +82,7 @@ def _write_display(message: Display) -> _Written:
         "display_id": message.display_id if message.display_id is None else short([message.display_id])[0],
         "parts": short(message.parts),
         "behind": message.behind,
+        "texts": short(message.texts),
     }
     return header, list(message.data.values())
 
@@ -159,6 +160,7 @@ def _read_display(fields: Fields) -> Display:
         display_id=fields.optional_text("display_id"),
         parts=fields.texts("parts", MAX_MIMES),
         behind=fields.boolean("behind"),
+        texts=fields.texts("texts", MAX_MIMES),
     )
 
 

@@ -11,6 +11,9 @@ from cellblock.wire.fields import MAX_NAMES
 VALUE_MIME = "application/vnd.cellblock.value"
 """The type of what a silent cell displays to hand the value of a variable to the host."""
 
+TEXT_MIME = "text/vnd.cellblock.readable"
+"""The type of the text for readers of an object whose own plain text says nothing. It is not part of the object's bundle."""
+
 
 @dataclass(frozen=True, slots=True)
 class Execute:
@@ -145,7 +148,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Worker → host: a MIME bundle. ``parts`` names the types whose values came ahead, as `Part`."""
+    """Worker → host: a MIME bundle. ``parts`` names the types whose values came ahead, as `Part`.
+
+    ``texts`` names the types whose values are text although their names do not say so.
+    """
 
     type: ClassVar[str] = "display"
     kind: Literal["display_data", "update_display_data", "execute_result", "error"]
@@ -154,6 +160,7 @@ class Display:
     display_id: str | None = None
     parts: tuple[str, ...] = ()
     behind: bool = False
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

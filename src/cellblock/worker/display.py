@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import json
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -12,13 +11,15 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
 from cellblock.errors import ProtocolError
+from cellblock.model import is_text
 from cellblock.wire.fields import MAX_MIMES, PIECE
-from cellblock.wire.messages import Clear, Display, Part
+from cellblock.wire.messages import TEXT_MIME, Clear, Display, Part
+from cellblock.worker.json_values import encode_json
 from cellblock.worker.outbox import Outbox
+from cellblock.worker.plain import text_of
 from cellblock.worker.widgets import VIEW, text_now
 
 _MAX_WIDGETS = 100
-_TEXT_TYPES = ("text/", "application/javascript", "application/x-latex", "image/svg+xml")
 
 
 class Publisher(DisplayPublisher):
@@ -104,9 +105,12 @@ def send_bundle(
     """
     small: dict[str, bytes] = {}
     parts: list[str] = []
+    texts: list[str] = []
     room = PIECE
-    for mime, value in list(data.items())[:MAX_MIMES]:
-        raw = _to_bytes(mime, value)
+    for mime, value in _with_text(kind, data):
+        raw, text = _to_bytes(mime, value)
+        if text and not is_text(mime):
+            texts.append(mime)
         if len(raw) <= room:
             small[mime] = raw
             room -= len(raw)
@@ -116,24 +120,32 @@ def send_bundle(
         for start in range(0, len(raw), PIECE):
             outbox.send(Part(mime, bytes(view[start : start + PIECE])))
     identity = None if display_id is None else str(display_id)
-    message = Display(kind, small, metadata or {}, identity, tuple(parts), outbox.behind())
+    message = Display(kind, small, metadata or {}, identity, tuple(parts), outbox.behind(), tuple(texts))
     try:
         outbox.send(message)
     except (ProtocolError, TypeError, ValueError):
         # Only the metadata is in the header, so it is the problem, and it is dropped.
-        outbox.send(Display(kind, small, {}, identity, tuple(parts)))
+        outbox.send(Display(kind, small, {}, identity, tuple(parts), texts=tuple(texts)))
 
 
-def _to_bytes(mime: str, value: Any) -> bytes:
+def _with_text(kind: str, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the values of a bundle, with a text for readers if its own plain text says nothing."""
+    values = list(data.items())[: MAX_MIMES - 1]
+    if kind != "error" and VIEW not in data and (text := text_of(data)) is not None:
+        values.append((TEXT_MIME, text))
+    return values
+
+
+def _to_bytes(mime: str, value: Any) -> tuple[bytes, bool]:
+    """Return a value as bytes, and whether these are text. What is not said to be text can be: JSON of a type of its own."""
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    if mime.endswith("json") and not isinstance(value, str):
-        return json.dumps(value, default=str).encode()
-    text = value if isinstance(value, str) else str(value)
-    if not mime.startswith(_TEXT_TYPES) and not mime.endswith(("json", "xml")):
+        return bytes(value), False
+    if not isinstance(value, str):
+        return encode_json(value), True
+    if not is_text(mime):
         # Jupyter's formatters give images as base64.
         try:
-            return binascii.a2b_base64(text.encode("ascii"), strict_mode=False)
+            return binascii.a2b_base64(value.encode("ascii").replace(b"\n", b""), strict_mode=True), False
         except (binascii.Error, UnicodeEncodeError):
             pass
-    return text.encode("utf-8", "backslashreplace")
+    return value.encode("utf-8", "backslashreplace"), True

@@ -31,6 +31,7 @@ from cellblock.worker.completer import look_at_few
 from cellblock.worker.display import Hook, Publisher, send_bundle
 from cellblock.worker.notebook import NotebookShell
 from cellblock.worker.outbox import Outbox
+from cellblock.worker.prose import code_of
 from cellblock.worker.streams import keep_order
 
 _MAX_ERROR_TEXT = 256 * 1024
@@ -183,15 +184,21 @@ class Shell(NotebookShell):
             self.user_ns["_exit_code"] = 0
             return
         if self.commands is not None:
-            self.user_ns["_exit_code"] = self.commands.show(command)
+            self._ended(self.commands.show(command))
             return
         process = subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL", "/bin/sh"))  # noqa: S602
         try:
-            self.user_ns["_exit_code"] = process.wait()
+            self._ended(process.wait())
         except KeyboardInterrupt:
             # The command got the same signal, as in a terminal; at a deadline, the host kills what ignores it.
             process.wait()
             raise KeyboardInterrupt from None
+
+    def _ended(self, status: int) -> None:
+        """Take note of how a command has ended, and say so if it has failed: many commands say nothing."""
+        self.user_ns["_exit_code"] = status
+        if status:
+            sys.stderr.write(f"[exit status {status}]\n" if status > 0 else f"[ended by signal {-status}]\n")
 
     def var_expand(self, cmd: str, depth: int = 0, *args: Any, **options: Any) -> str:
         """Put variables into a line; IPython's way takes seconds for a long one, even if it names none."""
@@ -263,6 +270,7 @@ class Shell(NotebookShell):
         self.error = None
         failure = None
         try:
+            code = code_of(code, self.transform_cell)
             transformed = self.transform_cell(code)
         except Exception:
             transformed, failure = code, sys.exc_info()

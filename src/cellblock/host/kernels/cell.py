@@ -69,6 +69,7 @@ class Cell:
         on_begin: Called with where it begins (`Kernel.position`) when it is about to be sent; before, with an empty text if it
             has to wait for a kernel. What it raises keeps the cell from running.
         timeout: Seconds that it may run, if that is limited.
+        trusted: Whether it is the program's own, so that nobody is asked about its commands.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Cell:
         tag: str = "",
         on_begin: Callable[[str], None] | None = None,
         on_notice: Callable[[object], None] | None = None,
+        trusted: bool = False,
     ) -> None:
         """Describe an execution.
 
@@ -98,6 +100,7 @@ class Cell:
             tag: What the caller calls it.
             on_begin: Called when it is about to be sent, or has to wait for a kernel.
             on_notice: Takes what `notify` was given, in place of a reader of events.
+            trusted: Whether it is the program's own.
         """
         self.code = code
         check_on_input(on_input)
@@ -110,6 +113,7 @@ class Cell:
         self.afterwards = ""
         self.followed = followed or on_notice is not None
         self.silent = silent
+        self.trusted = trusted
         self.parent = parent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None

@@ -13,7 +13,7 @@ from typing import Any
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
 from cellblock.host.output.values import READ_AS_TEXT, Bundle, Value, cost
-from cellblock.model import OutputItem, OutputKind, StreamName
+from cellblock.model import OutputItem, OutputKind, StreamName, is_text
 from cellblock.wire.fields import MAX_MIMES
 from cellblock.wire.messages import Display
 
@@ -244,7 +244,7 @@ class Collector:
         self._drop_parts()
         known = message.kind != "update_display_data" or message.display_id in self._places
         kind: OutputKind = "display_data" if known and message.kind == "update_display_data" else message.kind
-        bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size, size)
+        bundle = Bundle(kind, data, message.metadata, message.display_id, self._values_room - size, size, message.texts)
         self.truncated |= bundle.heavy
         if message.kind == "update_display_data" and message.display_id in self._places:
             return bundle if self._update(self._places[message.display_id], bundle) else None
@@ -271,14 +271,16 @@ class Collector:
             if len(raw) > self._limit(mime):  # by hand: the worker sends what is large in parts
                 self._leave_out(mime, len(raw), self._saved(mime, raw))
             else:
-                yield mime, raw, cost(mime, raw)
+                yield mime, raw, cost(raw, text=is_text(mime) or mime in message.texts)
         for mime in message.parts:
             value = self._parts.pop(mime, None)
             if value is None:
                 continue
             data = value.finish()
             if data is not None:
-                yield mime, data, value.cost
+                # Not measured, as it may be large: a character of text that is not ASCII takes up to four bytes.
+                widest = 1 if mime not in message.texts or data.isascii() else 4
+                yield mime, data, value.cost * widest
             else:
                 self._leave_out(mime, value.total, value.spill)
 

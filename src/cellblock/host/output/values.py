@@ -6,14 +6,15 @@ import codecs
 import math
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 from cellblock.host.output.spill import Spill
 from cellblock.model import OutputItem, OutputKind, is_text
+from cellblock.wire.messages import TEXT_MIME
 
 _BLOCK = 64 * 1024
-_READABLE = ("text/plain", "text/markdown", "text/latex", "text/html")
+_READABLE = (TEXT_MIME, "text/plain", "text/markdown", "text/latex", "text/html")
 _MOST_READABLE = 1024 * 1024
 """Bytes of the largest page that is shown as text: nobody reads more of one that a browser was to show."""
 
@@ -23,7 +24,7 @@ _PADDED = 1024
 MOST_METADATA = 256 * 1024
 """Bytes that the metadata of one value may take in memory."""
 
-READ_AS_TEXT = ("text/plain", "text/markdown", "text/latex")
+READ_AS_TEXT = (TEXT_MIME, "text/plain", "text/markdown", "text/latex")
 """What is written to be read, and has a limit of its own: it becomes part of a result's text."""
 
 
@@ -63,7 +64,7 @@ class Bundle:
         heavy: Whether its metadata was left out: it took too much.
     """
 
-    __slots__ = ("data", "display_id", "heavy", "kind", "metadata", "size")
+    __slots__ = ("data", "display_id", "heavy", "kind", "metadata", "size", "texts")
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Bundle:
         display_id: str | None,
         room: int,
         size: int,
+        texts: Collection[str] = (),
     ) -> None:
         """Hold a value.
 
@@ -83,6 +85,7 @@ class Bundle:
             display_id: The id under which it is updated.
             room: How much memory the metadata may take.
             size: How much the values take.
+            texts: Types whose values are text although their names do not say so.
         """
         room = max(min(room, MOST_METADATA), 0)
         weight = _weigh(metadata, room) if metadata else 0
@@ -91,6 +94,7 @@ class Bundle:
         self.data: dict[str, _Raw] = {**data}
         self.metadata = {} if self.heavy else metadata
         self.display_id = display_id
+        self.texts = frozenset(texts)
         self.size = size + _weigh([*data, display_id]) + (0 if self.heavy else weight)
 
     @property
@@ -104,8 +108,11 @@ class Bundle:
             return OutputItem(kind, _readable(self.data))
         data: dict[str, str | bytes] = {}
         for mime, raw in self.data.items():
-            self.data[mime] = data[mime] = _decode(raw) if isinstance(raw, str) or is_text(mime) else bytes(raw)
-        return OutputItem(kind, _readable(self.data), data=data, metadata=self.metadata, display_id=self.display_id)
+            text = is_text(mime) or mime in self.texts
+            self.data[mime] = data[mime] = raw if isinstance(raw, str) else _decode(raw) if text else bytes(raw)
+        readable = _readable(self.data)
+        data.pop(TEXT_MIME, None)
+        return OutputItem(kind, readable, data=data, metadata=self.metadata, display_id=self.display_id)
 
 
 class Value:
@@ -185,9 +192,9 @@ class Value:
         return self._data if self._in_part or not self.over else None
 
 
-def cost(mime: str, data: bytes | bytearray) -> int:
-    """Return how much memory a small value takes when it is used."""
-    if not is_text(mime) or data.isascii():
+def cost(data: bytes | bytearray, *, text: bool) -> int:
+    """Return how much memory a small value takes when it is used, as text or as bytes."""
+    if not text or data.isascii():
         return len(data)
     measured = Cost()
     measured.add(data)
