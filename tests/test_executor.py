@@ -646,7 +646,7 @@ def test_who_approves_must_be_one_of_those_that_there_are(given: Any) -> None:
 async def test_where_nobody_can_be_asked_code_gets_what_rules_allow_and_no_more(zygote_host: Host, tmp_path: Path) -> None:
     rules = Rules((Rule("allow", kind="shell", arguments={"command": "echo a"}),))
     for options in ({"approve": "ask"}, {"approve": rules}, {"approve": "ask", "rules": rules}):
-        made = CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, approve_shell_cmds=True, **options)  # type: ignore[arg-type]
+        made = CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, approve_shell_cmds=True, **options)
         async with made as executor:
             for keywords in ({}, {"on_stdout": print}):
                 result = await executor.execute("!echo b", check=False, **keywords)  # type: ignore[arg-type]

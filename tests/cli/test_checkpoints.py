@@ -100,6 +100,12 @@ def test_what_has_changed_since_a_checkpoint(session: str, capsys: pytest.Captur
 
 
 def test_branches_have_names_and_lives_of_their_own(session: str, capsys: pytest.CaptureFixture[str]) -> None:
+    numbered = said(capsys, "fork", session, "2")["kernels"]
+    assert [one["name"] for one in numbered] == [f"{session}-1", f"{session}-2"]
+    assert main(["destroy", *(one["name"] for one in numbered)]) == 0
+    capsys.readouterr()
+    assert main(["fork", session, "0"]) == 2
+    assert "a session has 1 to 100 branches at once, not 0" in capsys.readouterr().err
     made = said(capsys, "fork", session, "left", "right")["kernels"]
     assert [kernel["name"] for kernel in made] == ["left", "right"]  # type: ignore[attr-defined]  # a list
     assert cellblock.execute("left", "x += 1; x").return_value == "2"

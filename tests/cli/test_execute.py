@@ -64,6 +64,48 @@ def test_bash_a_file_and_standard_input(
     assert run(capsys, "--name", "ways", "-")[1]["return_value"] == "'from a pipe'"
 
 
+def test_what_code_prints_is_printed_in_a_pipe_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """README's first command says 7, wherever it is run. KernelBox's form prints JSON in a pipe."""
+    assert main(["exec", "words", "prices = [3, 4]; sum(prices)"]) == 0
+    assert capsys.readouterr().out == "7\n"
+    assert main(["exec", "words", "import sys; print('out'); print('err', file=sys.stderr); 1 / 0"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.splitlines()[0]) == ("out\n", "err")
+    assert "ZeroDivisionError: division by zero" in err
+    assert run(capsys, "--name", "words", "sum(prices)")[1]["return_value"] == "7"
+    assert run(capsys, "words", "sum(prices)", "--json")[1]["return_value"] == "7"
+    (tmp_path / "cell.py").write_text("\ufeffprint('from a file')")
+    assert main(["exec", "words", "--file", str(tmp_path / "cell.py")]) == 0
+    assert capsys.readouterr().out == "from a file\n"
+
+
+def test_code_alone_runs_in_a_session_that_is_called_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exec", "x = 20"]) == 0
+    assert main(["exec", "x + 1"]) == 0
+    assert capsys.readouterr().out == "21\n"
+    assert "default" in [record.name for record in cellblock.list_kernels()]
+
+
+def test_a_model_reads_one_short_text_and_the_rest_in_the_session(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["exec", "model", "--for-model", "print('so far'); 1 / 0"]) == 1
+    assert capsys.readouterr() == ("Error: ZeroDivisionError: division by zero\n\nso far\nCell In[1], line 1\n"
+                                   "----> 1 print('so far'); 1 / 0\n", "")  # fmt: skip
+    assert main(["exec", "model", "--for-model", "print('line\\n' * 1500)"]) == 0
+    text = capsys.readouterr().out
+    assert len(text) < 5100
+    path = text.partition("characters left out: read ")[2].partition(" …")[0]
+    assert run(capsys, "--name", "model", f"len(open({path!r}).read())")[1]["return_value"] == "7499"
+
+
+def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    made = ["exec", "made", "--workspace", str(tmp_path), "-o", "preload=colorsys", "-o", "images_dir=pics"]
+    assert main([*made, "import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path} True\n"
+    assert main(["exec", "made", "--allow-host", "example.org", "1"]) == 2
+    assert "session 'made' exists, and has the options that it was made with" in capsys.readouterr().err
+    assert run(capsys, "--name", "made", "1")[1]["return_value"] == "1"
+
+
 def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
     status, result = run(capsys, "--name", "ends", "1 / 0")
     assert (status, result["error"]["ename"]) == (1, "ZeroDivisionError")
@@ -79,12 +121,12 @@ def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["1"], "name the session, too: cellblock exec NAME CODE"),
-        (["nope"], "one word alone is the code; name the session, too: cellblock exec NAME CODE"),
+        (["nope"], "is 'nope' the session or the code? cellblock exec nope CODE runs code"),
         (["--name", "a", "--id", "b", "1"], "name one session"),
         (["--name", "", "1"], "name one session"),
         (["--name", "a"], "give the code as CODE, as - to read it from standard input, or with --file FILE"),
-        (["--name", "a", "--file", "x.py", "1"], "give the code as CODE"),
+        (["--name", "a", "--file", "x.py", "1"], "a session and its code are expected"),
+        ([], "give the code as CODE, as - to read it from standard input, or with --file FILE"),
         (["--name", "a", "--file", "missing.py"], "missing.py cannot be read: No such file or directory"),
         (["--name", "a", "--timeout", "0", "1"], "--timeout must be a positive number of seconds, not '0'"),
         (["--name", "a", "--timeout", "-1", "1"], "--timeout must be a positive number of seconds, not '-1'"),

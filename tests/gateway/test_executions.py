@@ -46,6 +46,20 @@ def test_results_have_what_kernelbox_has(api: httpx.Client, path: str) -> None:
     assert (slow.status_code, slow.json()["status"]) == (200, "timeout")
 
 
+@pytest.mark.parametrize("path", ["/kernels/s/execute", "/sessions/s/execute", "/sessions/of-its-own/execute"])
+def test_a_language_model_is_answered_with_one_short_text(api: httpx.Client, path: str) -> None:
+    failed = api.post(path, params={"format": "model"}, json={"code": "print('so far')\n1 / 0"})
+    assert failed.headers["content-type"] == "text/plain; charset=utf-8"
+    assert failed.text.startswith("Error: ZeroDivisionError: division by zero\n\nso far\nCell In[")
+    long = api.post(path, params={"format": "model", "max_chars": 300}, json={"code": "print('line\\n' * 1500)"}).text
+    assert len(long) <= 300
+    name = long.partition("characters left out: read ")[2].partition(" …")[0]
+    assert api.post(path, json={"code": f"len(open({name!r}).read())"}).json()["return_value"] == "7499"
+    for wrong in ({"format": "xml"}, {"format": "model", "max_chars": "0"}, {"max_chars": "9" * 5000}):
+        refused = api.post(path, params=wrong, json={"code": "never"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
+
+
 def test_a_session_is_made_by_its_first_execution(api: httpx.Client) -> None:
     assert api.post("/kernels/fresh/execute", json={"code": "1"}).status_code == 404
     assert api.post("/sessions/fresh/execute", json={"code": "x = 1\nx"}).json()["return_value"] == "1"

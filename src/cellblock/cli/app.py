@@ -34,9 +34,12 @@ from cellblock.cli.arguments import (
     Json,
     Name,
     NoSandbox,
+    Option,
     SandboxConfig,
     Session,
     Words,
+    Workspace,
+    made_options,
     new_app,
     sandbox_options,
 )
@@ -59,7 +62,6 @@ _MEANT = {
     "eval": "exec",
     "help": "--help",
     "kill": "destroy",
-    "ls": "list",
     "new": "create",
     "pip": "install",
     "ps": "list",
@@ -166,20 +168,40 @@ def exec_(
     session_id: Id = None,
     bash: Annotated[bool, typer.Option("--bash", help="The code is for bash.")] = False,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the code may run; a minute by default.")
+        str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the code may run; two minutes by default.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", metavar="FILE", help="Run the code in this file.")] = None,
+    workspace: Workspace = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    option: Option = None,
+    for_model: Annotated[
+        bool, typer.Option("--for-model", help="Print one short text for a language model, with errors in it.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Run code in a session. If there is no session of that name, make one."""
-    from cellblock.cli import execute
+    """Run code in a session. If there is no session of that name, make one.
 
-    before, code = (words[:-1], words[-1]) if words else ([], None)
-    if len(before) > 1 or (before and (name or session_id)):
+    The options from --workspace to --option are those of a session that is made.
+    """
+    from cellblock.cli import execute
+    from cellblock.cli.quick import in_words
+
+    words = words or []
+    if len(words) > (1 if file is not None else 2) or (words and file is not None and (name or session_id)):
         say("cellblock: a session and its code are expected; put the code in quotes (see 'cellblock exec --help')")
         return USAGE
-    name = before[0] if before else name
-    return execute.run(name=name, session_id=session_id, code=code, file=file, bash=bash, timeout=timeout, as_json=as_json)
+    if len(words) == 2 and (name or session_id):
+        say("cellblock: the session is named twice; put the code in quotes (see 'cellblock exec --help')")
+        return USAGE
+    given: dict[str, Any] = {
+        name_: value
+        for name_, value in (("name", name), ("session_id", session_id), ("file", file), ("timeout", timeout))
+        if value is not None
+    }
+    options = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
+    return execute.run(**in_words(given, words), bash=bash, as_json=as_json, for_model=for_model, options=options or None)
 
 
 @app.command("run", rich_help_panel=RUN, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cellblock.errors import InvalidInputError
+
 RUN = "Run code"
 SESSIONS = "Sessions"
 STATES = "Undo, checkpoints and branches"
@@ -64,6 +66,54 @@ SandboxConfig = Annotated[
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
 ]
 NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all your rights.")]
+
+
+Workspace = Annotated[str | None, typer.Option("--workspace", metavar="DIR", help="Where the code works; by default here.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."),
+]
+
+
+def made_options(
+    workspace: str | None,
+    allow_host: list[str] | None,
+    sandbox_config: str | None,
+    no_sandbox: bool,
+    option: list[str] | None,
+) -> dict[str, Any]:
+    """Return what these arguments say as options of a session that is made."""
+    import os
+
+    given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
+    if workspace is not None:
+        given["working_dir"] = os.path.abspath(workspace)
+    return given
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """Return options: a value that is JSON means that, any other is text."""
+    import json
+
+    options = {}
+    for name, text in (pair("--option", each) for each in given):
+        try:
+            options[name] = json.loads(text)
+        except ValueError:
+            options[name] = text
+    return options
+
+
+def pair(option: str, text: str) -> tuple[str, str]:
+    """Return what stands before and behind the first ``=`` of an option's value.
+
+    Raises:
+        InvalidInputError: There is none.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InvalidInputError(f"{option} takes KEY=VALUE, not {text!r}")
+    return key, value
 
 
 def sandbox_options(allow_host: list[str] | None, sandbox_config: str | None, no_sandbox: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from cellblock.terminal import printable
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
 
+_MOST_BRANCHES = 100
 _SHOWN = 60
 """Characters of a value in a table."""
 
@@ -150,7 +152,7 @@ def _file_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def fork(
     session: Session,
-    names: Annotated[list[str], typer.Argument(metavar="BRANCH...", help="What to call the new sessions.")],
+    names: Annotated[list[str], typer.Argument(metavar="BRANCH...|N", help="What to call the new sessions, or how many.")],
     files: Annotated[
         str | None,
         typer.Option(
@@ -167,6 +169,8 @@ def fork(
     from cellblock.model.checkpoints import check_seeds
 
     check_seeds(seed or ())
+    if len(names) == 1 and names[0].isdecimal():
+        names = _numbered(session, int(names[0]))
     made = ask(messages.Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
     if wants_json(as_json):
         print_json({"kernels": made})
@@ -174,6 +178,19 @@ def fork(
     for record in made:
         print(f"{record['name']}: {record['kernel_id']}")
     return OK
+
+
+def _numbered(session: str, count: int) -> list[str]:
+    """Return names for so many branches that no session has yet, such as demo-1 and demo-2.
+
+    Raises:
+        InvalidInputError: They are too few or too many.
+    """
+    if not 1 <= count <= _MOST_BRANCHES:
+        raise InvalidInputError(f"a session has 1 to {_MOST_BRANCHES} branches at once, not {count}")
+    taken = {record["name"] for record in ask(messages.List())}
+    free = (name for number in itertools.count(1) if (name := f"{session}-{number}") not in taken)
+    return [*itertools.islice(free, count)]
 
 
 def adopt(

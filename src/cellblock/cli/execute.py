@@ -6,14 +6,19 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from cellblock import settings
 from cellblock.cli import live
 from cellblock.cli.client import chosen, connected, session_options
 from cellblock.cli.output import print_json, wants_json
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import MAX_REQUEST, Create, Submit
-from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.daemon.messages import MAX_REQUEST, Create, Submit, WriteFile
+from cellblock.errors import ConflictError, InvalidInputError, NotFoundError
+
+DEFAULT_SESSION = "default"
+"""The session of code for which nobody has named one."""
 
 
 def run(
@@ -25,6 +30,9 @@ def run(
     bash: bool = False,
     timeout: str | None = None,
     as_json: bool = False,
+    as_text: bool = False,
+    for_model: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> int:
     """Run code in a session, which is made if there is none of that name; return the exit status.
 
@@ -36,15 +44,21 @@ def run(
         bash: Whether it is for bash.
         timeout: Seconds that it may run.
         as_json: Whether to print JSON, although standard output is a terminal.
+        as_text: Whether to print what the code prints, although standard output is none.
+        for_model: Whether to print one text for a language model instead.
+        options: Options of the session; it must not exist then.
 
     Raises:
         CellblockError: It could not be run.
     """
     if name is None and session_id is None:
-        given = "one word alone is the code; " if code is not None and code.isidentifier() else ""
-        raise InvalidInputError(f"{given}name the session, too: cellblock exec NAME CODE ('cellblock list' shows the names)")
+        if code is not None and code.isidentifier():
+            raise InvalidInputError(
+                f"is {code!r} the session or the code? cellblock exec {code} CODE runs code in the session of this name"
+            )
+        name = DEFAULT_SESSION
     chosen(name, session_id)
-    for_programs = wants_json(as_json)
+    for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
     request = Submit(
         name or session_id or "",
@@ -54,12 +68,43 @@ def run(
         stdin=not for_programs and code != "-",
     )
     with connected() as connection:
+        if options:
+            _make(connection, request.session, options)
         reader = live.Silent() if for_programs else live.Terminal()
         submit = functools.partial(_submit, connection, request, body, make=name is not None)
         result = live.follow(connection, submit, reader, request.session)
-    if for_programs:
+        if for_model:
+            _print_for_model(connection, request.session, result, reader.execution)
+    if for_programs and not for_model:
         print_json(result)
     return live.exit_status(result)
+
+
+def _make(connection: Connection, name: str, options: Mapping[str, Any]) -> None:
+    """Make a session with options.
+
+    Raises:
+        InvalidInputError: There is one already.
+    """
+    try:
+        connection.call(Create(name, session_options(options), fresh=True))
+    except ConflictError:
+        names = ", ".join(sorted(options))
+        raise InvalidInputError(
+            f"session {name!r} exists, and has the options that it was made with: leave out {names}, use another name, or end "
+            f"it first (cellblock destroy {name})"
+        ) from None
+
+
+def _print_for_model(connection: Connection, session: str, data: Mapping[str, Any], execution: str) -> None:
+    """Print the text of a result for a language model. What it leaves out is in a file that the session can open."""
+    from cellblock.model import MODEL_CHARS, CodeExecutionResult
+    from cellblock.model.overflow import for_model
+
+    text, overflow = for_model(CodeExecutionResult.from_dict(data), execution, MODEL_CHARS)
+    if overflow is not None:
+        connection.call(WriteFile(session, overflow.path), overflow.data)
+    print(text)
 
 
 def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool) -> str:

@@ -206,9 +206,11 @@ class Silent:
     """Shows nothing but what waits for a decision."""
 
     asks = False
+    execution = ""
 
     def take(self, kind: str, data: Data, execution: str) -> None:
         """See `Reader`."""
+        self.execution = execution
         if kind == "approval":
             say_what_waits(data)
 
@@ -225,6 +227,7 @@ class Silent:
 class Terminal:
     """Shows output as it comes, and asks who sits there."""
 
+    execution = ""
     raw = False
     """Whether output is written as it is, to anything but a terminal."""
 

@@ -26,7 +26,7 @@ class _Form:
 
 _FORMS = {
     "exec": _Form(
-        flags={"--bash": "bash", "--json": "as_json"},
+        flags={"--bash": "bash", "--json": "as_json", "--for-model": "for_model"},
         values={"--name": "name", "--id": "session_id", "--timeout": "timeout", "--file": "file"},
         words=("name", "code"),
     ),
@@ -74,6 +74,20 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
             words.append(argument)
         else:
             return None
-    if len(words) > len(form.words) or (len(words) > 1 and {"name", "session_id"} & {*found}):
+    most = 1 if "file" in found else len(form.words)
+    if len(words) > most or (len(words) == most and most and {"name", "session_id"} & {*found} and form.words):
         return None
+    if command == "exec":
+        return in_words(found, words)
     return {**found, **dict(zip(form.words[len(form.words) - len(words) :], words, strict=True))}
+
+
+def in_words(found: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of `exec`: two words are a session and its code, one is the code, or the session of a file.
+
+    Whoever writes so wants to read what the code prints, in a pipe, too; KernelBox's ``--name NAME CODE`` prints JSON there.
+    """
+    names = ("name",) if found.get("file") is not None else ("name", "code")[2 - len(words) :]
+    given = dict(zip(names[: len(words)], words, strict=True))
+    as_text = "name" in given or not {"name", "session_id"} & {*found}
+    return {**found, **given, **({"as_text": True} if as_text else {})}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from typing import Annotated, Any
 
@@ -17,11 +15,14 @@ from cellblock.cli.arguments import (
     Json,
     Name,
     NoSandbox,
+    Option,
     OptionalSession,
     SandboxConfig,
     Session,
     Sessions,
-    sandbox_options,
+    Workspace,
+    made_options,
+    pair,
 )
 from cellblock.cli.client import ask, chosen, connected, session_options
 from cellblock.cli.output import print_fields, print_json, print_table, since, wants_json
@@ -34,6 +35,7 @@ from cellblock.errors import InvalidInputError, NotFoundError
 def add_to(app: typer.Typer) -> None:
     """Add these commands to the program's."""
     app.command("list", rich_help_panel=SESSIONS)(list_)
+    app.command("ls", hidden=True)(list_)
     for command in (create, status, logs, interrupt, restart, destroy, wipe):
         app.command(rich_help_panel=SESSIONS)(command)
     app.command("install", rich_help_panel=FILES)(install)
@@ -42,51 +44,22 @@ def add_to(app: typer.Typer) -> None:
 def create(
     argument: OptionalSession = None,
     name: Name = None,
-    workspace: Annotated[
-        str | None,
-        typer.Option("--workspace", metavar="DIR", help="Where the code works; by default here."),
-    ] = None,
+    workspace: Workspace = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="A label. Can be repeated.")] = None,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", metavar="KEY=VALUE", help="Any other option, such as idle_timeout=600. Can be repeated."
-        ),
-    ] = None,
+    option: Option = None,
     as_json: Json = False,
 ) -> int:
     """Make a session. If you give no name, it gets a unique one."""
     wanted = None if argument is None and name is None else chosen(argument, name)
-    given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
-    if workspace is not None:
-        given["working_dir"] = os.path.abspath(workspace)
+    given = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
+    tags = dict(pair("--tag", text) for text in tag or [])
     with Progress("making the session"):
-        made = ask(
-            messages.Create(wanted or "", session_options(given), dict(_pair("--tag", text) for text in tag or []), fresh=True)
-        )
+        made = ask(messages.Create(wanted or "", session_options(given), tags, fresh=True))
     _print_session(made, as_json)
     return OK
-
-
-def _options(given: list[str]) -> dict[str, Any]:
-    """Return options: a value that is JSON means that, any other is text."""
-    options = {}
-    for name, text in (_pair("--option", each) for each in given):
-        try:
-            options[name] = json.loads(text)
-        except ValueError:
-            options[name] = text
-    return options
-
-
-def _pair(option: str, text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InvalidInputError(f"{option} takes KEY=VALUE, not {text!r}")
-    return key, value
 
 
 def list_(

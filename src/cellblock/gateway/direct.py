@@ -16,6 +16,7 @@ from cellblock.errors import CellblockError
 from cellblock.gateway.access import needs, problem_for
 from cellblock.gateway.answers import invalid_response, problem_response
 from cellblock.gateway.models import ExecuteRequest
+from cellblock.model import MODEL_CHARS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cellblock.store.tokens import Token
 
 MAX_KEY = 200
+MOST_CHARS = 500_000
 
 Endpoint = Callable[[Request, str, ExecuteRequest, "Token", str], Awaitable[Response]]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -101,6 +103,25 @@ def read_key(text: str) -> str:
     if len(text) > MAX_KEY:
         raise _wrong("header", f"an Idempotency-Key has at most {MAX_KEY} characters")
     return text
+
+
+def read_query(format_: str | None, max_chars: str | None) -> int | None:
+    """Return how long the text for a language model may be that an address asks for; None if it asks for JSON.
+
+    Args:
+        format_: What it says of the format.
+        max_chars: What it says of the length.
+
+    Raises:
+        RequestValidationError: There is no such format, or the length is none.
+    """
+    if format_ not in (None, "json", "model"):
+        raise _wrong("query", f"format is json or model, not {format_[:40]!r}")
+    if max_chars is not None and not (max_chars.isdecimal() and 1 <= int(max_chars[:7]) <= MOST_CHARS):
+        raise _wrong("query", f"max_chars is a number from 1 to {MOST_CHARS:,}, not {max_chars[:40]!r}")
+    if format_ != "model":
+        return None
+    return MODEL_CHARS if max_chars is None else int(max_chars[:7])
 
 
 def _wrong(place: str, what: str) -> RequestValidationError:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+import secrets
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit
+from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit, WriteFile
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of, settings_of
 from cellblock.gateway.answers import json_response, packed_response
-from cellblock.gateway.direct import MAX_KEY, Endpoint
+from cellblock.gateway.direct import MAX_KEY, Endpoint, read_query
 from cellblock.gateway.models import (
     Done,
     ExecuteRequest,
@@ -22,27 +24,51 @@ from cellblock.gateway.models import (
     SubmitRequest,
 )
 from cellblock.gateway.sessions import Read, Run, create
+from cellblock.model import MODEL_CHARS, CodeExecutionResult
+from cellblock.model.overflow import Overflow, for_model
 from cellblock.wire.packed import Packed, unpack
 
 router = APIRouter(tags=["Execution"])
 
+Format = Annotated[
+    Literal["json", "model"],
+    Query(description="`model` answers with one text for a language model, as `for_model` makes it, instead of JSON"),
+]
+MaxChars = Annotated[int, Query(ge=1, le=500_000, description="characters of the text, if `format=model`")]
 Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 
 
 @router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
-async def execute(request: Request, session: str, wanted: ExecuteRequest, _: Run, key: Key = "") -> Response:
+async def execute(
+    request: Request,
+    session: str,
+    wanted: ExecuteRequest,
+    _: Run,
+    key: Key = "",
+    format: Format = "json",  # noqa: A002  # it is what people write behind the address
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
     """Run code in a session. Code that fails has a result, too."""
-    return packed_response(await run(request, session, wanted, key=key))
+    return await result_response(request, session, await run(request, session, wanted, key=key))
 
 
 @router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
-async def execute_in_named(request: Request, session: str, wanted: ExecuteRequest, caller: Run, key: Key = "") -> Response:
+async def execute_in_named(
+    request: Request,
+    session: str,
+    wanted: ExecuteRequest,
+    caller: Run,
+    key: Key = "",
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
     """Run code in the session of this name, which is made if there is none."""
     try:
-        return packed_response(await run(request, session, wanted, key=key))
+        result = await run(request, session, wanted, key=key)
     except NotFoundError:
         await create(request, caller, session)
-    return packed_response(await run(request, session, wanted, key=key))
+        result = await run(request, session, wanted, key=key)
+    return await result_response(request, session, result)
 
 
 DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
@@ -126,6 +152,30 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
     asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
     result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)
     return result
+
+
+async def result_response(request: Request, session: str, packed: Packed) -> Response:
+    """Return the answer with a result: as JSON, or as the text for a language model that the address asks for.
+
+    What does not fit into that text is in a file of the session's workspace, which it names.
+
+    Raises:
+        RequestValidationError: The address asks for something else.
+        CellblockError: The file cannot be written.
+    """
+    if not request.url.query:
+        return packed_response(packed)
+    asked = read_query(request.query_params.get("format"), request.query_params.get("max_chars"))
+    if asked is None:
+        return packed_response(packed)
+    text, overflow = await asyncio.to_thread(_for_model, packed, asked)
+    if overflow is not None:
+        await link_of(request).call(WriteFile(session, overflow.path), overflow.data)
+    return Response(text.encode("utf-8", "replace"), media_type="text/plain")
+
+
+def _for_model(packed: Packed, max_chars: int) -> tuple[str, Overflow | None]:
+    return for_model(CodeExecutionResult.from_dict(unpack(packed)), secrets.token_hex(4), max_chars)
 
 
 def milliseconds(request: Request, seconds: float | None) -> int:

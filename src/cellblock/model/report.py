@@ -56,7 +56,7 @@ def report(result: CodeExecutionResult, max_chars: int) -> str:
         before.append(first + "\n")
     if result.error is not None and (frames := _short_traceback(result.error, first)):
         after.append(_cut(frames, max_chars // 3, ""))
-    if files := _files(result):
+    if files := _files(result, named=len(result.text or "") > max_chars):
         after.append(_cut(files, max_chars // 6, ""))
     used = sum(len(text) + 1 for text in (*before, *after))
     where = f": read {result.spilled[0]}" if result.spilled else ": print less at once"
@@ -182,14 +182,15 @@ def _end_of(frames: list[str]) -> str:
     return "\n".join([*more, _HOST_PATH.sub("", head), *arrow])
 
 
-def _files(result: CodeExecutionResult) -> str:
+def _files(result: CodeExecutionResult, *, named: bool) -> str:
+    """Return the names of pictures, and of files with what was left out, unless the text names the first of these."""
     lines = []
     if result.images:
         names = [str(path) for path in result.images[:_MAX_IMAGES]]
         more = len(result.images) - len(names)
         lines.append(f"Images: {', '.join(names)}" + (f" and {more} more" if more else ""))
-    if result.spilled:
-        lines.append(f"Full output: {', '.join(map(str, result.spilled[:_MAX_IMAGES]))}")
+    if spilled := result.spilled[1 if named else 0 : _MAX_IMAGES]:
+        lines.append(f"Full output: {', '.join(map(str, spilled))}")
     return "\n".join(lines)
 
 
