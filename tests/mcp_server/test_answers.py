@@ -70,7 +70,7 @@ async def test_what_went_wrong_is_told_however_little_output_is_wanted(native_ho
     async with connect(native_host, tmp_path) as client:
         failed = await run(client, "print('x' * 1000)\nraise ValueError('no such planet')", max_output_chars=1)
         assert text(failed).startswith("Error: ValueError: no such planet\n")
-        assert re.search(r"Full output: outputs/cell-1-\w+\.txt", text(failed))
+        assert re.search(r"read outputs/cell-1-\w+\.txt", text(failed))
         died = await run(client, "import os\nprint('x' * 1000, flush=True)\nos._exit(3)", max_output_chars=1)
         assert text(died).startswith("The kernel died: ")
 
@@ -79,6 +79,9 @@ async def test_output_is_shown_if_no_file_can_have_all_of_it(native_host: Host, 
     (tmp_path / "outputs").touch()
     async with connect(native_host, tmp_path) as client:
         shown = text(await run(client, "print('x' * 100)", max_output_chars=10))
+        failed = text(await run(client, "print('x' * 1000); 1 / 0", max_output_chars=10))
+        assert "ZeroDivisionError" in failed
+        assert "outputs/" not in failed
     assert shown == "x" * 10 + "\n\n[Output truncated: exceeded 10 character limit]"
 
 
@@ -91,15 +94,15 @@ async def test_facts_have_a_limit(native_host: Host, tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_have_all_of_an_output_is_not_called_so() -> None:
     result = CodeExecutionResult(text="x" * 100, truncated=True)
-    assert answers._for_model(result, 1, "outputs/a.txt").endswith("character limit] Its beginning and end: outputs/a.txt")
+    assert answers._output(result, 1, "outputs/a.txt").endswith("character limit] Its beginning and end: outputs/a.txt")
 
 
 def test_that_variables_are_lost_is_told_with_any_output() -> None:
     lost = CodeExecutionResult(text="x" * 100, recovery="restarted")
     news = "Variables and imports of earlier cells are lost: the kernel died, and a fresh one took its place."
-    assert answers._for_model(lost, 1, "").startswith(f"{news}\n\nx\n\n[Output truncated: ")
-    assert answers._for_model(replace(lost, text=None), 1, "") == news
-    assert answers._for_model(CodeExecutionResult(), 1, "") == "(no output)"
+    assert answers._output(lost, 1, "").startswith(f"{news}\n\nx\n\n[Output truncated: ")
+    assert answers._output(replace(lost, text=None), 1, "") == news
+    assert answers._output(CodeExecutionResult(), 1, "") == "(no output)"
 
 
 async def test_a_cell_that_runs_on_names_its_id_at_any_length(native_host: Host, tmp_path: Path) -> None:

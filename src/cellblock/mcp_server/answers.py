@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from cellblock.errors import CellblockError
+from cellblock.model.overflow import for_model as overflow_of
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:
@@ -120,20 +120,24 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
         most: Characters of the output. What is longer lies in a file of the workspace, which the text names.
         handle: The session's handle, if the client has to know it.
     """
-    whole = result.text or ""
-    kept = ""
-    if len(whole) > most:
-        kept = f"outputs/cell-{result.execution_count or 0}-{execution[-8:]}.txt"  # numbers begin again with each kernel
-        try:
-            await named.session.files.write(kept, whole)
-        except CellblockError:
-            kept = ""  # the code has a file of that name, or the disk is full: what fits is shown nevertheless
+    # What went wrong must be told, however little output is wanted.
+    room = most if result.ok else max(most, _ERROR)
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
-    shown = replace(result, images=[], spilled=[Path(kept)] if kept else result.spilled)
+    plain = replace(result, images=[])
+    shown, overflow = overflow_of(plain, execution, room)
+    kept = "" if overflow is None else overflow.path
+    if overflow is not None:
+        try:
+            await named.session.files.write(kept, overflow.data)
+        except CellblockError:
+            # The code has a file of that name, or the disk is full: what fits is shown nevertheless.
+            shown, kept = plain.for_model(room), ""
+    if result.ok:
+        shown = _output(plain, most, kept)
     pictures, left_out = _pictures(result)
     if not result.ok:  # errors are texts only: APIs of models refuse pictures in them
         pictures, left_out = [], len(pictures) + left_out
-    lines = [_for_model(shown, most, kept), *([_not_shown(result, left_out)] if left_out else [])]
+    lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
     # One block of text: some clients put several together without a space in between.
     content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
     changed, deleted = await _changes(named) if not result.state_lost else ({}, [])
@@ -148,14 +152,14 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
     return _answer(content, not result.ok, facts)
 
 
-def _for_model(result: CodeExecutionResult, most: int, kept: str) -> str:
-    """Return the text for a cell.
+def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
+    """Return what code that succeeded has shown, cut as in ipybox. The news that variables are lost is not cut.
 
-    What went wrong must be told, however little output is wanted. So errors get some room, and the news that variables are
-    lost is not part of the output.
+    Args:
+        result: The result.
+        most: Characters of the output.
+        kept: A file that has all of it, if there is one.
     """
-    if not result.ok:
-        return result.for_model(max(most, _ERROR))
     output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
     if result.text and len(output) > most:
         # What is very long has lost its middle before.
