@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
 
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
+
+from cellblock.host import Host
+from cellblock.mcp_server.answers import META
+from cellblock.mcp_server.clients import Clients
+from cellblock.mcp_server.options import ServerOptions
+from cellblock.mcp_server.server import build
+
+Era = Literal["auto", "legacy"]
+
+
+@asynccontextmanager
+async def connect(host: Host, workspace: Path, era: Era = "auto", person: Any = None, **options: Any) -> AsyncIterator[Client]:
+    """Connect a client to a server of its own.
+
+    Args:
+        host: Runs its sessions.
+        workspace: Where they work.
+        era: The version of the protocol.
+        person: Answers what the server asks.
+        options: More options of the server.
+    """
+    clients = Clients(ServerOptions(workspace=workspace, **options), host)
+    try:
+        async with Client(build(clients), mode=era, elicitation_callback=person) as connected:
+            yield connected
+    finally:
+        await clients.close()
 
 
 def text(result: object) -> str:
@@ -15,9 +45,11 @@ def text(result: object) -> str:
 
 
 def data(result: object) -> dict[str, Any]:
-    """Return the structured content of an answer."""
+    """Return what an answer tells programs. None of it hides its text: there is no structured content."""
     assert isinstance(result, CallToolResult)
-    return result.structured_content or {}
+    assert result.structured_content is None
+    facts: dict[str, Any] = (result.meta or {}).get(META, {})
+    return facts
 
 
 async def run(connected: Client, code: str, **arguments: Any) -> CallToolResult:

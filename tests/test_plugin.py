@@ -75,7 +75,7 @@ async def test_what_a_client_starts_runs_code_in_both_eras(number: int, tmp_path
     # As a client would: in the directory of a project, with few variables, and with its placeholders replaced.
     (project := tmp_path / "project").mkdir()
     (programs := tmp_path / "bin").mkdir()
-    for program, before in (("uvx", "shift"), ("docker", 'while [ "$1" != cellblock ]; do shift; done; shift 2')):
+    for program, before in (("cellblock", ":"), ("docker", 'while [ "$1" != cellblock ]; do shift; done; shift 2')):
         (programs / program).write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} -m cellblock "$@"\n')
         (programs / program).chmod(0o755)
     command = [PLACE.sub(str(project), part) for part in commands()[number]]

@@ -20,7 +20,7 @@ import pytest
 import processes
 from cellblock.custody.client import Custodian
 from cellblock.custody.custodian import SOCKET
-from cellblock.errors import CustodianError
+from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.options import SessionHooks
@@ -142,6 +142,21 @@ async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
         assert (await session.execute("x += 1; x")).return_value == "42"
         await session.reset()  # the next kernel comes from a zygote of this host
         assert (await session.execute("'x' in globals()")).return_value == "False"
+
+
+async def test_undo_says_that_checkpoints_ended_with_the_host(killed: Killed) -> None:
+    killed.run("await session.execute('x = 41'); await session.execute('y = 1')")
+    async with killed.session() as session:
+        await resumed(session)
+        with pytest.raises(CheckpointError, match="ended with the process that had made them, which was killed"):
+            await session.undo(2)
+        await processes.eventually(lambda: bool(session.checkpoints()), 20)
+        await session.execute("x = 42")
+        await session.undo()
+        assert (await session.execute("x")).return_value == "41"
+        await session.reset()
+        with pytest.raises(CheckpointError, match=r"there is no cell to undo$"):
+            await session.undo()
 
 
 def chain(killed: Killed, isolate: str, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:

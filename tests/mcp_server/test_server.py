@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from mcp import Client
@@ -17,12 +17,10 @@ from mcp_types import CallToolResult, ElicitResult, ImageContent, InputRequiredR
 
 from cellblock.host import Host
 from cellblock.mcp_server import answers
-from cellblock.mcp_server.clients import Clients
-from cellblock.mcp_server.options import ServerOptions
-from cellblock.mcp_server.server import INSTRUCTIONS, build
+from cellblock.mcp_server.server import INSTRUCTIONS
 from cellblock.model import HistoryEntry
 from cellblock.model.checkpoints import Undone
-from mcp_clients import data, run, text
+from mcp_clients import Era, connect, data, run, text
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
 HOSTILE = str(Path(__file__).parents[1] / "servers" / "hostile_server.py")
@@ -31,7 +29,6 @@ from mcptools.time.convert_time import Params, run
 for hour in ("09:30", "10:30"):
     print(run(Params(source_timezone="Asia/Tokyo", time=hour, target_timezone="Asia/Kolkata")).time_difference)
 """
-Era = Literal["auto", "legacy"]
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
 
@@ -54,19 +51,6 @@ class Person:
 def client(native_host: Host) -> Callable[..., AbstractAsyncContextManager[Client]]:
     """Makes a client of a server of its own."""
     return functools.partial(connect, native_host)
-
-
-@asynccontextmanager
-async def connect(
-    host: Host, workspace: Path, era: Era = "auto", person: Person | None = None, **options: Any
-) -> AsyncIterator[Client]:
-    """Connect a client to a server of its own."""
-    clients = Clients(ServerOptions(workspace=workspace, **options), host)
-    try:
-        async with Client(build(clients), mode=era, elicitation_callback=person) as connected:
-            yield connected
-    finally:
-        await clients.close()
 
 
 async def test_cells_share_variables_and_say_what_changed(client: Connect, tmp_path: Path) -> None:
@@ -309,7 +293,7 @@ async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp
     async with client(tmp_path, transport="http", token="t") as connected:
         first = await connected.call_tool("register_mcp_server", call("good"))
         one, two = data(first)["session"], data(await run(connected, "1"))["session"]
-        assert text(first).startswith(f"[session {one}]\nbad is registered, with ")
+        assert text(first).startswith(f"[session {one}]\nbad is registered. Its tools:\n")
         found = [await connected.call_tool("search_tools", {"words": "pid", "session": session}) for session in (one, two, "")]
         assert ["mcptools.bad.pid" in text(answer) for answer in found] == [True, False, False]
         use = "from mcptools.bad.pid import Params, run\nrun(Params()).isdigit()"

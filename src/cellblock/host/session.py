@@ -243,6 +243,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             await self._checkpoints.files.recover()
             await self._adopt(on_input)
             await self._kernels.live()
+            if self._remains is not None:
+                self._checkpoints.begin_after_another()
             await self._install_first()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)

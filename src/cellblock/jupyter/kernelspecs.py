@@ -55,7 +55,7 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
         UnsupportedError: pyzmq is not installed.
     """
     if find_spec("zmq") is None:
-        raise UnsupportedError("kernels for a local Jupyter need pyzmq: pip install 'cellblock[jupyter]'")
+        raise UnsupportedError("kernels for a local Jupyter need pyzmq: pip install pyzmq")
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or name.startswith("."):
         raise InvalidInputError(f"a kernelspec's name has letters, digits and ._- , not {name[:100]!r}")
     directory = (user_directory() if prefix is None else prefix / "share" / "jupyter") / "kernels" / name

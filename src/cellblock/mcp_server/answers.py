@@ -1,16 +1,20 @@
-"""What a model is shown of a result."""
+"""What clients are answered: texts and pictures for a model, and facts for programs.
+
+No answer has structured content. Many clients show a model nothing else if there is some, and what was printed would be lost
+(docs/mcp-server.md, "What clients show"). So the text says all that a model must know. What only programs want is in `_meta`.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from cellblock.errors import CellblockError
+from cellblock.model.overflow import for_model as overflow_of
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:
@@ -18,25 +22,35 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import Undone
     from cellblock.named.session import NamedSession
 
+META = "cellblock/result"
+"""Where programs find facts about an answer, in its `_meta`."""
+
 _LISTED = 20
 """Cells, files and calls that are named when cells are undone."""
 
 _LINE = 200
+_ERROR = 500
+_LONGEST = 500_000
 _IMAGES = 5
-_IMAGE_BYTES = 1024 * 1024
+_IMAGE_BYTES = 600_000
+"""Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and a picture takes a third more on its way."""
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def text(shown: str, *, error: bool = False, **structured: Any) -> CallToolResult:
+def text(shown: str, *, error: bool = False, **facts: Any) -> CallToolResult:
     """Return an answer that is nothing but a text.
 
     Args:
         shown: The text.
         error: Whether the call has failed.
-        structured: The same as data, for clients that show it.
+        facts: What programs may want to know of it. A model does not see them.
     """
-    told = {name: value for name, value in structured.items() if value not in ("", None)}
-    return CallToolResult(content=[TextContent(type="text", text=shown)], structured_content=told or None, is_error=error)
+    return _answer([TextContent(type="text", text=shown)], error, facts)
+
+
+def _answer(content: list[ContentBlock], error: bool, facts: Mapping[str, object]) -> CallToolResult:
+    told = {name: value for name, value in facts.items() if value not in ("", None, [], {})}
+    return CallToolResult(content=content, is_error=error, _meta={META: told} if told else None)
 
 
 def with_handle(shown: str, handle: str) -> str:
@@ -83,48 +97,109 @@ def _line(shown: str) -> str:
     return printable(shown[:_LINE], lines=False)[:_LINE]
 
 
+def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
+    """Return the answer about a cell that runs on.
+
+    Args:
+        number: Its id.
+        said: The end of what it has printed.
+        most: Characters of that to show.
+        handle: The session's handle, if the client has to know it.
+    """
+    shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{said[-most:]}"
+    return text(with_handle(shown.rstrip("\n"), handle), status="running", cell=number, session=handle)
+
+
 async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
-    """Return the answer for a cell: its text, its pictures, and what has changed.
+    """Return the answer for a cell: its text, its pictures, and for programs what has changed.
 
     Args:
         named: The session.
         execution: The execution's id.
         result: The result.
-        most: Characters of the text. What is longer lies in a file of the workspace, which the text names.
+        most: Characters of the output. What is longer lies in a file of the workspace, which the text names.
         handle: The session's handle, if the client has to know it.
     """
-    whole = result.text or ""
-    if len(whole) > most:
-        path = f"outputs/cell-{result.execution_count or 0}-{execution[-8:]}.txt"  # numbers begin again with each kernel
-        await named.session.files.write(path, whole)
-        result = replace(result, spilled=[Path(path)])
+    # What went wrong must be told, however little output is wanted.
+    room = most if result.ok else max(most, _ERROR)
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
-    shown = replace(result, images=[]).for_model(max(most, 200))
-    content: list[ContentBlock] = [TextContent(type="text", text=with_handle(shown, handle))]
+    plain = replace(result, images=[])
+    shown, overflow = overflow_of(plain, execution, room)
+    kept = "" if overflow is None else overflow.path
+    if overflow is not None:
+        try:
+            await named.session.files.write(kept, overflow.data)
+        except CellblockError:
+            # The code has a file of that name, or the disk is full: what fits is shown nevertheless.
+            shown, kept = plain.for_model(room), ""
+    if result.ok:
+        shown = _output(plain, most, kept)
     pictures, left_out = _pictures(result)
-    content += pictures
-    if left_out:
-        content.append(TextContent(type="text", text=f"[{left_out} more pictures are not shown here, but kept as files]"))
+    if not result.ok:  # errors are texts only: APIs of models refuse pictures in them
+        pictures, left_out = [], len(pictures) + left_out
+    lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
+    # One block of text: some clients put several together without a space in between.
+    content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
     changed, deleted = await _changes(named) if not result.state_lost else ({}, [])
-    structured: dict[str, Any] = {"status": result.status, "execution_count": result.execution_count}
-    structured |= {"changed": changed} if changed else {}
-    structured |= {"deleted": deleted} if deleted else {}
-    structured |= {"state_lost": True} if result.state_lost else {}
-    structured |= {"session": handle} if handle else {}
-    return CallToolResult(content=content, structured_content=structured, is_error=not result.ok)
+    facts = {
+        "status": result.status,
+        "execution_count": result.execution_count,
+        "changed": changed,
+        "deleted": deleted,
+        "state_lost": result.state_lost or None,
+        "session": handle,
+    }
+    return _answer(content, not result.ok, facts)
+
+
+def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
+    """Return what code that succeeded has shown, cut as in ipybox. The news that variables are lost is not cut.
+
+    Args:
+        result: The result.
+        most: Characters of the output.
+        kept: A file that has all of it, if there is one.
+    """
+    output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
+    if result.text and len(output) > most:
+        # What is very long has lost its middle before.
+        output = _cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
+    if not result.state_lost:
+        return output
+    news = replace(result, text="", spilled=[]).for_model()
+    return f"{news}\n\n{output}" if result.text else news
+
+
+def _cut(output: str, most: int, where: str) -> str:
+    """Return the beginning of an output, and its last lines if they are short, with a note in between."""
+    room = most // 4
+    _, newline, last = output[-room - 1 :].partition("\n") if room else ("", "", "")
+    note = f"\n\n[Output truncated: exceeded {most} character limit]" + (f" {where}" if where else "")
+    return output[: most - len(last)] + note + (f"\n\n{last}" if newline and last else "")
+
+
+def _not_shown(result: CodeExecutionResult, number: int) -> str:
+    """Return what to say about pictures that are not in the answer, but may be in the session's `images/`."""
+    pictures = "1 picture is" if number == 1 else f"{number} pictures are"
+    if not result.images:
+        return f"[{pictures} not shown here]"
+    some = result.images[:_IMAGES] if number == len(result.images) else []
+    where = ", ".join(f"images/{path.name}" for path in some) or "images/"
+    return f"[{pictures} not shown here, but kept in {where}]"
 
 
 def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
     """Return the pictures of a result that a model can be shown, and how many others there are."""
     found: list[ImageContent] = []
-    left_out = 0
+    left_out = taken = 0
     for item in result.outputs:
         mime = next((kind for kind in _SHOWN if isinstance(item.data.get(kind), bytes)), None)
         if mime is None:
             continue
         data = item.data[mime]
         assert isinstance(data, bytes)
-        if len(found) < _IMAGES and len(data) <= _IMAGE_BYTES:
+        if len(found) < _IMAGES and taken + len(data) <= _IMAGE_BYTES:
+            taken += len(data)
             found.append(ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime))
         else:
             left_out += 1

@@ -56,7 +56,7 @@ class Tools:
             str, Field(description="Python as IPython takes it: magics, !commands and top-level await included")
         ] = "",
         timeout: Annotated[float, Field(gt=0, le=86400, description="seconds after which the code is stopped")] = 120,
-        max_output_chars: Annotated[int, Field(ge=200, le=100_000, description="longer output is cut in the middle")] = 5000,
+        max_output_chars: Annotated[int, Field(ge=1, le=100_000, description="longer output is cut")] = 5000,
         wait: Annotated[
             float, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
         ] = 3600,
@@ -83,9 +83,7 @@ class Tools:
             return questions
         handle = self._handle(named.record.name)
         if not execution.ended:
-            number = execution.record.id
-            shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{execution.said}"
-            return answers.text(shown[-max_output_chars:], status="running", cell=number, session=handle)
+            return answers.running(execution.record.id, execution.said, max_output_chars, handle)
         return await answers.cell(named, execution.record.id, await execution.wait(), max_output_chars, handle)
 
     async def register_mcp_server(
@@ -112,12 +110,8 @@ class Tools:
         root = self._clients.folder(named) / "mcptools"
         names = await generate_mcp_sources(server_name, server_params, root)
         handle = self._handle(named.record.name)
-        shown = answers.with_handle(f"{server_name} is registered, with {len(names)} tools.", handle)
-        if names:
-            example = f"from mcptools.{server_name}.{names[0]} import Params, run"
-            listed = "\n".join(search.signatures(server_name, root_dir=root))
-            shown = f"{shown} For example:\n{example}\n\n{listed}"[:_LISTED]
-        return answers.text(shown, server=server_name, tools=names, session=handle)
+        shown = _registered(server_name, names, search.signatures(server_name, root_dir=root) if names else [])
+        return answers.text(answers.with_handle(shown, handle), server=server_name, tools=names, session=handle)
 
     async def search_tools(
         self,
@@ -150,13 +144,16 @@ class Tools:
         named = await self._clients.session(session)
         result = await named.session.install(package_name)
         shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
-        return answers.text(shown, error=not result.ok, status=result.status)
+        handle = self._handle(named.record.name)
+        return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
 
     async def reset(self, ctx: _Ctx, session: _SESSION = "") -> _Answer:
         """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
         named = await self._clients.session(session)
         await self._clients.sessions.restart(named.record.kernel_id)
-        return answers.text("The kernel is fresh: variables and imports are gone.", status="reset")
+        handle = self._handle(named.record.name)
+        shown = answers.with_handle("The kernel is fresh: variables and imports are gone.", handle)
+        return answers.text(shown, status="reset", session=handle)
 
     async def undo(
         self, count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1, session: _SESSION = ""
@@ -167,6 +164,19 @@ class Tools:
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
+
+
+def _registered(server: str, names: list[str], signatures: list[str]) -> str:
+    """Return what `register_mcp_server` shows: the names, a line each, an example, and the signatures if they are few."""
+    if not names:
+        return f"{server} is registered. It has no tools."
+    shown = [f"{server} is registered. Its tools:", *names, "", f"from mcptools.{server}.{names[0]} import Params, run"]
+    known = "\n".join(shown)
+    whole = "\n".join([known, "", *signatures])
+    if len(whole) <= _LISTED:
+        return whole
+    more = "\n… search_tools shows all of them, and signatures"
+    return known[:_LISTED] + more
 
 
 def _search(roots: list[Path], words: str, tools: list[str], module: str) -> str:

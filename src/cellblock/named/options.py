@@ -42,7 +42,7 @@ class NamedOptions:
             decides, ``auto`` allows them.
         idle_timeout: Seconds without use after which the session ends; None or 0: never.
         startup_code: Code to run in each kernel of the session.
-        kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need ``cellblock[kernels]``.
+        kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need jupyter_client.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
         allow_hosts: Hosts that the code may reach.

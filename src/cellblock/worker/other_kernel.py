@@ -232,8 +232,8 @@ def _spec(name: str) -> Any:
         from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
     except ImportError:
         raise OtherKernelError(
-            f"the kernel {name!r} needs jupyter_client in the session's interpreter, {sys.executable}: install "
-            "'cellblock[kernels]' there"
+            f"the kernel {name!r} needs jupyter_client in the session's interpreter: "
+            f"{sys.executable} -m pip install jupyter_client"
         ) from None
     known = KernelSpecManager(ensure_native_kernel=False)
     try:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +25,7 @@ from cellblock.wire.control import Listener
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.files import CheckpointFiles
+    from cellblock.host.checkpoints.past import Numbered
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy, Family
     from cellblock.host.kernels.kernel import Kernel
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
+_ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _MAX_ADOPTED = 1000
 """Calls of adopted branches that are remembered"""
 
@@ -62,6 +64,7 @@ class Checkpoints:
         ports: Where the session's services listen in the sandbox of `serving`, by name.
         serving: The kernels that can reach these.
         branch: Where its files are, if not in the workspace of its sandbox.
+        ended: Why there are no checkpoints of earlier cells, if the session goes on with what a killed process has left.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Checkpoints:
         self.branch = branch
         self._kept: list[Checkpoint] = []
         self._fresh = False
+        self.ended = ""
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, rolling)
@@ -237,11 +241,10 @@ class Checkpoints:
             past = self._cells.past
             line = past.line
             if count > len(line):
-                raise CheckpointError(_too_few(len(line), count))
+                self.automatic.wait_for_idle()  # again: the next cell is to be undone, at least
+                raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
             changes, left = Changes(), ""
-            target, before = line[-count][0], {number for number, _ in line[:-count]}
-            candidates = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
-            if candidates:
+            if candidates := self._from_before(line, count):
                 # The files of an automatic one are the newest that there were in its state.
                 checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
                 changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
@@ -250,7 +253,7 @@ class Checkpoints:
                 execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
-            elif target == line[0][0] and self._fresh:
+            elif count == len(line) and self._fresh:
                 first, within = self.automatic.filing.take_first(), past.spans_after(0) or None
                 try:
                     await self._kernels.renew()
@@ -259,7 +262,8 @@ class Checkpoints:
                     changes, left = await self.automatic.filing.bring_back(first, within)
                 execution_count, since = 0, 0.0
             else:
-                raise CheckpointError(self._cannot_undo())
+                self.automatic.wait_for_idle()
+                raise CheckpointError(self._cannot_undo(line, count))
             kept = {number for number, _ in past.line}
             cells = [entry for number, entry in line if number not in kept]
             files = sorted({*changes.written, *changes.removed})
@@ -281,12 +285,21 @@ class Checkpoints:
             return "files are kept after each cell only if the session has a working_dir of its own"
         return checkpoint.without_files or self.automatic.filing.skipped or "they were not kept in time"
 
-    def _cannot_undo(self) -> str:
-        skipped = self.automatic.skipped
-        reason = f" ({skipped})" if skipped else ""
-        if not self.automatic.wanted and not skipped:
-            reason = " (the session was made with recovery='none')"
-        return f"there is no checkpoint from before that cell{reason}; make a checkpoint of each state to go back to"
+    def _from_before(self, line: Sequence[Numbered], count: int) -> list[Checkpoint]:
+        """Return the checkpoints from before the last cells of a line."""
+        before = {number for number, _ in line[:-count]}
+        return [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
+
+    def _cannot_undo(self, line: Sequence[Numbered], count: int) -> str:
+        reason = self.automatic.skipped or (self.ended if count == len(line) else "")
+        if not reason and not self.automatic.wanted:
+            reason = "the session was made with recovery='none'"
+        reason = reason or "the next cell came before one was made, or it was dropped since"
+        cells = "that cell" if count == 1 else "those cells"
+        more = next((number for number in range(count + 1, len(line) + 1) if self._from_before(line, number)), 0)
+        if not more and self._fresh and count < len(line):
+            more = len(line)
+        return f"there is no checkpoint from before {cells}: {reason}" + (f"; {more} cells can be undone" if more else "")
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
@@ -296,11 +309,17 @@ class Checkpoints:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 
+    def begin_after_another(self) -> None:
+        """Take note that the session goes on with what a killed process has left."""
+        self.ended = _ENDED
+        if not self._fresh:
+            self.automatic.wait_for_idle()  # for the next cell to be undone
+
     def begin_anew(self, kernel: Kernel) -> None:
         """Take note of a fresh kernel."""
         self.serving = kernel.family
         self._cells.past.begin_anew()
-        self._fresh = True
+        self._fresh, self.ended = True, ""
         self.automatic.begin_anew()
 
     async def resume(

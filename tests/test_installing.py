@@ -1,0 +1,135 @@
+"""Commands that install cellblock work as they are written: in documents, plugins and messages, from a clone or a path."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PUBLISHED = False
+"""Whether a package index has this project: then its name alone can be installed, too."""
+
+TEXTS = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    *(path for folder in ("plugin", "deploy", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()),
+]
+_INSTALL = re.compile(
+    r"(?<![\w-])((?:uv )?pip3? install|pipx (?:install|run)|uv (?:tool (?:install|run)|add)|uvx)(?![\w-])"
+    r"((?:[ \t]|\\\n)[^`\n|&;#]*)"
+)
+_EXTRAS = re.compile(r"(?P<what>[^\[\]]*)\[(?P<extras>[\w, -]+)\]$")
+_RUNNERS = ("uvx", "uv tool run", "pipx run")
+_PLACES = ("/", "./", "../", "~", "git+", "$")
+
+
+def faults(text: str) -> list[str]:
+    """Return the commands in a text that would not install this project, or not run it, and why."""
+    # A client's settings have the program and its arguments apart.
+    together = re.sub(r'"(uvx|pipx)",?\s*"?args"?\s*[:=]\s*\[', r"\1 ", text)
+    found = [
+        f"{command[0].strip()}: {reason}"
+        for command in _INSTALL.finditer(together)
+        if (reason := _fault(command[1], _words(command[2])))
+    ]
+    alone = [] if PUBLISHED else re.findall(r"(?<![\w./])cellblock\[[\w,]+\]", text)
+    return found + [f"{name}: no index has it" for name in alone]
+
+
+def _words(line: str) -> list[str]:
+    words = [word.strip("\"',.()") if word not in (".", "'.'") else "." for word in line.replace('",', '" ').split()]
+    return [word for word in words if word]
+
+
+def _fault(program: str, words: list[str]) -> str:
+    if program in _RUNNERS:
+        source = words[words.index("--from") + 1] if "--from" in words[:-1] else ""
+        rest = words[words.index("--from") + 2 :] if source else [word for word in words if not word.startswith("-")]
+        if source and "cellblock" in source.lower() and rest[:1] and rest[0] not in PROJECT["scripts"]:
+            return f"the package has no command {rest[0]!r}"
+        words = [source] if source else rest[:1]
+    return next((reason for word in words if (reason := _unknown(word))), "")
+
+
+def _unknown(requirement: str) -> str:
+    """Return why a requirement cannot be installed, if it is this project."""
+    match = _EXTRAS.match(requirement)
+    what, extras = (match["what"], match["extras"].split(",")) if match else (requirement, [])
+    name = re.split(r"[=<>~!@; ]", what)[0]
+    is_place = what in (".", "") or what.startswith(_PLACES)
+    if name == PROJECT["name"] and not PUBLISHED:
+        return "no index has it"
+    if (name == PROJECT["name"] or is_place) and (missing := {*extras} - {*PROJECT["optional-dependencies"]}):
+        return f"it has no extra {sorted(missing)}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "run `uvx cellblock mcp`",
+        "pip install cellblock",
+        "python -m pip install --quiet 'cellblock[jupyter]' jupyterlab",
+        "uv pip install cellblock>=0.1",
+        "uv tool install cellblock",
+        "pipx run cellblock mcp",
+        '{"command": "uvx", "args": ["cellblock", "mcp"]}',
+        'command = "uvx"\nargs = ["cellblock", "mcp"]',
+        "uvx --from cellblock cellblock mcp",
+        "uvx --from /path/to/cellblock cell mcp",
+        "pip install '.[jupiter]'",
+        "install 'cellblock[kernels]' there",
+    ],
+)
+def test_a_command_that_does_not_work_is_found(wrong: str) -> None:
+    assert faults(wrong)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "`uvx` comes with uv; uvx ipybox",
+        "pip install . && cellblock doctor",
+        "pip install '.[jupyter]' jupyterlab",
+        "uv tool install /path/to/cellblock",
+        "uvx --from /path/to/cellblock cellblock mcp --workspace .",
+        '{"command": "uvx", "args": ["--from", "/path/to/cellblock", "cellblock", "mcp"]}',
+        "pip install mcp-server-time",
+    ],
+)
+def test_a_command_that_works_is_no_fault(right: str) -> None:
+    assert faults(right) == []
+
+
+def test_documents_and_plugins_install_what_there_is() -> None:
+    found = {str(path.relative_to(ROOT)): wrong for path in TEXTS if (wrong := faults(path.read_text(errors="replace")))}
+    assert found == {}
+
+
+def strings(path: Path) -> Iterator[str]:
+    """Yield the texts in a module: messages and docstrings, those of several parts as one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)  # type: ignore[misc]
+
+
+def test_messages_install_what_there_is() -> None:
+    modules = (ROOT / "src" / "cellblock").rglob("*.py")
+    found = {path.name: wrong for path in modules for text in strings(path) if "install" in text if (wrong := faults(text))}
+    assert found == {}
+
+
+def test_the_entry_for_the_registry_runs_what_the_package_has() -> None:
+    # The registry takes an entry only once the index has the package, and clients run `uvx IDENTIFIER ARGUMENTS`.
+    (package,) = json.loads((ROOT / "server.json").read_text())["packages"]
+    assert (package["identifier"], package["runtimeHint"]) == (PROJECT["name"], "uvx")
+    assert package["identifier"] in PROJECT["scripts"]
