@@ -49,14 +49,26 @@ async def test_what_is_left_out_is_in_the_spill_directory(host: Host, tmp_path: 
 async def test_a_large_value_is_left_out_and_is_in_a_file_whole(host: Host, tmp_path: Path) -> None:
     async with host.session(images_dir=tmp_path, spill_dir=tmp_path / "spill", limits=SMALL) as session:
         await ok(session, "from IPython.display import HTML, display")
-        result = await ok(session, "display(HTML('<b>' + 'x' * 3_000_000 + '</b>'))\nprint('end')")
+        result = await ok(session, "display(HTML('<p>seen</p><!--' + 'x' * 3_000_000 + '-->'))\nprint('end')")
         assert result.truncated
         (path,) = result.spilled
         assert [*result.outputs[0].data] == ["text/plain"]
-        left_out = "[cellblock] text/html is left out: its 3,000,007 bytes are over the limit of 65,536 (Limits.media)"
-        assert result.text == f"<IPython.core.display.HTML object>\n{left_out}; it is in {path}\nend"
+        left_out = "[cellblock] text/html is left out: its 3,000,018 bytes are over the limit of 65,536 (Limits.media)"
+        assert result.text == f"seen\n{left_out}; it is in {path}\nend"
         assert path.suffix == ".html"
-        assert path.read_text() == "<b>" + "x" * 3_000_000 + "</b>"
+        assert path.read_text() == "<p>seen</p><!--" + "x" * 3_000_000 + "-->"
+
+
+async def test_the_text_of_a_large_page_keeps_its_head_and_tail(host: Host, tmp_path: Path) -> None:
+    async with host.session(images_dir=tmp_path, spill_dir=tmp_path / "spill", limits=SMALL) as session:
+        await ok(session, "from IPython.display import HTML, display")
+        result = await ok(session, "display(HTML('<i>first</i>' + 'x ' * 80_000 + 'last'))")
+        assert result.text is not None
+        shown = result.text.splitlines()
+        assert shown[0].startswith("first")
+        assert "bytes left out" in shown[1]
+        assert shown[2].endswith("last")
+        assert sorted(path.suffix for path in result.spilled) == [".html", ".txt"]
 
 
 async def test_an_image_that_is_too_large_is_left_out_and_not_cut(host: Host, tmp_path: Path) -> None:

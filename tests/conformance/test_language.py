@@ -129,7 +129,7 @@ async def test_a_repr_that_fails_does_not_hurt(session: Session) -> None:
 
 async def test_shell_commands(session: Session, tmp_path: Path) -> None:
     result = await ok(session, "!echo out; echo err >&2; exit 3")
-    assert (result.output, result.stderr) == ("out\n", "err\n")
+    assert (result.output, result.stderr) == ("out\n", "err\n[exit status 3]\n")
     assert await value(session, "_exit_code") == 3
     assert await value(session, "x = !echo a; echo b\nlist(x)") == ["a", "b"]
     await ok(session, f"where = {str(tmp_path)!r}")

@@ -983,7 +983,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "64 secrets in a branch": mutant(
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",
-        Edit("host/checkpoints/files.py", "_beneath", "return set()"),
+        Edit("host/files/walls.py", "Walls.names", "return set()"),
     ),
     "30 hosts that a client no longer wants": mutant(
         "egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",

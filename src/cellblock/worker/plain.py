@@ -48,7 +48,8 @@ def markdown_of(page: str) -> str:
     reader = _Reader()
     try:
         reader.feed(page[:LONGEST])
-        reader.close()
+        if len(page) <= LONGEST:
+            reader.close()  # of a page that was cut, this would show the half of a tag or a comment
     except (AssertionError, ValueError, RecursionError):
         return ""  # of `html.parser`, for pages that are none
     return reader.text[:LONGEST]

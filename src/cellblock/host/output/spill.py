@@ -15,8 +15,10 @@ from typing import Any
 
 from cellblock.host.files.beneath import create_file, remove_file
 from cellblock.host.output.disk import DiskThread
+from cellblock.wire.messages import TEXT_MIME
 
 _EXTENSIONS = {
+    TEXT_MIME: "txt",
     "text/plain": "txt",
     "text/html": "html",
     "image/svg+xml": "svg",

@@ -127,7 +127,7 @@ class Value:
 
     def __init__(self, mime: str, limit: int, spill: Spill) -> None:
         self._limit = max(limit, 0)
-        self._in_part = mime == "text/plain"
+        self._in_part = mime in (TEXT_MIME, "text/plain")
         self._cost = Cost() if is_text(mime) else None
         self._data = bytearray()
         self._tail: deque[bytearray] = deque()
