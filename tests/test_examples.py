@@ -154,7 +154,7 @@ async def test_an_agent_asks_at_the_terminal(tmp_path: Path) -> None:
 async def test_an_agent_over_the_mcp_server_does_a_whole_task(tmp_path: Path) -> None:
     shown = await run("mcp_agent.py", tmp_path)
     for expected in (
-        "filesystem is registered, with ",
+        "filesystem is registered. Its tools:\nread_file\n",
         "mcptools.filesystem.read_text_file\n",
         "git.git_log(repo_path: str",
         "[a picture, image/png, ",
