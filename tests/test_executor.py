@@ -234,7 +234,7 @@ async def test_the_working_directory_is_restored_after_each_cell_where_one_was_g
     async with CodeExecutor(host=host, sandbox=False, working_dir=tmp_path) as executor:
         result = await executor.execute("import os; os.chdir('/'); os.getcwd()")
         assert result.return_value == "'/'"
-        assert f"back in the working directory {tmp_path}" in result.stderr
+        assert f"[cellblock] cwd reset to {tmp_path}" in result.stderr
         assert (await executor.execute("os.getcwd()")).return_value == repr(str(tmp_path))
 
 

@@ -441,7 +441,7 @@ async def test_working_dir_is_restored_after_each_cell_and_says_so(host: Host, t
         assert await value(session, "import os; os.getcwd()") == str(work)
         result = await ok(session, "os.chdir('/')\nprint(os.getcwd())")
         assert result.output == "/\n"
-        assert f"back in the working directory {work}" in result.stderr
+        assert f"[cellblock] cwd reset to {work}" in result.stderr
         result = await ok(session, "os.getcwd()")
         assert result.return_value == repr(str(work))
         assert result.stderr == ""

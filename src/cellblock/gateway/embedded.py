@@ -43,7 +43,7 @@ class EmbeddedGateway:
         self.token = options.token or secrets.token_urlsafe(32)
         self.sessions = NamedSessions(host, fixed=fixed)
         self.port = 0
-        self._options = replace(options, token=self.token)
+        self._options = replace(options, token=self.token, embedded=True)
         self._server = Server(self.sessions, default_timeout=None)
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None

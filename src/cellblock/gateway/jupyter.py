@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Depends, Response, WebSocket, WebSocketDisconnect
@@ -55,11 +56,13 @@ class Wanted(BaseModel):
     Attributes:
         name: The kernelspec. Every name that begins with ``python`` means cellblock's own kernel.
         env: What Jupyter's servers pass on: of it, ``KERNEL_ID`` is ignored, as every session has an id of its own.
+        options: Options of the session, as in ``POST /kernels``; Jupyter's clients send none.
     """
 
     name: str = Field(OWN_KERNEL, max_length=200)
     path: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
 def kernels_of(connection: HTTPConnection) -> JupyterKernels:
@@ -136,16 +139,17 @@ async def list_kernels(connection: HTTPConnection) -> list[Kernel]:
 @router.post("/kernels", summary="Start a kernel", status_code=201, dependencies=[_run])
 async def start_kernel(connection: HTTPConnection, response: Response, wanted: Wanted | None = None) -> Kernel:
     """Make a session."""
-    made = await start(connection, wanted.name if wanted else OWN_KERNEL)
+    wanted = wanted or Wanted(name=OWN_KERNEL)
+    made = await start(connection, wanted.name, wanted.options)
     response.headers["Location"] = f"/api/kernels/{made.id}"
     return made
 
 
-async def start(connection: HTTPConnection, name: str) -> Kernel:
+async def start(connection: HTTPConnection, name: str, options: Mapping[str, Any] | None = None) -> Kernel:
     """Make a session for a kernelspec.
 
     Raises:
-        AccessError: The caller's token is for one session.
+        AccessError: The caller's token is for one session, or may not choose options.
         NotFoundError: There is no such kernelspec.
     """
     if caller_of(connection).session:
@@ -153,7 +157,7 @@ async def start(connection: HTTPConnection, name: str) -> Kernel:
     kernel_type = OWN_KERNEL if name.startswith("python") else name
     await check_installed(kernel_type)
     session = f"jupyter-{uuid.uuid4().hex[:8]}"
-    made = await create(connection, caller_of(connection), session, tags=TAG, kernel_type=kernel_type)
+    made = await create(connection, caller_of(connection), session, options, TAG, kernel_type=kernel_type)
     return await _described(connection, made["kernel_id"])
 
 

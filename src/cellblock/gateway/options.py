@@ -28,6 +28,8 @@ class GatewayOptions:
         session_options: Options of the sessions that are made here (`named.options`).
         workspaces: A directory in which each session that is made here gets a directory of its own. Without, they work in the
             current directory of the gateway.
+        embedded: Whether the sessions are of the gateway's own process. Then they stay in the directory to which their code
+            goes, as the kernels of Jupyter's own gateway do, unless their options name a ``working_dir``.
     """
 
     auth: bool = True
@@ -41,3 +43,4 @@ class GatewayOptions:
     patience: float = 30.0
     session_options: Mapping[str, Any] = field(default_factory=dict)
     workspaces: Path | None = None
+    embedded: bool = False

@@ -142,7 +142,7 @@ async def create(
 async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:
     """Return the options that say where a session works. The directory is made if each session has one of its own."""
     if setup.workspaces is None:
-        return {"current_dir": os.getcwd()}
+        return {} if setup.embedded else {"current_dir": os.getcwd()}
     path = workspace_in(setup.workspaces, name)
     try:
         await asyncio.to_thread(path.mkdir, mode=0o700, parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cellblock.daemon.messages import Submit
 from cellblock.jupyter.kernel import JupyterKernel, Waiting
-from cellblock.jupyter.messages import shown
+from cellblock.jupyter.messages import APPROVAL, shown
 from cellblock.wire.messages import VALUE_MIME
 
 MODULE = "__import__('cellblock.worker.comms', fromlist=['answer'])"
@@ -163,7 +163,8 @@ class Output:
         elif kind == "display":
             self._display(data)
         elif kind == "approval":
-            self._note(f"waits for approval: {data['text']} ('cellblock approvals allow {data['id']}' allows it)")
+            text = f"waits for approval: {data['text']} ('cellblock approvals allow {data['id']}' allows it)"
+            self._note(text, metadata={APPROVAL: dict(data)})
         elif kind == "gap":
             self._note(f"{data['dropped']} events are no longer kept")
 
@@ -180,8 +181,8 @@ class Output:
         else:
             self._tell(kind, {**content, "transient": {} if number is None else {"display_id": number}})
 
-    def _note(self, text: str) -> None:
-        self._tell("stream", {"name": "stderr", "text": f"[cellblock] {text}\n"})
+    def _note(self, text: str, **more: Any) -> None:
+        self._tell("stream", {"name": "stderr", "text": f"[cellblock] {text}\n"}, **more)
 
     def _tell(self, kind: str, content: Mapping[str, Any], **more: Any) -> None:
         self._kernel.broadcast(kind, content, self._parent, **more)

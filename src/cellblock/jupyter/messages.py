@@ -27,6 +27,9 @@ Channel: TypeAlias = Literal["shell", "control", "stdin", "iopub"]
 
 _MAX_ID = 512
 _MAX_BUFFERS = 64
+APPROVAL = "cellblock.approval"
+"""The metadata of a message that says what waits for a decision: it has all of it (`PendingApproval`)"""
+
 _CHANNELS = ("shell", "control", "stdin", "iopub")
 
 

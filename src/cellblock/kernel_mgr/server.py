@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import logging
 import os
 import sys
@@ -14,6 +17,7 @@ from cellblock.gateway.embedded import EmbeddedGateway
 from cellblock.gateway.options import GatewayOptions
 from cellblock.host import Host
 from cellblock.kernel_mgr import token_files
+from cellblock.loop_thread import LoopThread
 from cellblock.named.options import Options
 from cellblock.running import RunningSession
 
@@ -22,6 +26,9 @@ _log = logging.getLogger("cellblock")
 
 class KernelGateway:
     """A Jupyter kernel gateway in this process, whose kernels are sandboxed.
+
+    It serves from a thread of its own. So it answers also while the caller's event loop is blocked or has ended, and it can be
+    started in one event loop and stopped in another.
 
     `KernelClient` and every other Jupyter client can start kernels there and run code in them::
 
@@ -39,13 +46,13 @@ class KernelGateway:
         self,
         host: str = "localhost",
         port: int = 8888,
+        working_dir: str | os.PathLike[str] | None = None,
         sandbox: bool = True,
         sandbox_config: str | os.PathLike[str] | None = None,
         log_level: str = "INFO",
         log_to_stderr: bool = False,
         env: Mapping[str, str] | None = None,
         *,
-        working_dir: str | os.PathLike[str] | None = None,
         token: str = "",
     ) -> None:
         """Configure a gateway. Nothing is started.
@@ -53,12 +60,13 @@ class KernelGateway:
         Args:
             host: Host name or IP address to listen at.
             port: The port.
+            working_dir: The directory that kernels work in, and come back to after each cell that left it. By default they
+                begin in the current one, and stay where their code goes.
             sandbox: Whether kernels run in a sandbox. Without, they have all rights of this process.
             sandbox_config: A JSON file with the sandbox's configuration (docs/sandbox.md).
             log_level: Level of the ``cellblock`` logger, with `log_to_stderr`.
             log_to_stderr: Whether the ``cellblock`` logger writes to standard error.
             env: Environment variables of the kernels, which inherit none.
-            working_dir: The directory that kernels work in; the current one by default.
             token: The token that clients need; by default one that cannot be guessed.
         """
         self.host = host
@@ -75,8 +83,7 @@ class KernelGateway:
             self._options["kernel_env"] = dict(env)
         if working_dir is not None:
             self._options["working_dir"] = os.fspath(working_dir)
-        self._engine: Host | None = None
-        self._gateway: EmbeddedGateway | None = None
+        self._serving: _Serving | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -94,14 +101,11 @@ class KernelGateway:
             StateError: It is running already. This is a `RuntimeError`.
             InvalidInputError: The address cannot be used.
         """
-        if self._gateway is not None:
+        if self._serving is not None:
             raise StateError("the gateway is already running")
-        self._engine = Host(isolate="none")  # each session says how it is to be isolated
-        options = GatewayOptions(token=self._given_token, session_options=self._options)
-        self._gateway = EmbeddedGateway(self._engine, options)
+        serving = self._serving = _Serving(GatewayOptions(token=self._given_token, session_options=self._options))
         try:
-            await self._gateway.start(self.host, self._wanted_port)
-            self.port, self.token = self._gateway.port, self._gateway.token
+            self.port, self.token = await asyncio.shield(serving.begin(self.host, self._wanted_port))
             token_files.keep(self.port, self.token)
         except BaseException:
             await self.stop()
@@ -115,29 +119,86 @@ class KernelGateway:
             _log.setLevel(self._log_level)
 
     async def stop(self, timeout: float = 10) -> None:
-        """Stop it and end its kernels. Stopping twice is fine.
+        """Stop it and end its kernels. Stopping twice is fine, and cancelling the caller does not stop it.
 
         Args:
             timeout: Seconds that requests may still take.
         """
-        if self._gateway is None or self._engine is None:
+        if (serving := self._serving) is None:
             return
-        gateway, engine = self._gateway, self._engine
-        if gateway.port:
-            token_files.forget(gateway.port)
-        try:
-            await gateway.close(timeout)
-        finally:
-            await engine.close()
-        self._gateway = self._engine = None
+        if serving.port:
+            token_files.forget(serving.port)
+        await asyncio.shield(serving.end(timeout))
+        if self._serving is serving:
+            self._serving = None
         if self._handler is not None:
             _log.removeHandler(self._handler)
             self._handler = None
 
     async def join(self) -> None:
         """Wait until it stops."""
+        if self._serving is not None:
+            await asyncio.shield(self._serving.wait())
+
+
+class _Serving:
+    """A gateway that runs, with its engine, in a thread of its own. Any event loop may wait for what it does.
+
+    Attributes:
+        port: Its port, once it listens.
+    """
+
+    def __init__(self, options: GatewayOptions) -> None:
+        self.port = 0
+        self._options = options
+        self._thread = LoopThread()
+        self._ended: concurrent.futures.Future[None] | None = None
+        self._engine: Host | None = None
+        self._gateway: EmbeddedGateway | None = None
+        self._begun: concurrent.futures.Future[tuple[int, str]] | None = None
+
+    def begin(self, host: str, port: int) -> asyncio.Future[tuple[int, str]]:
+        """Begin to listen; return the port and the token."""
+        self._begun = asyncio.run_coroutine_threadsafe(self._begin(host, port), self._thread.loop)
+        return asyncio.wrap_future(self._begun)
+
+    async def _begin(self, host: str, port: int) -> tuple[int, str]:
+        self._engine = Host(isolate="none")  # each session says how it is to be isolated
+        self._gateway = EmbeddedGateway(self._engine, self._options)
+        await self._gateway.start(host, port)
+        self.port = self._gateway.port
+        return self._gateway.port, self._gateway.token
+
+    def wait(self) -> asyncio.Future[None]:
+        """Wait until it has ended."""
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._wait(), self._thread.loop))
+
+    async def _wait(self) -> None:
         if self._gateway is not None:
             await self._gateway.wait()
+
+    def end(self, timeout: float) -> asyncio.Future[None]:
+        """Begin to end it and its kernels; all who ask wait for the same end."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, self._end, timeout)
+
+    def _end(self, timeout: float) -> None:
+        if not self._thread.usable:
+            return
+        with contextlib.suppress(StateError):  # somebody else has ended it meanwhile
+            self._thread.run(self._close(timeout))
+        self._thread.close()
+
+    async def _close(self, timeout: float) -> None:
+        if self._begun is not None and not self._begun.done():
+            with contextlib.suppress(Exception):
+                await asyncio.wrap_future(self._begun)
+        try:
+            if self._gateway is not None:
+                await self._gateway.close(timeout)
+        finally:
+            if self._engine is not None:
+                await self._engine.close()
 
 
 async def serve_session(running: RunningSession, options: Options, name: str, address: tuple[str, int]) -> EmbeddedGateway:

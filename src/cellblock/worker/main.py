@@ -345,7 +345,7 @@ class Worker:
     def _go_back(self) -> None:
         try:
             if self._enter_own_directory():
-                self._outbox.write("stderr", f"[cellblock] back in the working directory {self.stay_in}\n")
+                self._outbox.write("stderr", f"[cellblock] cwd reset to {self.stay_in}\n")
         except OSError as error:
             self._outbox.write("stderr", f"[cellblock] cannot go back to the working directory: {error}\n")
 

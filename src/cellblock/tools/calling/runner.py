@@ -101,13 +101,7 @@ class ToolRunner:
         Raises:
             ToolRunnerError: The tool failed, or approval was denied; the message says why.
         """
-        address = self._address()
-        request = self._request("POST", "/run", self._body(tool_name, tool_args), address)
-        try:
-            answer = await pool.send_async(address, request)
-        except OSError as error:
-            raise self._lost(address, error) from error
-        return self._result(answer)
+        return self._result(await self._send("POST", "/run", self._body(tool_name, tool_args)))
 
     def run_sync(self, tool_name: str, tool_args: Mapping[str, Any]) -> Result:
         """Call a tool and wait for it: `run` for code that is not async.
@@ -136,12 +130,26 @@ class ToolRunner:
         Raises:
             ToolRunnerError: The tool server refused, or could not be reached.
         """
+        _parsed(await self._send("PUT", "/reset", b""))
+
+    async def approve(self, tool_name: str, tool_args: Mapping[str, Any]) -> None:
+        """Have a `ToolServer` decide about something that is done elsewhere: the command of a kernel, for example.
+
+        Args:
+            tool_name: What it is called.
+            tool_args: Its arguments.
+
+        Raises:
+            ToolRunnerError: Approval was denied; the message says why. Or the tool server could not be reached.
+        """
+        _parsed(await self._send("POST", "/approve", self._body(tool_name, tool_args)))
+
+    async def _send(self, method: str, path: str, body: bytes) -> pool.Answer:
         address = self._address()
         try:
-            answer = await pool.send_async(address, self._request("PUT", "/reset", b"", address))
+            return await pool.send_async(address, self._request(method, path, body, address))
         except OSError as error:
             raise self._lost(address, error) from error
-        _parsed(answer)
 
     def _address(self) -> pool.Address:
         port = self._port or _variable("TOOL_PORT", "TOOL_SERVER_PORT") or 8900

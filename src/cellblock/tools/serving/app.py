@@ -95,7 +95,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What is posted to ``/run``.
+    """What is posted to ``/run`` and, without parameters, to ``/approve``.
 
     Attributes:
         server: The server's name.
@@ -224,7 +224,7 @@ async def perform(
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         if not decision.allowed:
-            return _denied(name, decision)
+            return denied(name, decision)
         try:
             if now is not None:
                 options["check"] = _checker(now)
@@ -262,7 +262,8 @@ def _checker(decided: ToolFacts) -> Check:
     return check
 
 
-def _denied(name: str, decision: Decision) -> Mapping[str, Any]:
+def denied(name: str, decision: Decision) -> Mapping[str, Any]:
+    """Return what is sent back about a call that was not allowed."""
     if decision.reason == "rejected":
         return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
     how = "was not accepted"

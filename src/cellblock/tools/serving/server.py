@@ -17,6 +17,7 @@ from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rules
 from cellblock.errors import InvalidInputError, StateError
+from cellblock.model.decisions import CallKind
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts
 from cellblock.tools.mcp.params import ServerParams, parse_params
 from cellblock.tools.mcp.place import made_absolute
@@ -25,6 +26,7 @@ from cellblock.tools.serving.app import (
     Guard,
     RefusedError,
     RunRequest,
+    denied,
     http_app,
     perform,
 )
@@ -49,8 +51,8 @@ class ToolServer:
     """Runs MCP servers and calls their tools for HTTP clients, with approval if required.
 
     Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
-    ``POST /run`` calls a tool, ``GET /status`` says that it runs, ``WS /approval`` is for an `ApprovalClient`. See
-    docs/approvals.md.
+    ``POST /run`` calls a tool, ``POST /approve`` only asks about one, ``GET /status`` says that it runs, ``WS /approval`` is
+    for an `ApprovalClient`. See docs/approvals.md.
 
     **Anything that can reach ``POST /run`` can start programs**: it accepts a server's parameters, which include a command
     line. Run untrusted code in a session: its tool port accepts nothing of the kind.
@@ -148,7 +150,13 @@ class ToolServer:
         sockets = bind(addresses, self.port)
         self.port = sockets[0].getsockname()[1]
         guard = self._guard(addresses)
-        app = http_app(guard, {("POST", "/run"): self._run, ("PUT", "/reset"): self._reset, ("GET", "/status"): _status})
+        routes = {
+            ("POST", "/run"): self._run,
+            ("POST", "/approve"): self._approve,
+            ("PUT", "/reset"): self._reset,
+            ("GET", "/status"): _status,
+        }
+        app = http_app(guard, routes)
         self._listening = HttpServer(app, sockets, self._approvals(guard))
         self._servers = self._make_servers()
         self._log_on()
@@ -225,6 +233,19 @@ class ToolServer:
         _LOG.debug("%s.%s is called", request.server, request.tool)
         call = partial(self._servers.call, request.server, check=_check_listed(request))
         return await perform(self._broker, call, request)
+
+    async def _approve(self, body: bytes) -> Mapping[str, Any]:
+        """Have something decided that is done elsewhere: a shell command of a kernel, say."""
+        request = RunRequest.parse(body)
+        if request.params is not None:
+            raise RefusedError(400, "what is only asked about has no server_params")
+        kind: CallKind = "shell" if request.server == "shell" else "tool"
+        try:
+            decision = await self._broker.decide(kind, request.server, request.tool, request.arguments, None, "")
+        except InvalidInputError as error:
+            raise RefusedError(400, str(error)) from error
+        name = f"{request.server}.{request.tool}"
+        return {"approved": True} if decision.allowed else {"approved": False, **denied(name, decision)}
 
     async def _reset(self, body: bytes) -> Mapping[str, Any]:
         assert self._servers is not None
