@@ -122,7 +122,18 @@ LAYERS: dict[str, set[str]] = {
     "jupyter": {"daemon", "errors", "model", "wire"},
     # Of wire, how the daemon packs results: they are sent on as they are.
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings", "wire"},
-    "kernel_mgr": {"config", "daemon", "errors", "gateway", "host", "named", "running"},
+    "kernel_mgr": {
+        "config",
+        "daemon",
+        "errors",
+        "gateway",
+        "host",
+        "jupyter",
+        "loop_thread",
+        "named",
+        "running",
+        "tools/calling",
+    },
     "mcp_server": _FRONT | {"named"},
     "cli": _FRONT
     | {"daemon", "executor", "gateway", "given_options", "jupyter", "mcp_server", "settings", "sync", "whole_file"},

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import json
 import os
 import stat
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cellblock import ExecutionError, KernelClient, KernelGateway
-from cellblock.errors import StateError
+from cellblock import ApprovalClient, ApprovalRequest, ExecutionError, KernelClient, KernelGateway, ToolServer
+from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.kernel_mgr import token_files
 from cellblock.kernel_mgr.client import ExecutionResult
 from processes import below, descriptors, eventually
@@ -56,15 +59,33 @@ def test_the_signatures_are_those_of_the_documents() -> None:
     assert signature(KernelGateway) == [
         ("host", "localhost"),
         ("port", 8888),
+        ("working_dir", None),
         ("sandbox", True),  # False there; here the sandbox is the default everywhere
         ("sandbox_config", None),
         ("log_level", "INFO"),
         ("log_to_stderr", False),
         ("env", None),
     ]
-    expected = [("host", "localhost"), ("port", 8888), ("images_dir", None), ("ping_interval", 10)]
-    assert signature(KernelClient) == expected
-    assert signature(KernelClient.connect)[1:] == [("retries", 10), ("retry_interval", 1.0)]
+    assert signature(KernelClient) == [
+        ("host", "localhost"),
+        ("port", 8888),
+        ("working_dir", None),
+        ("images_dir", None),
+        ("ping_interval", 10),
+        ("approve_shell_cmds", False),
+        ("require_shell_escape", False),
+        ("tool_server_host", "localhost"),
+        ("tool_server_port", 0),
+        ("kernel_init_timeout", 10),
+    ]
+    assert signature(KernelClient.connect)[1:] == [
+        ("retries", 10),
+        ("retry_interval", 1.0),
+        ("kernel_init_timeout", None),
+    ]
+    assert signature(KernelClient.drain)[1:] == [("timeout", 1.0)]
+    assert signature(KernelClient.interrupt_and_drain)[1:] == [("drain_timeout", 1.0), ("settle_delay", 0.2)]
+    # None there; here every front has the same default.
     assert signature(KernelClient.execute)[2:] == signature(KernelClient.stream)[2:] == [("timeout", 120)]
     assert signature(KernelGateway.stop)[1:] == [("timeout", 10)]
 
@@ -123,3 +144,116 @@ async def test_who_has_no_token_is_refused(gateway: KernelGateway) -> None:
         await KernelClient(port=gateway.port, token="guessed").connect(retries=1)
     async with KernelClient(port=gateway.port, token=gateway.token) as client:
         assert (await client.execute("1")).text == "1"
+
+
+async def test_a_kernel_stays_where_its_code_goes_or_comes_back(gateway: KernelGateway) -> None:
+    sub = Path.cwd() / "sub"
+    sub.mkdir(exist_ok=True)
+    async with KernelClient(port=gateway.port) as client:
+        await client.execute("import os; os.chdir('sub')")
+        assert (await client.execute("os.getcwd()")).text == repr(str(sub))
+    async with KernelClient(port=gateway.port, working_dir="sub") as client:
+        assert (await client.execute("import os; os.getcwd()")).text == repr(str(sub))
+        assert (await client.execute("os.chdir('/')")).text == f"[cellblock] cwd reset to {sub}"
+        assert (await client.execute("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')")).text is not None
+        assert (await client.execute("os.getcwd()")).text == repr(str(sub))
+        assert (await client.execute("[name for name in globals() if 'cellblock' in name]")).text == "[]"
+    with pytest.raises(StateError, match=r"cannot work in /nowhere: FileNotFoundError.*KernelGateway\(working_dir=…\)"):
+        await KernelClient(port=gateway.port, working_dir="/nowhere").connect()
+    assert await kernels(gateway) == 1  # that of the other tests: this one ended with its error
+
+
+async def kernels(gateway: KernelGateway) -> int:
+    url = f"http://localhost:{gateway.port}/api/kernels?token={gateway.token}"
+    return len(json.loads(await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())))
+
+
+@pytest.mark.parametrize("given", [{"kernel_init_timeout": 0.0001}, {}])
+async def test_a_kernel_that_takes_too_long_to_begin_is_ended(gateway: KernelGateway, given: dict[str, Any]) -> None:
+    client = KernelClient(port=gateway.port, **given)
+    with pytest.raises(TimeoutError):
+        await client.connect(kernel_init_timeout=None if given else 0.0001)
+    await client.disconnect()
+    with pytest.raises(StateError, match="not connected"):
+        _ = client.kernel_http_url
+    assert await kernels(gateway) == 1
+
+
+async def test_a_client_that_is_cancelled_while_it_connects_leaves_no_kernel(gateway: KernelGateway) -> None:
+    for turns in range(0, 60, 3):
+        task = asyncio.create_task(KernelClient(port=gateway.port).connect())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        if not task.cancel():
+            break
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        pytest.fail("it never connected")
+    await task
+
+
+async def test_where_things_are(gateway: KernelGateway, client: KernelClient) -> None:
+    base = f"localhost:{gateway.port}/api/kernels"
+    assert client.base_http_url == f"http://{base}"
+    assert client.kernel_http_url == f"http://{base}/{client.kernel_id}"
+    assert client.kernel_ws_url.startswith(f"ws://{base}/{client.kernel_id}/channels?session_id=")
+
+
+async def test_what_a_kernel_still_says_is_dropped(client: KernelClient) -> None:
+    async for item in client.stream("import time\nprint('begun')\ntime.sleep(100)"):
+        assert item == "begun\n"
+        break
+    await client.interrupt_and_drain(drain_timeout=0.5)
+    assert (await client.execute("'next'")).text == "'next'"
+    assert await client.drain(0.01) <= 1  # the kernel is idle
+
+
+async def test_commands_are_approved_by_a_tool_server(gateway: KernelGateway) -> None:
+    asked = []
+
+    async def decide(request: ApprovalRequest) -> None:
+        asked.append((request.server_name, request.tool_name, request.tool_args["cmd"]))
+        await (request.reject() if "rm" in request.tool_args["cmd"] else request.accept())
+
+    async with (
+        ToolServer(port=0, approval_required=True) as server,
+        ApprovalClient(decide, port=server.port),
+        KernelClient(
+            port=gateway.port, approve_shell_cmds=True, require_shell_escape=True, tool_server_port=server.port
+        ) as client,
+    ):
+        assert (await client.execute("!echo one")).text == "one"
+        assert (await client.execute("%%bash\necho two")).text == "two"
+        with pytest.raises(ExecutionError, match="Rejected"):
+            await client.execute("!rm -r x")
+        with pytest.raises(ExecutionError, match="Direct subprocess calls are not allowed"):
+            await client.execute("import subprocess; subprocess.run(['ls'])")
+        assert asked == [("shell", "shell", "echo one"), ("shell", "shell_magic", "echo two\n"), ("shell", "shell", "rm -r x")]
+        await server.stop()
+        with pytest.raises(ExecutionError, match="Rejected"):
+            await client.execute("!echo three")
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"approve_shell_cmds": True}, "approve_shell_cmds needs tool_server_port"),
+        ({"require_shell_escape": True}, "require_shell_escape needs approve_shell_cmds=True"),
+    ],
+)
+def test_what_commands_need_to_be_approved(given: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(InvalidInputError, match=wrong):
+        KernelClient(**given)
+
+
+async def test_a_gateway_of_others_cannot_have_commands_approved() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 201 Created\r\nContent-Length: 11\r\nConnection: close\r\n\r\n{"id": "7"}')
+        writer.close()
+
+    async with await asyncio.start_server(answer, "localhost", 0) as other:
+        port = other.sockets[0].getsockname()[1]
+        with pytest.raises(UnsupportedError, match="approve_shell_cmds needs a gateway of cellblock"):
+            await KernelClient(port=port, approve_shell_cmds=True, tool_server_port=1).connect()

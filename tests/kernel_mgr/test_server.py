@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from cellblock import CodeExecutor, ExecutionError, Host, KernelClient, KernelGateway
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.kernel_mgr import token_files
+from processes import alive, below, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +39,64 @@ async def test_the_life_of_a_gateway() -> None:
     with pytest.raises(StateError, match="lost"):
         await client.execute("1")
     await gateway.stop()
+
+
+async def test_a_caller_that_blocks_its_loop_is_served() -> None:
+    async with KernelGateway(port=0) as gateway:
+        request = urllib.request.Request(f"http://localhost:{gateway.port}/api/kernels", method="POST", data=b"{}")
+        request.add_header("Authorization", f"token {gateway.token}")
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=20) as answer:  # in the loop's own thread
+            assert answer.status == 201
+
+
+def test_a_gateway_outlives_the_loop_that_started_it_and_is_stopped_in_another() -> None:
+    gateway = KernelGateway(port=0)
+
+    async def use() -> str | None:
+        async with KernelClient(port=gateway.port) as client:
+            return (await client.execute("6 * 7")).text
+
+    asyncio.run(gateway.start())
+    assert asyncio.run(use()) == "42"
+    asyncio.run(gateway.stop())
+    with pytest.raises(StateError, match="no kernel could be started"):
+        asyncio.run(KernelClient(port=gateway.port).connect(retries=1))
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    for turns in range(0, 400, 20):
+        gateway = KernelGateway(port=0)
+        task = asyncio.create_task(gateway.start())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        if not task.cancel():
+            await gateway.stop()
+            return
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    pytest.fail("it never started")
+
+
+async def test_kernels_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    program = """
+import asyncio
+from cellblock import KernelClient, KernelGateway
+
+async def main():
+    async with KernelGateway(port=0) as gateway, KernelClient(port=gateway.port) as client:
+        print((await client.execute("import os; os.getpid()")).text, flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+    running = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert running.stdout is not None
+    assert (await running.stdout.readline()).strip().isdigit()
+    processes = below(running.pid)
+    running.kill()
+    await running.wait()
+    await eventually(lambda: not any(map(alive, processes)))
 
 
 async def test_an_address_that_cannot_be_used() -> None:

@@ -88,6 +88,26 @@ async def test_a_client_is_asked_about_each_call(asking: ToolServer, servers: Re
     assert len(servers.calls) == 1
 
 
+async def test_what_is_done_elsewhere_is_only_asked_about(asking: ToolServer, servers: Recorded) -> None:
+    seen = []
+
+    async def decide(request: ApprovalRequest) -> None:
+        seen.append((request.kind, str(request)))
+        await (request.accept() if request.tool_args["command"] == "ls" else request.reject())
+
+    runner = ToolRunner("shell", port=asking.port)
+    async with ApprovalClient(decide, port=asking.port):
+        await runner.approve("shell", {"command": "ls"})
+        with pytest.raises(ToolRunnerError, match=r"shell\.shell rejected"):
+            await runner.approve("shell", {"command": "rm"})
+    assert [text for _, text in seen] == ["shell.shell(command='ls')", "shell.shell(command='rm')"]
+    with pytest.raises(ToolRunnerError, match="the approval channel is not connected"):
+        await runner.approve("shell", {"command": "ls"})
+    with pytest.raises(ToolRunnerError, match="has no server_params"):
+        await ToolRunner("fetch", PARAMS, port=asking.port).approve("fetch", {})
+    assert servers.calls == []
+
+
 async def test_without_a_client_calls_that_need_approval_fail(asking: ToolServer, servers: Recorded) -> None:
     with pytest.raises(ToolRunnerError, match="failed: the approval channel is not connected"):
         await ToolRunner("fetch", PARAMS, port=asking.port).run("fetch", {})
