@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import io
 import os
 import pickle
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from types import FunctionType, ModuleType
+from importlib.machinery import PathFinder
+from types import FunctionType
 from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-_REDUCTION = "multiprocessing.reduction"
+from cellblock.worker.on_import import on_import
+
 _NEEDED = (
     "functions and classes that a cell defines reach a new process of multiprocessing only by cloudpickle, which this Python "
     "does not have: %pip install cloudpickle, define them in a module, or use multiprocessing.get_context('fork')"
@@ -32,32 +32,8 @@ _NEEDED = (
 
 
 def install() -> None:
-    """Have `multiprocessing` pickle by value, now or as soon as it is imported: most sessions never do."""
-    if _REDUCTION in sys.modules:
-        _change(sys.modules[_REDUCTION])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder:
-    """Waits for the module to be imported."""
-
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        """Find nothing but this module, once."""
-        if name != _REDUCTION:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                _change(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    """Have `multiprocessing` pickle by value."""
+    on_import("multiprocessing.reduction", _change)
 
 
 def _change(module: Any) -> None:

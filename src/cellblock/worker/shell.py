@@ -25,7 +25,7 @@ from IPython.utils.text import LSString, SList
 from traitlets.config import Config
 
 from cellblock.wire.fields import to_bytes
-from cellblock.worker import by_value, pip
+from cellblock.worker import by_value, pip, whole_lines
 from cellblock.worker.commands import Commands, guard_scripts
 from cellblock.worker.completer import look_at_few
 from cellblock.worker.display import Hook, Publisher, send_bundle
@@ -332,6 +332,7 @@ def create(outbox: Outbox) -> Shell:
     oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
     by_value.install()
+    whole_lines.install()
     shell = Shell.instance(config=config)
     # IPython's hint on how to leave a terminal, which it shows whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")

@@ -1,0 +1,32 @@
+"""Lines of processes that `multiprocessing` starts do not mix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cellblock import Session
+from checkpoint_sessions import value
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_a_process_of_multiprocessing_prints_whole_lines(session: Session, tmp_path: Path, method: str) -> None:
+    code = f"""
+import multiprocessing, os
+
+def look(queue):
+    import os, sys
+    queue.put(("PYTHONUNBUFFERED" in os.environ, sys.stdout.write_through))
+
+context = multiprocessing.get_context({method!r})
+queue = context.SimpleQueue()
+process = context.Process(target=look, args=[queue]); process.start(); process.join()
+queue.get(), os.environ["PYTHONUNBUFFERED"]
+"""
+    assert await value(session, code) == "((False, False), '1')"
+
+
+async def test_a_program_does_not_wait_with_what_it_prints(session: Session) -> None:
+    result = await session.execute("!python -c 'import sys; print(sys.stdout.write_through)'")
+    assert result.output == "True\n"
