@@ -35,8 +35,8 @@ itself failed, or was asked for something that it cannot do::
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
@@ -276,3 +276,18 @@ class CodeExecutionError(CellblockError):
 
 class ExecutionTimeoutError(CodeExecutionError, TimeoutError):
     """Raised by executors when code was stopped at its deadline: it no longer runs, and ``result.recovery`` says how."""
+
+
+def failure(data: Mapping[str, Any], execution: str) -> CellblockError:
+    """Return the error of an execution that has no result.
+
+    Args:
+        data: What its event of the kind ``failed`` says.
+        execution: Its id.
+    """
+    if data["ran"] == "unknown":
+        return OutcomeUnknownError(data["message"], execution)
+    kind = globals().get(data["error"])
+    if isinstance(kind, type) and issubclass(kind, CellblockError):
+        return kind(data["message"])
+    return DaemonError(data["message"])

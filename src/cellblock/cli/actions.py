@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli.arguments import Json, new_app
+from cellblock.cli.arguments import (
+    AllowHost,
+    Json,
+    NoSandbox,
+    Option,
+    SandboxConfig,
+    Workspace,
+    made_options,
+    new_app,
+)
 from cellblock.cli.output import print_done, print_json, wants_json
 from cellblock.cli.problems import FAILED, OK
 from cellblock.errors import DaemonError, InvalidInputError, NotFoundError, did_you_mean
@@ -90,25 +99,31 @@ def run(
         typer.Argument(metavar="PARAMETER=VALUE", help="Its arguments; a value that is not JSON is text."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The session; a new one by default.")] = None,
+    workspace: Workspace = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    option: Option = None,
     as_json: Json = False,
 ) -> int:
-    """Run an action in a session, and print what it returns."""
+    """Run an action in a session, and print what it returns. The options are those of a session that is made."""
     from cellblock.cli import execute
 
     _known(action)
     code = _code(action, _arguments(arguments or []))
+    options = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
     if name is not None:
-        return execute.run(name=name, code=code, as_json=as_json)
-    return _run_alone(code, as_json)
+        return execute.run(name=name, code=code, as_json=as_json, options=options or None)
+    return _run_alone(code, options, as_json)
 
 
-def _run_alone(code: str, as_json: bool) -> int:
+def _run_alone(code: str, options: dict[str, Any], as_json: bool) -> int:
     """Run code in a session of its own, which ends with it."""
     from cellblock.cli import execute
     from cellblock.cli.client import ask, session_options
     from cellblock.daemon.messages import Create, Destroy
 
-    session = ask(Create("", session_options({"idle_timeout": 60})))["kernel_id"]
+    session = ask(Create("", session_options({"idle_timeout": 60} | options)))["kernel_id"]
     try:
         return execute.run(session_id=session, code=code, as_json=as_json)
     finally:

@@ -30,6 +30,7 @@ from cellblock.cli.arguments import (
     SERVERS,
     TOOLS,
     AllowHost,
+    ForModel,
     Id,
     Json,
     Name,
@@ -41,7 +42,6 @@ from cellblock.cli.arguments import (
     Workspace,
     made_options,
     new_app,
-    sandbox_options,
 )
 from cellblock.cli.problems import OK, USAGE, say
 from cellblock.errors import did_you_mean
@@ -176,9 +176,7 @@ def exec_(
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
     option: Option = None,
-    for_model: Annotated[
-        bool, typer.Option("--for-model", help="Print one short text for a language model, with errors in it.")
-    ] = False,
+    for_model: ForModel = False,
     as_json: Json = False,
 ) -> int:
     """Run code in a session. If there is no session of that name, make one.
@@ -208,12 +206,15 @@ def exec_(
 def run_script(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads it from standard input.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its arguments.")] = None,
+    workspace: Workspace = None,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
+    option: Option = None,
     timeout: Annotated[
         str | None, typer.Option("--timeout", metavar="SECONDS", help="How long the script may run; no limit by default.")
     ] = None,
+    for_model: ForModel = False,
 ) -> int:
     """Run a script in a sandbox of its own and exit with its status."""
     from cellblock.cli import script
@@ -221,15 +222,26 @@ def run_script(
     if file.startswith("-") and file != "-":
         say(f"cellblock: no such option: {file} (see 'cellblock run --help'; a script of this name is ./{file})")
         return USAGE
-    return script.run(file, arguments or [], sandbox_options(allow_host, sandbox_config, no_sandbox), timeout)
+    options = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
+    return script.run(file, arguments or [], options, timeout, for_model=for_model)
 
 
 @app.command(rich_help_panel=RUN)
-def attach(name: Session) -> int:
-    """Open a console on a session. If there is no session of that name, make one."""
+def attach(
+    name: Session,
+    workspace: Workspace = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    option: Option = None,
+) -> int:
+    """Open a console on a session. If there is no session of that name, make one.
+
+    The options are those of a session that is made.
+    """
     from cellblock.cli import console
 
-    return console.attach(name)
+    return console.attach(name, made_options(workspace, allow_host, sandbox_config, no_sandbox, option))
 
 
 def serve(

@@ -66,8 +66,7 @@ SandboxConfig = Annotated[
     typer.Option("--sandbox-config", metavar="FILE", help="What the sandbox allows: a file (docs/sandbox.md)."),
 ]
 NoSandbox = Annotated[bool, typer.Option("--no-sandbox", help="Run the code without a sandbox, with all your rights.")]
-
-
+ForModel = Annotated[bool, typer.Option("--for-model", help="Print one short text for a language model, with errors in it.")]
 Workspace = Annotated[str | None, typer.Option("--workspace", metavar="DIR", help="Where the code works; by default here.")]
 Option = Annotated[
     list[str] | None,
@@ -92,15 +91,19 @@ def made_options(
 
 
 def _options(given: list[str]) -> dict[str, Any]:
-    """Return options: a value that is JSON means that, any other is text."""
+    """Return options: a value that is JSON means that, any other is text. A name that is repeated means a list."""
     import json
 
-    options = {}
+    options: dict[str, Any] = {}
     for name, text in (pair("--option", each) for each in given):
         try:
-            options[name] = json.loads(text)
+            value = json.loads(text)
         except ValueError:
-            options[name] = text
+            value = text
+        if name in options:
+            before = options[name]
+            value = [*(before if isinstance(before, list) else [before]), value]
+        options[name] = value
     return options
 
 

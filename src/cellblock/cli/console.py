@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cellblock.cli import live, problems
 from cellblock.cli.client import connect, session_options
+from cellblock.cli.execute import make
 from cellblock.cli.problems import OK, say
 from cellblock.daemon.messages import Complete, Create, History, Request, Submit
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, NotRunError
@@ -24,15 +25,19 @@ _LEAVE = {"exit", "quit", "exit()", "quit()", "%exit", "%quit"}
 _MOST_HISTORY = 1000
 
 
-def attach(name: str) -> int:
+def attach(name: str, options: Mapping[str, Any]) -> int:
     """Read cells from the terminal and run them in a session, until whoever sits there leaves it.
+
+    Args:
+        name: The session's name.
+        options: Options of the session; it must not exist then.
 
     Raises:
         CellblockError: The session cannot be made or reached.
     """
     if not sys.stdin.isatty() or not sys.stdout.isatty():
         raise InvalidInputError(f"attach needs a terminal; programs use 'cellblock exec --name {name} CODE'")
-    console = _Console(name)
+    console = _Console(name, options)
     try:
         console.run()
     finally:
@@ -42,11 +47,14 @@ def attach(name: str) -> int:
 
 
 class _Console:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
         self._connection = connect()
         self._asking = connect()
         """For completions, which are asked for in a thread."""
-        self._session = self._connection.call(Create(name, session_options()))
+        if options:
+            self._session = make(self._connection, name, options)
+        else:
+            self._session = self._connection.call(Create(name, session_options()))
         history = self._connection.call(History(self._session["kernel_id"], _MOST_HISTORY))
         self._number = 1 + max((entry["execution_count"] or 0 for entry in history), default=0)
         self._prompt = _prompt([entry["code"] for entry in history], self._ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import math
 import os
@@ -13,9 +14,10 @@ from cellblock import settings
 from cellblock.cli import live
 from cellblock.cli.client import chosen, connected, session_options
 from cellblock.cli.output import print_json, wants_json
+from cellblock.cli.problems import say
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import MAX_REQUEST, Create, Submit, WriteFile
-from cellblock.errors import ConflictError, InvalidInputError, NotFoundError
+from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError
 
 DEFAULT_SESSION = "default"
 """The session of code for which nobody has named one."""
@@ -51,13 +53,12 @@ def run(
     Raises:
         CellblockError: It could not be run.
     """
-    if name is None and session_id is None:
-        if code is not None and code.isidentifier():
-            raise InvalidInputError(
-                f"is {code!r} the session or the code? cellblock exec {code} CODE runs code in the session of this name"
-            )
+    unnamed = name is None and session_id is None
+    if unnamed:
         name = DEFAULT_SESSION
     chosen(name, session_id)
+    if options and session_id is not None:
+        raise InvalidInputError(f"{_named(options)}: --id names a session that exists, and options are for one that is made")
     for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
     request = Submit(
@@ -69,7 +70,7 @@ def run(
     )
     with connected() as connection:
         if options:
-            _make(connection, request.session, options)
+            make(connection, request.session, options)
         reader = live.Silent() if for_programs else live.Terminal()
         submit = functools.partial(_submit, connection, request, body, make=name is not None)
         result = live.follow(connection, submit, reader, request.session)
@@ -77,23 +78,29 @@ def run(
             _print_for_model(connection, request.session, result, reader.execution)
     if for_programs and not for_model:
         print_json(result)
+    if unnamed and code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":
+        say(f"cellblock: {code} was run as code; to run code in the session of this name: cellblock exec {code} CODE")
     return live.exit_status(result)
 
 
-def _make(connection: Connection, name: str, options: Mapping[str, Any]) -> None:
-    """Make a session with options.
+def _named(options: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(options))
+
+
+def make(connection: Connection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a session with options; return its record.
 
     Raises:
         InvalidInputError: There is one already.
     """
     try:
-        connection.call(Create(name, session_options(options), fresh=True))
+        made: dict[str, Any] = connection.call(Create(name, session_options(options), fresh=True))
     except ConflictError:
-        names = ", ".join(sorted(options))
         raise InvalidInputError(
-            f"session {name!r} exists, and has the options that it was made with: leave out {names}, use another name, or end "
-            f"it first (cellblock destroy {name})"
+            f"session {name!r} exists, and has the options that it was made with: leave out {_named(options)}, use another "
+            f"name, or end it first (cellblock destroy {name})"
         ) from None
+    return made
 
 
 def _print_for_model(connection: Connection, session: str, data: Mapping[str, Any], execution: str) -> None:
@@ -103,7 +110,10 @@ def _print_for_model(connection: Connection, session: str, data: Mapping[str, An
 
     text, overflow = for_model(CodeExecutionResult.from_dict(data), execution, MODEL_CHARS)
     if overflow is not None:
-        connection.call(WriteFile(session, overflow.path), overflow.data)
+        try:
+            connection.call(WriteFile(session, overflow.path), overflow.data)
+        except CellblockError:
+            text = overflow.without
     print(text)
 
 
@@ -166,6 +176,7 @@ def read_source(file: str) -> bytes:
 def _checked(data: bytes, origin: str) -> bytes:
     if len(data) > MAX_REQUEST:
         raise InvalidInputError(f"{origin} is larger than {MAX_REQUEST >> 20} MiB")
+    data = data.removeprefix(codecs.BOM_UTF8)  # bash would take it for a part of the first command
     try:
         if "\0" not in data.decode("utf-8"):
             return data

@@ -130,14 +130,9 @@ class _Events:
 
 
 def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
-    if data["ran"] == "unknown":
-        return OutcomeUnknownError(data["message"], execution)
-    if interrupted:
+    if interrupted and data["ran"] != "unknown":
         return NotBegunError()
-    kind = getattr(errors, data["error"], None)
-    return (
-        kind(data["message"]) if isinstance(kind, type) and issubclass(kind, CellblockError) else DaemonError(data["message"])
-    )
+    return errors.failure(data, execution)
 
 
 class _Interrupts:

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cellblock.cli.arguments import FILES, AllowHost, Json, NoSandbox, SandboxConfig, Session, sandbox_options
+from cellblock.cli.arguments import (
+    FILES,
+    AllowHost,
+    Json,
+    NoSandbox,
+    Option,
+    SandboxConfig,
+    Session,
+    Workspace,
+    made_options,
+)
 from cellblock.cli.client import ask, session_options
 from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
@@ -44,13 +54,15 @@ def load(
     file: File,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the new session.")] = None,
     files: Files = False,
+    workspace: Workspace = None,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
+    option: Option = None,
     as_json: Json = False,
 ) -> int:
     """Make a session that continues a saved one. If you give no name, it gets a unique one."""
-    options = session_options(sandbox_options(allow_host, sandbox_config, no_sandbox))
+    options = session_options(made_options(workspace, allow_host, sandbox_config, no_sandbox, option))
     with Progress("loading the session"):
         made = ask(messages.Create(name or "", options, fresh=True))
         try:

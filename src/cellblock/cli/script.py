@@ -8,7 +8,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.cli import live
 from cellblock.cli.client import connected, session_options
@@ -17,6 +18,9 @@ from cellblock.cli.problems import OK, say
 from cellblock.daemon.messages import Answer, Create, Destroy, Submit
 from cellblock.errors import DaemonError
 from cellblock.model import STATE_LOST
+
+if TYPE_CHECKING:
+    from cellblock.model import OutputItem
 
 _IDLE = 60
 """Seconds after which the session ends if this program was killed and its script has ended."""
@@ -145,7 +149,36 @@ class _Script(live.Terminal):
         super().end(result)
 
 
-def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str | None) -> int:
+class _Unseen(_Script):
+    """Shows nothing until the script has ended."""
+
+    def take(self, kind: str, data: live.Data, execution: str) -> None:
+        """See `Reader`."""
+        if kind in ("input", "approval", "decided"):
+            super().take(kind, data, execution)
+
+    def end(self, result: live.Data) -> None:
+        """See `Reader`."""
+        from cellblock.model import MODEL_CHARS, CodeExecutionResult
+
+        found, status = CodeExecutionResult.from_dict(dict(result)), _status(result)
+        if found.error is not None and found.status != "died":
+            # The script's own traceback is in its output. That of the cell that ran it says how it is run.
+            own = "".join(_own_text(item) for item in found.outputs).strip("\n")
+            error = None if found.error.ename == "SystemExit" else replace(found.error, traceback=[])
+            found = replace(found, status=found.status if error else "success", error=error, text=own or None)
+        text = found.for_model(MODEL_CHARS)
+        print(f"{text}\n(exit status {status})" if status else text)
+
+
+def _own_text(item: OutputItem) -> str:
+    """Return what a script shows in one output: not the error of the cell that ran it."""
+    if item.kind == "error":
+        return ""
+    return item.text or "" if item.kind == "stream" else f"{item.text}\n"
+
+
+def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str | None, *, for_model: bool = False) -> int:
     """Run a script; return its exit status.
 
     Args:
@@ -153,6 +186,7 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
         arguments: What it finds in ``sys.argv``.
         options: Options of its session.
         timeout: Seconds that it may run.
+        for_model: Whether to print one text for a language model, when it has ended.
 
     Raises:
         CellblockError: It could not be run.
@@ -163,12 +197,13 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
     else:
         source, path = read_source(file), os.path.abspath(file)
     call = f"_cellblock_run({base64.b64encode(source).decode()!r}, {path!r}, {arguments!r})"
+    reader = _Unseen() if for_model else _Script()
     with _ended_by_signals(), connected() as connection:
         session = connection.call(Create("", session_options({"idle_timeout": _IDLE} | options)))["kernel_id"]
         request = Submit(session, timeout=limit, live=True, stdin=True)
         try:
             body = (_RUN + call).encode("utf-8", "surrogatepass")
-            result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), _Script(), session)
+            result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, session)
         finally:
             with suppress(DaemonError), connected() as another:
                 another.call(Destroy(session))

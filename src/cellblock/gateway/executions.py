@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from typing import Annotated, Any, Literal
+from contextlib import aclosing
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from cellblock.daemon.messages import Answer, Cancel, Executions, Lookup, Submit, WriteFile
-from cellblock.errors import NotFoundError
+from cellblock.daemon.messages import Answer, Cancel, Executions, Follow, Lookup, Submit
+from cellblock.errors import NotFoundError, OutcomeUnknownError, failure
 from cellblock.gateway.access import link_of, settings_of
-from cellblock.gateway.answers import json_response, packed_response
-from cellblock.gateway.direct import MAX_KEY, Endpoint, read_query
+from cellblock.gateway.answers import json_response
+from cellblock.gateway.direct import MAX_KEY, Endpoint
 from cellblock.gateway.models import (
     Done,
     ExecuteRequest,
@@ -23,22 +22,22 @@ from cellblock.gateway.models import (
     RetryExecuteRequest,
     SubmitRequest,
 )
+from cellblock.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
 from cellblock.gateway.sessions import Read, Run, create
-from cellblock.model import MODEL_CHARS, CodeExecutionResult
-from cellblock.model.overflow import Overflow, for_model
-from cellblock.wire.packed import Packed, unpack
+from cellblock.model import MODEL_CHARS
+from cellblock.wire.packed import Packed, pack, unpack
 
 router = APIRouter(tags=["Execution"])
 
-Format = Annotated[
-    Literal["json", "model"],
-    Query(description="`model` answers with one text for a language model, as `for_model` makes it, instead of JSON"),
-]
-MaxChars = Annotated[int, Query(ge=1, le=500_000, description="characters of the text, if `format=model`")]
 Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
 
 
-@router.post("/kernels/{session}/execute", response_model=ExecutionResultModel, summary="Run code and wait for its result")
+@router.post(
+    "/kernels/{session}/execute",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code and wait for its result",
+)
 async def execute(
     request: Request,
     session: str,
@@ -49,10 +48,16 @@ async def execute(
     max_chars: MaxChars = MODEL_CHARS,
 ) -> Response:
     """Run code in a session. Code that fails has a result, too."""
-    return await result_response(request, session, await run(request, session, wanted, key=key))
+    chars = text_wanted(request)
+    return await result_response(request, session, await run(request, session, wanted, key=key), chars)
 
 
-@router.post("/sessions/{session}/execute", response_model=ExecutionResultModel, summary="Run code in a session")
+@router.post(
+    "/sessions/{session}/execute",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code in a session",
+)
 async def execute_in_named(
     request: Request,
     session: str,
@@ -63,21 +68,35 @@ async def execute_in_named(
     max_chars: MaxChars = MODEL_CHARS,
 ) -> Response:
     """Run code in the session of this name, which is made if there is none."""
+    chars = text_wanted(request)
     try:
         result = await run(request, session, wanted, key=key)
     except NotFoundError:
         await create(request, caller, session)
         result = await run(request, session, wanted, key=key)
-    return await result_response(request, session, result)
+    return await result_response(request, session, result, chars)
 
 
 DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
 """What `direct.Direct` answers in place of the two routes above."""
 
 
-@router.post("/kernels/{session}/execute/retry", response_model=ExecutionResultModel, summary="Run code until it succeeds")
-async def execute_with_retry(request: Request, session: str, wanted: RetryExecuteRequest, _: Run) -> Response:
+@router.post(
+    "/kernels/{session}/execute/retry",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code until it succeeds",
+)
+async def execute_with_retry(
+    request: Request,
+    session: str,
+    wanted: RetryExecuteRequest,
+    _: Run,
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
     """Run code, and what is to replace it if it fails."""
+    chars = text_wanted(request)
     attempts: list[dict[str, Any]] = []
     code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
     for number in range(1, most + 1):
@@ -90,6 +109,8 @@ async def execute_with_retry(request: Request, session: str, wanted: RetryExecut
             code = wanted.replacement_codes[number - 1]
     else:
         result = {**result, "status": "max_attempts_exceeded"}
+    if chars is not None:
+        return await result_response(request, session, pack(result), chars)
     return json_response({**result, "attempts": attempts})
 
 
@@ -98,6 +119,7 @@ router.add_api_route(
     execute_with_retry,
     methods=["POST"],
     response_model=ExecutionResultModel,
+    responses=RESPONSES,
     summary="The same as execute/retry",
 )
 
@@ -130,6 +152,31 @@ async def lookup(request: Request, execution: str, _: Read) -> Response:
     return json_response(await link_of(request).call(Lookup(execution)))
 
 
+@router.get(
+    "/executions/{execution}/result",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Wait for the result of an execution",
+)
+async def result(
+    request: Request,
+    execution: str,
+    _: Read,
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Wait until an execution has ended, and answer with its result."""
+    chars = text_wanted(request)
+    session = (await link_of(request).call(Lookup(execution)))["session"]
+    async with aclosing(link_of(request).follow(Follow(execution))) as events:
+        async for event in events:
+            if event["kind"] == "result":
+                return await result_response(request, session, pack(event["data"]), chars)
+            if event["kind"] == "failed":
+                raise failure(event["data"], execution)
+    raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
+
+
 @router.post("/executions/{execution}/cancel", response_model=Done, summary="Cancel an execution")
 async def cancel(request: Request, execution: str, _: Run) -> Response:
     """Stop an execution, or keep one that waits from running."""
@@ -152,30 +199,6 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
     asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
     result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)
     return result
-
-
-async def result_response(request: Request, session: str, packed: Packed) -> Response:
-    """Return the answer with a result: as JSON, or as the text for a language model that the address asks for.
-
-    What does not fit into that text is in a file of the session's workspace, which it names.
-
-    Raises:
-        RequestValidationError: The address asks for something else.
-        CellblockError: The file cannot be written.
-    """
-    if not request.url.query:
-        return packed_response(packed)
-    asked = read_query(request.query_params.get("format"), request.query_params.get("max_chars"))
-    if asked is None:
-        return packed_response(packed)
-    text, overflow = await asyncio.to_thread(_for_model, packed, asked)
-    if overflow is not None:
-        await link_of(request).call(WriteFile(session, overflow.path), overflow.data)
-    return Response(text.encode("utf-8", "replace"), media_type="text/plain")
-
-
-def _for_model(packed: Packed, max_chars: int) -> tuple[str, Overflow | None]:
-    return for_model(CodeExecutionResult.from_dict(unpack(packed)), secrets.token_hex(4), max_chars)
 
 
 def milliseconds(request: Request, seconds: float | None) -> int:

@@ -130,8 +130,7 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
         try:
             await named.session.files.write(kept, overflow.data)
         except CellblockError:
-            # The code has a file of that name, or the disk is full: what fits is shown nevertheless.
-            shown, kept = plain.for_model(room), ""
+            shown, kept = overflow.without, ""
     if result.ok:
         shown = _output(plain, most, kept)
     pictures, left_out = _pictures(result)

@@ -20,10 +20,12 @@ class Overflow(NamedTuple):
     Attributes:
         path: The file, from the top of the workspace.
         data: Its content.
+        without: The text for the model if it cannot be written: the disk may be full, or the code has a folder of that name.
     """
 
     path: str
     data: bytes
+    without: str
 
 
 def for_model(result: CodeExecutionResult, execution: str, max_chars: int) -> tuple[str, Overflow | None]:
@@ -39,4 +41,4 @@ def for_model(result: CodeExecutionResult, execution: str, max_chars: int) -> tu
         return result.for_model(max_chars), None
     path = f"{_FOLDER}/cell-{result.execution_count or 0}-{execution[-8:]}.txt"
     data = whole[:_LONGEST].encode("utf-8", "replace")
-    return replace(result, spilled=[Path(path)]).for_model(max_chars), Overflow(path, data)
+    return replace(result, spilled=[Path(path)]).for_model(max_chars), Overflow(path, data, result.for_model(max_chars))
