@@ -84,6 +84,9 @@ def test_code_alone_runs_in_a_session_that_is_called_default(capsys: pytest.Capt
     assert main(["exec", "x + 1"]) == 0
     assert capsys.readouterr().out == "21\n"
     assert "default" in [record.name for record in cellblock.list_kernels()]
+    assert main(["exec", "x"]) == 0
+    assert main(["exec", "prices"]) == 1
+    assert capsys.readouterr().err.endswith("to run code in the session of this name: cellblock exec prices CODE\n")
 
 
 def test_a_model_reads_one_short_text_and_the_rest_in_the_session(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +98,11 @@ def test_a_model_reads_one_short_text_and_the_rest_in_the_session(capsys: pytest
     assert len(text) < 5100
     path = text.partition("characters left out: read ")[2].partition(" …")[0]
     assert run(capsys, "--name", "model", f"len(open({path!r}).read())")[1]["return_value"] == "7499"
+    assert main(["exec", "model", "import shutil; shutil.rmtree('outputs'); open('outputs', 'w').close()"]) == 0
+    assert main(["exec", "model", "--for-model", "print('line\\n' * 1500)"]) == 0
+    text = capsys.readouterr().out
+    assert "characters left out" in text  # what fits is shown, although there can be no file
+    assert "read outputs" not in text
 
 
 def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -104,6 +112,14 @@ def test_options_are_for_a_session_that_is_made(capsys: pytest.CaptureFixture[st
     assert main(["exec", "made", "--allow-host", "example.org", "1"]) == 2
     assert "session 'made' exists, and has the options that it was made with" in capsys.readouterr().err
     assert run(capsys, "--name", "made", "1")[1]["return_value"] == "1"
+    assert main(["exec", "--id", "made", "-o", "idle_timeout=5", "1"]) == 2
+    assert "idle_timeout: --id names a session that exists" in capsys.readouterr().err
+
+
+def test_an_option_that_is_repeated_is_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    modules = ["-o", "preload=colorsys", "-o", "preload=chunk_of_nothing", "-o", "preload=imghdr"]
+    assert main(["exec", "modules", *modules, "1"]) != 0
+    assert "chunk_of_nothing" in capsys.readouterr().err
 
 
 def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +137,6 @@ def test_the_exit_status_tells_how_it_ended(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nope"], "is 'nope' the session or the code? cellblock exec nope CODE runs code"),
         (["--name", "a", "--id", "b", "1"], "name one session"),
         (["--name", "", "1"], "name one session"),
         (["--name", "a"], "give the code as CODE, as - to read it from standard input, or with --file FILE"),

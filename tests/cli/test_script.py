@@ -47,6 +47,36 @@ def test_arguments_standard_input_and_the_exit_status_are_passed_on(tmp_path: Pa
     assert (done.stdout, done.returncode) == (b"bye", 7)
 
 
+@pytest.mark.parametrize(
+    ("end", "text", "status"),
+    [
+        ("", "so far", 0),
+        ("sys.exit(3)", r"so far\n\(exit status 3\)", 3),
+        (
+            "1 / 0",
+            r"so far\nTraceback .*\n  File .*script.py., line 3, in <module>\n[^!]*division by zero\n\(exit status 1\)",
+            1,
+        ),
+        ("import os; os._exit(4)", "The kernel died: .*4.*\n\nso far\n\\(exit status 4\\)", 4),
+    ],
+)
+def test_a_model_reads_what_the_script_shows(tmp_path: Path, end: str, text: str, status: int) -> None:
+    (tmp_path / "script.py").write_text(f"import sys\nprint('so far', flush=True)\n{end}")
+    done = subprocess.run(
+        command("run", "--for-model", str(tmp_path / "script.py")), input=b"", capture_output=True, text=False, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, b"")
+    assert re.fullmatch(text, done.stdout.decode().strip(), re.DOTALL), done.stdout.decode()
+    assert "_cellblock" not in done.stdout.decode()
+
+
+def test_it_takes_the_options_of_sessions(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)")
+    options = ["--workspace", str(tmp_path), "-o", "preload=colorsys"]
+    done = subprocess.run(command("run", *options, str(tmp_path / "script.py")), capture_output=True, check=False)
+    assert (done.stdout.decode(), done.stderr) == (f"{tmp_path} True\n", b"")
+
+
 def test_it_runs_in_a_sandbox(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     done = run(tmp_path, f"open({str(secret)!r}, 'w')")

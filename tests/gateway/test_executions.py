@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from cellblock.gateway.answers import packed_response
 from cellblock.wire.packed import pack
+from gateways import Gateway, token
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +57,46 @@ def test_a_language_model_is_answered_with_one_short_text(api: httpx.Client, pat
     name = long.partition("characters left out: read ")[2].partition(" …")[0]
     assert api.post(path, json={"code": f"len(open({name!r}).read())"}).json()["return_value"] == "7499"
     for wrong in ({"format": "xml"}, {"format": "model", "max_chars": "0"}, {"max_chars": "9" * 5000}):
-        refused = api.post(path, params=wrong, json={"code": "never"})
+        refused = api.post(path, params=wrong, json={"code": "ran = True"})
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid_input")
+    assert api.post(path, json={"code": "'ran' in globals()"}).json()["return_value"] == "False"
+    api.post(path, json={"code": "import shutil; shutil.rmtree('outputs'); open('outputs', 'w').close()"})
+    long = api.post(path, params={"format": "model", "max_chars": 300}, json={"code": "print('line\\n' * 1500)"}).text
+    assert "characters left out" in long  # what fits is shown, although there can be no file
+    assert "read outputs" not in long
+    api.post(path, json={"code": "import os; os.remove('outputs')"})
 
 
 def test_a_session_is_made_by_its_first_execution(api: httpx.Client) -> None:
     assert api.post("/kernels/fresh/execute", json={"code": "1"}).status_code == 404
     assert api.post("/sessions/fresh/execute", json={"code": "x = 1\nx"}).json()["return_value"] == "1"
     assert api.post("/kernels/fresh/execute", json={"code": "x"}).json()["return_value"] == "1"
+
+
+def test_a_client_waits_for_the_result_of_what_it_has_submitted(gateway: Gateway, api: httpx.Client) -> None:
+    code = "import time; time.sleep(0.2); print('line\\n' * 1500)\n7"
+    execution = api.post("/sessions/s/executions", json={"code": code}).json()["id"]
+    path = f"/executions/{execution}/result"
+    result = api.get(path).json()
+    assert (result["status"], result["return_value"], api.get(path).json()) == ("success", "7", result)
+    text = api.get(path, params={"format": "model", "max_chars": 300}).text
+    assert "characters left out: read outputs/" in text
+    with gateway.client(token("read")) as reader:
+        text = reader.get(path, params={"format": "model", "max_chars": 300}).text
+        assert "characters left out" in text  # but no file is written for who may only read
+        assert "read outputs" not in text
+    assert api.get("/executions/none/result").status_code == 404
+    waiting = api.post("/sessions/s/executions", json={"code": "import time; time.sleep(60)"}).json()["id"]
+    never = api.post("/sessions/s/executions", json={"code": "1"}).json()["id"]
+    assert api.post(f"/executions/{never}/cancel").json() == {"done": True}
+    assert api.get(f"/executions/{never}/result").status_code in (409, 503)
+    api.post(f"/executions/{waiting}/cancel")
+    assert api.get(f"/executions/{waiting}/result").json()["status"] == "interrupted"
+
+
+def test_a_model_reads_the_last_attempt(api: httpx.Client) -> None:
+    body = {"code": "1 / 0", "replacement_codes": ["6 * 7"]}
+    assert api.post("/kernels/s/execute/retry", params={"format": "model"}, json=body).text == "42"
 
 
 @pytest.mark.parametrize("path", ["execute/retry", "execute_with_retry"])
