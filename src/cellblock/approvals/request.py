@@ -22,7 +22,7 @@ _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159"
     + "".join(map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
-"""Letters, symbols and marks that Python would print, and of which nothing is to be seen (Unicode: Default_Ignorable)."""
+"""Characters that Python would print but that render as nothing (Unicode: Default_Ignorable)."""
 
 _OVERLAY = 1
 """The combining class of marks that strike through what they follow."""

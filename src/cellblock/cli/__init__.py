@@ -73,7 +73,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _open_what_is_closed() -> None:
-    """Have standard input, output and error: a socket would take the number of one that is closed, and be read as it."""
+    """Reopen standard descriptors that are closed: a socket would get the number 0, 1 or 2, and be taken for one."""
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one

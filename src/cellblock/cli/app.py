@@ -48,7 +48,7 @@ from cellblock.errors import did_you_mean
 
 app = new_app("""Sandboxed, stateful IPython sessions for AI agents.
 
-Try it: cellblock exec --name demo "prices = [3, 4]; sum(prices)"
+Try it: cellblock exec demo "prices = [3, 4]; sum(prices)"
 
 In a terminal, output is for people; in a pipe, or with --json, it is JSON.
 """)

@@ -195,7 +195,7 @@ def _print_session(record: dict[str, Any], as_json: bool) -> None:
         return
     fields = ("name", "kernel_id", "status", "workspace", "isolate", "kernel_type")
     shown = [(field.replace("kernel_id", "id"), record[field]) for field in fields]
-    shown.append(("made", f"{since(record['created_at'])} ago"))
+    shown.append(("created", f"{since(record['created_at'])} ago"))
     if record["tags"]:
         shown.append(("tags", ", ".join(f"{key}={value}" for key, value in record["tags"].items())))
     print_fields(shown)

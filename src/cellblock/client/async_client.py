@@ -52,7 +52,7 @@ class AsyncClient(AsyncStates):
             verify: How the certificate of an ``https`` server is checked.
 
         Raises:
-            InvalidInputError: The URL is none.
+            InvalidInputError: The URL is not valid.
         """
         self._http = http_client(httpx2.AsyncClient, url, token, verify)
 

@@ -61,7 +61,7 @@ def list_kernels(*, refresh: bool) -> Call[list[SessionRecord]]:
 
 
 def status(kernel: SessionRecord | str) -> Call[SessionRecord]:
-    """Say how a session is."""
+    """Get the status of a session."""
     return Call("GET", _kernel(kernel), lambda data: _record(data["kernel"]))
 
 
@@ -99,7 +99,7 @@ def submit(
 
 
 def lookup(execution: ExecutionRecord | str) -> Call[ExecutionRecord]:
-    """Say how far an execution is."""
+    """Get the state of an execution."""
     return Call("GET", _execution(execution), ExecutionRecord.from_dict)
 
 

@@ -51,7 +51,7 @@ class Client(States):
             verify: How the certificate of an ``https`` server is checked.
 
         Raises:
-            InvalidInputError: The URL is none.
+            InvalidInputError: The URL is not valid.
         """
         self._http = http_client(httpx2.Client, url, token, verify)
 

@@ -54,7 +54,7 @@ def errors(*, once: bool = False) -> Iterator[None]:
         DaemonError: The server cannot be reached.
         BusyError: Too many requests of this client are in progress; it was not sent.
         OutcomeUnknownError: The connection was lost during a request that must not be made twice.
-        InvalidInputError: The URL is none.
+        InvalidInputError: The URL is not valid.
     """
     try:
         yield

@@ -249,7 +249,7 @@ class _Custodian:
             close_all(self._answers.popleft().fds)
 
     def _reap(self) -> None:
-        """Take note of children that have ended. Orphans come to this process: what a killed zygote has left, for one."""
+        """Reap children that have ended, including orphans that a killed zygote has left."""
         orphans = False
         while True:
             try:

@@ -24,7 +24,7 @@ MAX_REPLY = 512 * 1024 * 1024
 
 
 REFUSED = object()
-"""The answer of a daemon that is ending and has not taken the request: ask the next daemon."""
+"""The answer of a daemon that is ending. The request was not accepted: retry with the next daemon."""
 UNREADABLE = 0
 """The number in the answer to a request that the daemon could not read; it then closes the connection. Requests begin at 1."""
 

@@ -185,7 +185,7 @@ class Server:
                 return approvals.revoke(ids)
 
     def _about(self) -> dict[str, Any]:
-        """Say how the daemon is."""
+        """Return the status of the daemon."""
         return {
             "protocol": PROTOCOL,
             "version": __version__,

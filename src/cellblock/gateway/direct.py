@@ -1,4 +1,4 @@
-"""What is asked for thousands of times in a second: running code. FastAPI describes it, and does not see its requests.
+"""The fast path for `execute`, the busiest endpoint. FastAPI documents it, and does not see its requests.
 
 FastAPI takes more time to find a route and to resolve its arguments than the gateway needs for all the rest.
 """

@@ -146,9 +146,9 @@ async def executions(request: Request, session: str, _: Read, count: Annotated[i
     return json_response({"executions": await link_of(request).call(Executions(session, count))})
 
 
-@router.get("/executions/{execution}", response_model=ExecutionModel, summary="Say how far an execution is")
+@router.get("/executions/{execution}", response_model=ExecutionModel, summary="Get the state of an execution")
 async def lookup(request: Request, execution: str, _: Read) -> Response:
-    """Say how far an execution is."""
+    """Return the state of an execution: queued, running or done."""
     return json_response(await link_of(request).call(Lookup(execution)))
 
 

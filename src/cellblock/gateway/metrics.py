@@ -89,7 +89,7 @@ class Meter:
     },
 )
 async def metrics(request: Request, _: Annotated[Token, Depends(needs("read"))]) -> Response:
-    """Say how many requests and sessions there are."""
+    """Return counts of requests and sessions."""
     meter: Meter = request.scope["cellblock.meter"]
     link = link_of(request)
     states = Counter(record["status"] for record in await link.call(List()))

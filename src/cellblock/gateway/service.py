@@ -20,7 +20,7 @@ class Link(BaseModel):
 
 
 class Root(BaseModel):
-    """What there is."""
+    """What the gateway offers."""
 
     service: str
     links: dict[str, Link]
@@ -34,7 +34,7 @@ class Health(BaseModel):
     version: str
 
 
-@router.get("/", summary="What there is")
+@router.get("/", summary="List what the gateway offers")
 async def root() -> Root:
     """Name the pages that describe this service."""
     pages = {"swagger": ("/docs", "Swagger UI"), "redoc": ("/redoc", "API reference"), "openapi": ("/openapi.json", "OpenAPI")}

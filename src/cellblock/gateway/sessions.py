@@ -67,9 +67,9 @@ async def wipe(request: Request, _: Admin) -> Response:
     return json_response({"destroyed": await link_of(request).call(Wipe())})
 
 
-@router.get("/kernels/{session}", response_model=KernelStatusResponse, tags=["Kernels"], summary="Say how a session is")
+@router.get("/kernels/{session}", response_model=KernelStatusResponse, tags=["Kernels"], summary="Get the status of a session")
 async def get_kernel(request: Request, session: str, _: Read) -> Response:
-    """Say how a session is."""
+    """Return the status of a session."""
     record = await link_of(request).call(Status(session))
     return json_response({"alive": record["status"] in ("running", "idle"), "kernel": with_age(record)})
 

@@ -132,7 +132,7 @@ def _memory(place: cgroups.Availability) -> Check:
     if place.directory is not None:
         return Check("memory", True, False, f"limited by cgroup v2, one group for each kernel in {place.directory}")
     found = "limited by RLIMIT_DATA, and a look at all processes of a session four times a second"
-    return Check("memory", False, False, found, f"{place.why}. To have cgroup v2 do it: {place.remedy}")
+    return Check("memory", False, False, found, f"{place.why}. To use cgroup v2 instead: {place.remedy}")
 
 
 async def report() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from cellblock.sandbox.syscall import prctl
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
-_OF_DESCRIPTOR = 4096  # half of what the kernel gives a pipe if its user has many
+_OF_DESCRIPTOR = 4096  # half the size of a pipe whose user has many
 
 HIGH = 64
 """Above every descriptor that is put into a place."""

@@ -132,7 +132,7 @@ class Init:
         socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
         for descriptor in rest:
             os.close(descriptor)
-        self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its copies have it of the worker
+        self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its forks inherit it
         self._parked.on_copied = self._copy_made
         self._parked.on_gone = self._copy_gone
         self._parked.on_taken = self._seat_taken

@@ -41,7 +41,7 @@ class _Calls(NamedTuple):
         leave: The end of this thread is to be noted elsewhere than where the C library keeps the thread's number.
         clone: A new process with this memory; its number is written where the C library keeps it.
         robust: There is the list of locks that the system frees at the thread's end: a new process has none at first.
-        rseq: There is to be noted on which processor the thread runs; None if the C library does not have that.
+        rseq: The address of the area where the system stores the number of the processor; None if the C library has none.
     """
 
     leave: tuple[object, ...]

@@ -29,7 +29,7 @@ def branch_names(names: object) -> tuple[str, ...]:
     """Return the names of branches, and check that they are several names: a string would be one for each letter.
 
     Raises:
-        InvalidInputError: They are a string, a number, or something else that is no list.
+        InvalidInputError: They are a string, a number, or anything else that is not a list.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidInputError(f"branches need a list of names, such as ['left', 'right'], not {shown(names)}")

@@ -55,7 +55,7 @@ def find(proc: str = "/proc") -> Availability:
         top, own = _hierarchy(proc)
         if "memory" not in _words(f"{top}/cgroup.controllers"):
             return Availability(
-                None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is off", _BOOT
+                None, "cgroup v2 is mounted without the memory controller: cgroup v1 has it, or it is disabled", _BOOT
             )
         if _pid(proc) not in _words(f"{own}/cgroup.procs"):
             return Availability(None, f"{own} is not the group of this process: it is in another cgroup namespace", _DELEGATE)
@@ -111,7 +111,7 @@ def _limit_of(directory: str) -> str | None:
 
 
 def _hierarchy(proc: str) -> tuple[str, str]:
-    """Return the directories of the topmost group that is to be seen, and of this process's own."""
+    """Return the directories of the topmost visible group, and of this process's own."""
     with open(f"{proc}/self/cgroup") as file:
         path = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)
     with open(f"{proc}/self/mountinfo") as file:

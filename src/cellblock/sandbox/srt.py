@@ -35,7 +35,7 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
 _OWN_PLACES = {".git": ("config", "hooks"), ".claude": ("agents", "commands")}
 
 # Makes srt's own directory, $0, and removes it when srt has ended, however that came about: the host may be gone by then.
-# The signal that is to end srt must not end this. Where srt was killed, what it has started would go on without it.
+# Ignore the signal that we send to srt. If srt is killed, what it has started would go on without it.
 _KEEPER = """\
 trap : TERM INT
 umask 077

@@ -135,7 +135,7 @@ def _group_limit(top: str) -> int:
         number, controllers, path = line.split(":", 2)
         if number == "0" or "pids" in controllers.split(","):
             middle = "" if number == "0" else "/pids"
-            for place in (path.rstrip("/"), ""):  # in a container the group is the root of what is to be seen
+            for place in (path.rstrip("/"), ""):  # in a container our cgroup is the visible root
                 if (limit := _first(f"{top}/sys/fs/cgroup{middle}{place}/pids.max")).isdigit():
                     return int(limit)
     return NO_LIMIT

@@ -51,8 +51,8 @@ class Plan:
         """Compute the plan.
 
         Args:
-            now: What there is.
-            target: What there is to be.
+            now: The files that exist now.
+            target: The files that should exist.
             changed: Whether what is at a path is to be replaced or removed, if it differs. Otherwise it stays.
 
         Raises:

@@ -46,7 +46,7 @@ _FULL = 1024 * 1024
 
 _SOON, _RETRY = 0.02, 1.0
 _PATIENCE = 0.04
-"""Seconds that another process may hold the file up, and with it the loop."""
+"""SQLite's busy timeout, in seconds: the event loop blocks for at most this long."""
 
 _ROUNDS = 100
 """How often a checkpoint goes on with what was written meanwhile."""

@@ -181,7 +181,7 @@ def instances(kind: type[Any]) -> Iterator[Any]:
 
 
 def leave_processes() -> None:
-    """In a copy: have Python know that the processes it knows of are the original's. For whoever asks, they were killed."""
+    """In a copy: mark child processes as the original's. To callers, they appear killed."""
     for module, name in (("subprocess", "Popen"), ("asyncio.base_subprocess", "BaseSubprocessTransport")):
         if (place := _module(module)) is not None:
             for process in instances(getattr(place, name)):

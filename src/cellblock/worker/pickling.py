@@ -64,7 +64,7 @@ def _pickler() -> Any:
 
 
 def _function(function: FunctionType) -> tuple[Any, ...]:
-    """Return what makes a function, and what it gets when it is made. It can be part of what it gets."""
+    """Return the reduce tuple of a function. A function may refer to itself."""
     state = {name: getattr(function, name) for name in _STATE if hasattr(function, name)}
     made_of = (function.__code__, function.__name__, function.__closure__)
     return made_of, (function.__dict__, state), None, None, fill_function

@@ -1,6 +1,6 @@
 """Processes that `multiprocessing` starts print whole lines, so that lines of several processes do not mix.
 
-The environment has ``PYTHONUNBUFFERED``, for programs whose output is to be seen at once. But Python then writes each argument
+The environment has ``PYTHONUNBUFFERED``, for programs whose output should appear at once. But Python then writes each argument
 of `print` by itself. Processes of `multiprocessing` are many as a rule, and write what they have printed when they end.
 """
 

@@ -154,7 +154,7 @@ def test_doctor_tells_which_way_memory_is_limited(monkeypatch: pytest.MonkeyPatc
     (check,) = [check for check in doctor.examine(Trial(0.1)) if check.name == "memory"]
     assert (check.ok, check.needed) == (False, False)
     assert "RLIMIT_DATA" in check.found
-    assert check.remedy == "there is none. To have cgroup v2 do it: make one"
+    assert check.remedy == "there is none. To use cgroup v2 instead: make one"
 
 
 def _group(session: Session) -> cgroups.Group | None:

@@ -60,7 +60,7 @@ class Follow:
 
 @record
 class Lookup:
-    """Say how far an execution is. Answered by an `ExecutionRecord`.
+    """Get the state of an execution. Answered by an `ExecutionRecord`.
 
     Attributes:
         execution: Its id, or nothing:

@@ -20,7 +20,7 @@ class Hello:
 
 @record
 class About:
-    """Say how the daemon is.
+    """Get the status of the daemon.
 
     Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
     ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``, and
@@ -76,7 +76,7 @@ class List:
 
 @record
 class Status:
-    """Say how a session is. Answered by a `SessionRecord`. `session` is its name or id, here and below."""
+    """Get the status of a session. Answered by a `SessionRecord`. `session` is its name or id, here and below."""
 
     op: ClassVar[str] = "status"
     session: str

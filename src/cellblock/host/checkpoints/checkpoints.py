@@ -283,7 +283,7 @@ class Checkpoints:
             return "the checkpoint was made with files='shared'"
         if not self.files.automatic:
             return "files are kept after each cell only if the session has a working_dir of its own"
-        return checkpoint.without_files or self.automatic.filing.skipped or "they were not kept in time"
+        return checkpoint.without_files or self.automatic.filing.skipped or "the next cell began before they were copied"
 
     def _from_before(self, line: Sequence[Numbered], count: int) -> list[Checkpoint]:
         """Return the checkpoints from before the last cells of a line."""
