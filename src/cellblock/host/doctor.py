@@ -16,6 +16,7 @@ from cellblock.host import environment
 from cellblock.host.checks import Isolate, default_isolation, fit_policy
 from cellblock.host.trial import Trial, try_session
 from cellblock.sandbox import cgroups, landlock, landlock_rules, probe
+from cellblock.sandbox.placeholders import names_to_keep
 from cellblock.sandbox.plan import HOME, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.steps import STEPS
@@ -212,7 +213,10 @@ def _in_namespaces(policy: Policy, directory: str) -> dict[str, Any]:
             *(step.target for step in steps if isinstance(step, Protect) and os.path.lexists(step.target)),
         ],
         "reserved": [
-            path for top, names in plan.reserve.items() for name in names if not os.path.lexists(path := f"{top}/{name}")
+            path
+            for top, names in plan.reserve.items()
+            for name in names_to_keep(top, names)
+            if not os.path.lexists(path := f"{top}/{name}")
         ],
         "masked": [step.target for step in steps if isinstance(step, Mask) and not step.target.startswith("/proc/")],
         "home": HOME,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cellblock import config
 from cellblock.sandbox import probe
+from cellblock.sandbox.placeholders import is_project
 from cellblock.sandbox.policy import Policy
 
 
@@ -19,7 +20,8 @@ def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
 
     Args:
         policy: What is asked.
-        names_can_be_held: Whether the sandbox can keep code from making a file. If not, ``.env`` is read now, and no more.
+        names_can_be_held: Whether the sandbox can keep code from making a file. If not, or if nothing is kept in the current
+            directory because it is no project, ``.env`` is read now, and no more.
 
     Raises:
         InvalidInputError: The policy names what cannot be.
@@ -28,11 +30,18 @@ def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
     files = policy.filesystem
     unread = dict.fromkeys((*files.deny_read, state))
     unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *_settings()))
-    if not names_can_be_held:
+    if not names_can_be_held or not _in_a_project():
         config.keep_variables()
         for name in _settings():  # the policy may be one that was made to fit another sandbox
             del unwritten[name]
     return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
+
+
+def _in_a_project() -> bool:
+    try:
+        return is_project(os.getcwd())
+    except FileNotFoundError:
+        return True  # the current directory is gone, and with it what could be made there
 
 
 def _settings() -> tuple[str, ...]:

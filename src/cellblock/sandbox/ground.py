@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cellblock.sandbox import mounts, namespaces, seccomp, syscall
-from cellblock.sandbox.placeholders import Hold
+from cellblock.sandbox.placeholders import Hold, names_to_keep
 from cellblock.sandbox.plan import base_steps, make_plan, usual_beginning
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.probe import Facts, interpreter_directories, look
@@ -89,7 +89,7 @@ def reserve(plan: Plan, keep: Callable[[str, Hold], None]) -> None:
         OSError: They cannot be kept.
     """
     for top, names in plan.reserve.items():
-        hold = Hold.take(top, names)
+        hold = Hold.take(top, names_to_keep(top, names))
         if hold is not None:
             keep(top, hold)
             hold.fill()

@@ -21,6 +21,7 @@ from cellblock.sandbox.policy import PROTECTED, SECRET
 # The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
 # a directory of that mode by chance. Who wants to use one changes its mode, and so makes it his own.
 _MODE = 0o1500
+_USUAL = frozenset((*PROTECTED, *SECRET))
 _PATIENCE = 5.0
 """Seconds to wait while another session removes placeholders, which takes a fraction of a millisecond."""
 
@@ -28,6 +29,41 @@ _PATIENCE = 5.0
 def is_placeholder(mode: int) -> bool:
     """Whether this is the mode of a placeholder (but for a set-group-id bit that the directory around it hands down)."""
     return stat.S_ISDIR(mode) and stat.S_IMODE(mode) & ~stat.S_ISGID == _MODE
+
+
+def is_project(top: str) -> bool:
+    """Return whether a directory is a person's project: part of a repository, or it has one of the protected names.
+
+    Only in a project would programs look for the others. Elsewhere a placeholder is an entry that means nothing, and misleads
+    language models.
+
+    Args:
+        top: The directory, absolute and without symbolic links.
+    """
+    if any(_is_there(f"{top}/{name}") for name in (*PROTECTED, *SECRET)):
+        return True
+    while (above := os.path.dirname(top)) != top:
+        top = above
+        if os.path.lexists(f"{top}/.git"):
+            return True
+    return False
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return not is_placeholder(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def names_to_keep(top: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return which names are to be kept from being created in a directory: if it is no project, those that a policy has added.
+
+    Args:
+        top: The directory, absolute and without symbolic links.
+        names: Paths below it.
+    """
+    return tuple(names) if is_project(top) else tuple(name for name in names if name not in _USUAL)
 
 
 class Hold:

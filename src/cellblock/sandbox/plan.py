@@ -16,7 +16,7 @@ from typing import TypeAlias
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import seccomp
 from cellblock.sandbox.paths import is_inside, topmost
-from cellblock.sandbox.policy import MAKEABLE, Policy, Resources
+from cellblock.sandbox.policy import ENV, MAKEABLE, Policy, Resources
 from cellblock.sandbox.probe import Facts
 from cellblock.wire.sandbox import (
     Bind,
@@ -339,7 +339,10 @@ def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[str, ...]]:
     """Return the names below each writable directory that must not come to be where they do not exist."""
-    patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
+    files = policy.filesystem
+    patterns = [name for name in files.deny_write if name not in MAKEABLE]
+    if ENV in files.deny_read:  # in a project it is a person's, whether or not it exists
+        patterns.append(ENV)
     reserved = {}
     for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
         denied = dict.fromkeys(denied_paths(patterns, policy, facts, workspace))

@@ -70,7 +70,8 @@ PROTECTED = (
 MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 
 # Not readable at the top of the workspace. All but ``.env`` matter only if a home directory is the workspace.
-SECRET = (".env", ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
+ENV = ".env"
+SECRET = (ENV, ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +183,14 @@ class Policy:
         network = Section(source, "network.", top.get("network", {}), _NETWORK)
         resources = Section(source, "resources.", top.get("resources", {}), _RESOURCES)
         fields = {_RESOURCES[key]: resources.integer(key) for key in _RESOURCES if key in resources.data}
+        writes_git = files.boolean("allowGitConfig")
         return cls(
             Filesystem(
                 # What is allowed again inside of something denied comes down to the same list of exceptions.
                 read=("/", *files.texts("allowRead")),
                 write=files.texts("allowWrite"),
                 deny_read=(*files.texts("denyRead"), *SECRET[:1]),
-                deny_write=(*files.texts("denyWrite"), *PROTECTED),
+                deny_write=(*files.texts("denyWrite"), *(name for name in PROTECTED if name != ".git" or not writes_git)),
             ),
             Network(network.texts("allowedDomains"), network.texts("deniedDomains"), network.boolean("ask")),
             Resources(**fields),
@@ -291,7 +293,7 @@ _TOP = {
     "mandatoryDenySearchDepth": "",
     "$schema": "",
 }
-_FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite"), "")
+_FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"), "")
 _NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask"), "")
 _RESOURCES = {
     "memory": "memory",

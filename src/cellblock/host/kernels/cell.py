@@ -15,7 +15,7 @@ from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.cell_events import CellEvents
-from cellblock.host.kernels.cell_result import Outcome, make_result
+from cellblock.host.kernels.cell_result import NO_LIMITS, Outcome, Rights, make_result
 from cellblock.host.kernels.exit_status import Death
 from cellblock.host.output.collect import Collector
 from cellblock.model import (
@@ -118,8 +118,7 @@ class Cell:
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None
         self._collector: Collector | None = None
-        self._memory: int | None = None
-        self._installs = True
+        self._rights = Rights()
         self._after_death: Recovery | None = None
         self._escalating: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -151,8 +150,7 @@ class Cell:
         self,
         collector: Collector,
         *,
-        memory: int | None = None,
-        installs: bool = True,
+        rights: Rights = NO_LIMITS,
         after_death: Recovery | None = None,
         pause: Callable[[bool], None] = lambda _paused: None,
     ) -> None:
@@ -160,13 +158,11 @@ class Cell:
 
         Args:
             collector: What keeps the kernel's output.
-            memory: Bytes that the kernel may use, if that is limited.
-            installs: Whether it may install packages.
+            rights: What the kernel may do.
             after_death: What its result says of the kernel before this one, if that died without a result to say so.
             pause: Has the kernel's output wait, or go on.
         """
-        self._collector, self._memory, self._after_death = collector, memory, after_death
-        self._installs = installs
+        self._collector, self._rights, self._after_death = collector, rights, after_death
         self.events.pause = pause
 
     @property
@@ -263,8 +259,7 @@ class Cell:
             self.goes_on_from,
             self.afterwards,
             self._after_death,
-            self._memory,
-            self._installs,
+            self._rights,
         )
         return make_result(outcome, images_dir)
 

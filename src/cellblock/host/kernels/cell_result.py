@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellblock.host.checkpoints.rolling import Restored
+from cellblock.host.kernels import kept_names, missing_module
 from cellblock.host.kernels.exit_status import Death
-from cellblock.host.kernels.missing_module import advice
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.images import save_images
 from cellblock.model import (
@@ -30,6 +30,24 @@ _RUNGS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Rights:
+    """What a kernel may do, as far as results explain it.
+
+    Attributes:
+        memory: Bytes that it can use, if that is limited.
+        installs: Whether it may install packages.
+        sandboxed: Whether it is in a sandbox.
+    """
+
+    memory: int | None = None
+    installs: bool = True
+    sandboxed: bool = False
+
+
+NO_LIMITS = Rights()
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a cell has ended.
 
@@ -42,8 +60,7 @@ class Outcome:
         goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
         afterwards: What becomes of the session, if it was stopped for that; else empty.
         after_death: What is to be said of the kernel before its own, if that died without a result to say so.
-        memory: Bytes that its kernel could use, if that was limited.
-        installs: Whether it could install packages.
+        rights: What its kernel could do.
     """
 
     ending: Reply | Death
@@ -54,8 +71,7 @@ class Outcome:
     goes_on_from: Restored | None
     afterwards: str
     after_death: Recovery | None
-    memory: int | None
-    installs: bool
+    rights: Rights
 
 
 def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
@@ -71,6 +87,11 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
     if collector.has_displays:
         images, collector.notes = save_images(items, images_dir)
         items = collector.items() if collector.notes else items
+    if outcome.rights.sandboxed and (
+        why := kept_names.advice_on("".join(item.text or "" for item in items if item.kind == "stream"))
+    ):
+        collector.notes.append(f"[cellblock] {why}")
+        items = collector.items()
     error, status = _error(outcome)
     if error is not None:
         shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
@@ -119,16 +140,21 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
         how = _RUNGS[outcome.recovery or "interrupted"]
         told = f"{_REASONS[outcome.reason]} ({how}). {outcome.afterwards or 'Variables are kept.'}"
         return ErrorInfo(name, told, _retell(ending.traceback, "KeyboardInterrupt", name, told)), outcome.reason
-    if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.memory is not None:
-        limit = f"out of memory: the session may use {outcome.memory >> 20:,} MiB"
+    if ending.ename is not None and ending.ename.endswith("MemoryError") and outcome.rights.memory is not None:
+        limit = f"out of memory: the session may use {outcome.rights.memory >> 20:,} MiB"
         told = f"{ending.evalue} ({limit})" if ending.evalue else limit
         return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
-    if ending.ename is not None and (how := advice(ending.ename, ending.evalue, installs=outcome.installs)):
+    if ending.ename is not None and (how := _advice(outcome, ending)):
         told = f"{ending.evalue} ({how})"
         return ErrorInfo(ending.ename, told, _retell(ending.traceback, ending.ename, ending.ename, told)), "error"
     if ending.ename is not None:
         return ErrorInfo(ending.ename, ending.evalue, list(ending.traceback)), "error"
     return None, "success"
+
+
+def _advice(outcome: Outcome, ending: Reply) -> str:
+    how = missing_module.advice(ending.ename, ending.evalue, installs=outcome.rights.installs)
+    return how or (kept_names.advice(ending.ename, ending.evalue) if outcome.rights.sandboxed else "")
 
 
 def _place(items: list[OutputItem], later: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cellblock.host.kernels.cell import Cell
+from cellblock.host.kernels.cell_result import Rights
 from cellblock.host.kernels.recording import Extra, Recording
 from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
 from cellblock.host.output.collect import Collector
@@ -50,8 +51,9 @@ class KernelOutput:
             memory: Bytes that the kernel may use, if that is limited.
             pause: Has the kernel's output wait, or go on.
         """
-        installs = self._wanted.policy.resources.packages > 0
-        cell.attach(self.collector, memory=memory, installs=installs, after_death=self.after_death, pause=pause)
+        wanted = self._wanted
+        rights = Rights(memory, wanted.policy.resources.packages > 0, wanted.isolate != "none")
+        cell.attach(self.collector, rights=rights, after_death=self.after_death, pause=pause)
         self.cell = cell
 
     def show_so_far(self) -> None:
