@@ -169,6 +169,7 @@ TESTED_IN: dict[str, str] = {
     "init/making": "init/test_init.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",
+    "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/kernel_output": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/launch/control": "host/kernels/test_kernel.py",

@@ -659,8 +659,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("init/processes.py", "die_with_parent", "pass"),
     ),
     "43 variables of servers": mutant(
-        f"{HERE}planting.py::test_variables_of_servers_cannot_be_planted[.]",
+        f"{HERE}planting.py::test_variables_of_servers_cannot_be_planted[app]",
         Edit("sandbox/fitting.py", "_settings", "return ()"),
+    ),
+    "43 variables where nothing is kept": mutant(
+        f"{HERE}planting.py::test_variables_that_code_makes_where_nothing_is_kept_are_not_read",
+        Edit("config.py", "keep_variables", "pass"),
+    ),
+    "43 names in a project": mutant(
+        f"{HERE}planting.py::test_what_runs_code_cannot_be_made_in_a_project[.vscode]",
+        Edit("sandbox/placeholders.py", "is_project", "return False"),
     ),
     "51 placeholders": mutant(
         "tools/mcp/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",

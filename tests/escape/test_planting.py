@@ -157,6 +157,7 @@ async def test_variables_of_servers_cannot_be_planted(
     attack: Attack, workspace: Path, monkeypatch: pytest.MonkeyPatch, inside: str
 ) -> None:
     """The program reads `.env` in its current directory, which the session can write, for parameters of MCP servers."""
+    (workspace / ".git").mkdir()
     (workspace / inside).mkdir(exist_ok=True)
     monkeypatch.chdir(workspace / inside)
     monkeypatch.delenv("URL_OF_TEST", raising=False)
@@ -173,6 +174,21 @@ place = {inside!r} + '/.env'
     (workspace / inside / ".env").write_text("URL_OF_TEST=mine")
     assert await attack(f"write({inside!r} + '/.env', 'URL_OF_TEST=x')") is not None
     assert config.server_environment()["URL_OF_TEST"] == "mine"
+
+
+async def test_variables_that_code_makes_where_nothing_is_kept_are_not_read(
+    attack: Attack, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    monkeypatch.delenv("URL_OF_TEST", raising=False)
+    assert await attack("[write('.env', 'URL_OF_TEST=http://evil.example'), read('.env')]") == [
+        None,
+        "URL_OF_TEST=http://evil.example",
+    ]
+    assert "URL_OF_TEST" not in config.server_environment()
+    # From now on it is like any other: nobody can tell whose it is.
+    assert await attack("[read('.env'), write('.env')]") == ["EACCES", "EROFS"]
+    assert "URL_OF_TEST" not in config.server_environment()
 
 
 async def test_the_way_to_something_protected_cannot_be_renamed(workspace: Path, tmp_path: Path) -> None:
@@ -224,7 +240,8 @@ write('pyvenv.cfg', 'home = /nowhere')
 
 
 @pytest.mark.parametrize("name", [name for name in PROTECTED if name not in MAKEABLE])
-async def test_what_runs_code_cannot_be_made(attack: Attack, workspace: Path, name: str) -> None:
+async def test_what_runs_code_cannot_be_made_in_a_project(attack: Attack, workspace: Path, name: str) -> None:
+    (workspace / ".npmrc").write_text("")  # what makes it one
     code = f"""
 os.mkdir('evil'), write('file'), write('evil/tasks.json')
 [
@@ -238,7 +255,21 @@ os.mkdir('evil'), write('file'), write('evil/tasks.json')
         *("EBUSY", "EISDIR", "EEXIST"),
         *("EBUSY", "EBUSY", "EROFS", []),
     ]
-    assert sorted(path.name for path in workspace.iterdir()) == ["evil", "file"]
+    assert sorted(path.name for path in workspace.iterdir()) == [".npmrc", "evil", "file"]
+
+
+async def test_nothing_is_in_the_way_where_there_is_no_project(attack: Attack, workspace: Path) -> None:
+    """What is not promised. In the session that comes next, what was made is protected."""
+    assert await attack("[os.listdir(), write('.vscode/tasks.json'), write('.mcp.json')]") == [[], None, None]
+    assert await attack("[write('.vscode/tasks.json'), write('.mcp.json'), write('.claude')]") == ["EROFS", "EROFS", "EISDIR"]
+
+
+async def test_a_directory_in_a_repository_is_a_part_of_it(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+    (workspace / ".git").mkdir()
+    (workspace / "deep" / "er").mkdir(parents=True)
+    async with attacked_host.session(working_dir=workspace / "deep" / "er", images_dir=tmp_path / "images") as session:
+        await arm(session)
+        assert await value(session, "[write('.vscode/x'), write('.env')]") == ["EROFS", "EISDIR"]
 
 
 async def test_a_repository_and_start_up_files_can_be_made(attack: Attack) -> None:
@@ -273,6 +304,8 @@ async def test_what_a_policy_denies_cannot_be_made(
 
 async def test_what_runs_code_cannot_be_made_in_other_directories_either(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
+    (workspace / ".git").mkdir()
+    (tmp_path / "other" / ".git").mkdir()
     policy = Policy(filesystem=Filesystem(write=(".", str(tmp_path / "other"))))
     async with (
         Host(isolate="native", policy=policy) as host,
@@ -280,17 +313,18 @@ async def test_what_runs_code_cannot_be_made_in_other_directories_either(workspa
     ):
         await arm(session)
         assert await value(session, "[write('.vscode/x'), write('../other/.vscode/x')]") == ["EROFS", "EROFS"]
-    assert [*(tmp_path / "other").iterdir()] == [*workspace.iterdir()] == []
+    assert [path.name for path in (*(tmp_path / "other").iterdir(), *workspace.iterdir())] == [".git", ".git"]
 
 
 async def test_a_workspace_that_cannot_be_written_gets_no_placeholders(attacked_host: Host, tmp_path: Path) -> None:
     place = tmp_path / "sealed"
-    place.mkdir(mode=0o555)
+    (place / ".git").mkdir(parents=True)
+    place.chmod(0o555)
     async with attacked_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
         await arm(session)
         # Its owner can change the mode from inside, too: so they are there all the same.
         assert await value(session, "answer(os.chmod, '.', 0o755); [write('.vscode/x')]") == ["EROFS"]
-    await eventually(lambda: [*place.iterdir()] == [])
+    await eventually(lambda: [*place.iterdir()] == [place / ".git"])
 
 
 @pytest.mark.slow

@@ -19,6 +19,9 @@ from conftest import BOOT, Launch
 from processes import below, command_line, eventually, tree
 
 LAUNCHES: tuple[Launch, ...] = ("zygote", "spawn")
+MARK = ".npmrc"
+"""What makes the workspace a project, in which names are kept"""
+
 PLANT = """
 import os
 def plant():
@@ -35,6 +38,7 @@ def workspace(tmp_path: Path) -> Path:
     """Where sessions run."""
     path = tmp_path / "workspace"
     path.mkdir()
+    (path / MARK).write_text("")
     return path
 
 
@@ -47,7 +51,7 @@ def kept(workspace: Path) -> bool:
 
 def gone(workspace: Path) -> Callable[[], bool]:
     """Return whether there is nothing."""
-    return lambda: os.listdir(workspace) == []
+    return lambda: os.listdir(workspace) == [MARK]
 
 
 def booted(root: int) -> set[int]:
@@ -207,7 +211,7 @@ async def test_what_the_user_makes_of_one_stays_and_is_read_only(native_host: Ho
         assert await value(session, "open('.vscode/settings.json').read()") == "{}"
         code = "try:\n    open('.vscode/settings.json', 'w')\nexcept OSError as error:\n    found = error.strerror\nfound"
         assert await value(session, code) == "Read-only file system"
-    assert os.listdir(workspace) == [".vscode"]
+    assert sorted(os.listdir(workspace)) == [MARK, ".vscode"]
     assert (workspace / ".vscode" / "settings.json").read_text() == "{}"
 
 

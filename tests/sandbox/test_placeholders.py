@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.sandbox import placeholders
-from cellblock.sandbox.placeholders import Hold, is_placeholder
+from cellblock.sandbox.placeholders import Hold, is_placeholder, is_project, names_to_keep
 
 
 @pytest.fixture
@@ -42,6 +42,23 @@ def test_a_placeholder_is_an_empty_directory_that_can_be_told_from_others(tmp_pa
     hold.release()
     assert os.listdir(tmp_path) == []
     hold.release()
+
+
+@pytest.mark.parametrize("name", [".git", ".env", ".mcp.json", ".npmrc"])
+def test_a_directory_with_a_protected_name_is_a_project_and_so_is_what_is_in_a_repository(tmp_path: Path, name: str) -> None:
+    (deep := tmp_path / "a" / "b").mkdir(parents=True)
+    assert not is_project(str(tmp_path))
+    (tmp_path / name).symlink_to("nowhere")
+    assert is_project(str(tmp_path))
+    assert is_project(str(deep)) == (name == ".git")
+
+
+def test_placeholders_make_no_project_and_what_a_policy_adds_is_always_kept(tmp_path: Path, held: list[Hold]) -> None:
+    names = (".vscode", ".env", "secret", ".bashrc")
+    take(held, tmp_path, ".vscode")
+    assert names_to_keep(str(tmp_path), names) == ("secret", ".bashrc")
+    (tmp_path / ".claude").mkdir()
+    assert names_to_keep(str(tmp_path), names) == names
 
 
 @pytest.mark.parametrize(

@@ -187,18 +187,18 @@ def reserved(filesystem: Filesystem) -> object:
 def test_names_are_reserved_in_every_writable_directory() -> None:
     names = tuple(name for name in PROTECTED if name not in MAKEABLE)
     assert {".vscode", ".mcp.json", ".cursor"} <= {*names}
-    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": names, "/data": names}
-    assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=())) == {}
+    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": (*names, ".env"), "/data": names}
+    assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=(), deny_read=())) == {}
 
 
 def test_what_sessions_may_make_is_not_reserved_unless_it_is_said() -> None:
-    assert reserved(Filesystem(deny_write=(*MAKEABLE,))) == {}
-    assert reserved(Filesystem(deny_write=(".git", "./.bashrc", ".git/config"))) == {"/w": (".bashrc", ".git/config")}
+    assert reserved(Filesystem(deny_write=(*MAKEABLE,))) == {"/w": (".env",)}
+    assert reserved(Filesystem(deny_write=(".git", "./.bashrc", ".git/config"))) == {"/w": (".bashrc", ".git/config", ".env")}
 
 
 def test_paths_are_reserved_where_they_lie() -> None:
     denied = ("a/b/../c", "/w/x", "~/y", "/elsewhere", "../out", ".")
-    assert reserved(Filesystem(write=(".", "~/", "/w/sub"), deny_write=denied)) == {
+    assert reserved(Filesystem(write=(".", "~/", "/w/sub"), deny_write=denied, deny_read=())) == {
         "/w": ("x", "a/c", "sub/a/c", "out", "sub"),
         "/h/u": ("y", "a/c"),
         "/w/sub": ("a/c",),
@@ -206,7 +206,7 @@ def test_paths_are_reserved_where_they_lie() -> None:
 
 
 def test_an_interpreter_is_not_reserved() -> None:
-    assert plan(Filesystem(deny_write=()), interpreter=("/w/venv",)).reserve == {}
+    assert plan(Filesystem(deny_write=(), deny_read=()), interpreter=("/w/venv",)).reserve == {}
 
 
 def test_what_a_home_lacks_is_no_error_but_what_is_named_is() -> None:

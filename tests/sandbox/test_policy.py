@@ -242,7 +242,7 @@ def _section(*keys: str) -> st.SearchStrategy[Any]:
 SOURCES = _section("other") | st.fixed_dictionaries(
     {},
     optional={
-        "filesystem": _section("denyRead", "allowRead", "allowWrite", "denyWrite"),
+        "filesystem": _section("denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"),
         "network": _section("allowedDomains", "deniedDomains", "allowLocalBinding"),
         "resources": _section("memory", "processes", "cpu", "open_files"),
         "enableWeakerNestedSandbox": VALUES,
@@ -258,6 +258,15 @@ def test_settings_of_any_form_are_refused_or_planned(data: Any) -> None:
     except InvalidInputError:
         return
     assert Policy.from_dict(policy.to_dict()) == policy
+
+
+def test_a_repository_is_left_to_sessions_by_the_name_that_sandbox_runtime_has() -> None:
+    usual = Policy.parse({}).filesystem.deny_write
+    asked = Policy.parse({"filesystem": {"allowGitConfig": True}}).filesystem.deny_write
+    assert {*usual} - {*asked} == {".git"}
+    assert Policy.parse({"filesystem": {"allowGitConfig": False}}).filesystem.deny_write == usual
+    with pytest.raises(InvalidInputError, match=r"filesystem.allowGitConfig must be true or false, not 'yes'"):
+        Policy.parse({"filesystem": {"allowGitConfig": "yes"}})
 
 
 def test_the_weaker_proc_is_asked_for_by_the_name_that_sandbox_runtime_has() -> None:

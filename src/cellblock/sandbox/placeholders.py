@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from typing import Self
 
 from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.policy import PROTECTED, SECRET
+from cellblock.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
 
 # The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
 # a directory of that mode by chance. Who wants to use one changes its mode, and so makes it his own.
 _MODE = 0o1500
-_USUAL = frozenset((*PROTECTED, *SECRET))
+_USUAL = frozenset((*PROTECTED, ENV)) - MAKEABLE
 _PATIENCE = 5.0
 """Seconds to wait while another session removes placeholders, which takes a fraction of a millisecond."""
 

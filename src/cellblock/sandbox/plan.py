@@ -339,13 +339,12 @@ def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[str, ...]]:
     """Return the names below each writable directory that must not come to be where they do not exist."""
-    files = policy.filesystem
-    patterns = [name for name in files.deny_write if name not in MAKEABLE]
-    if ENV in files.deny_read:  # in a project it is a person's, whether or not it exists
-        patterns.append(ENV)
+    patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
     for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
         denied = dict.fromkeys(denied_paths(patterns, policy, facts, workspace))
+        if top == workspace and ENV in policy.filesystem.deny_read:  # a person's, whether or not it exists
+            denied[f"{top}/{ENV}"] = None
         names = tuple(os.path.relpath(path, top) for path in denied if path != top and is_inside(path, top))
         if names:
             reserved[top] = names

@@ -18,7 +18,7 @@ from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import ProtocolError, SandboxError, StoreError
 from cellblock.sandbox import causes, cgroups, probe
 from cellblock.sandbox.fitting import fit
-from cellblock.sandbox.placeholders import Hold, names_to_keep
+from cellblock.sandbox.placeholders import Hold
 from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
 from cellblock.sandbox.policy import Policy
 from cellblock.sandbox.repositories import protect_repositories
@@ -104,7 +104,7 @@ class ServerSandbox:
         """Keep what is protected and does not exist from being made. The keeper holds it, too, for where this is killed."""
         holds = []
         for top, names in self._plan.reserve.items():
-            if (hold := Hold.take(top, names_to_keep(top, names))) is not None:
+            if (hold := Hold.take(top, names)) is not None:
                 self._held.callback(hold.close)
                 self._held.callback(hold.release)
                 holds.append(hold)
