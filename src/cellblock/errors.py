@@ -208,18 +208,29 @@ class ToolRunnerError(CellblockError):
     """A tool failed, or approval of its call was denied or not given in time. The message quotes the server."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows in place of a traceback: the line that made the call, and the words of the server."""
-        import traceback
+        """Return IPython's traceback without the frames between the code that made the call and the server."""
+        from types import TracebackType
 
-        # Neither this package's frames nor those of a generated module, which has `_runner`.
-        here = __file__.rpartition("/")[0]
-        frames = [
-            (frame, line)
-            for frame, line in traceback.walk_tb(self.__traceback__)
-            if not frame.f_code.co_filename.startswith(here) and "_runner" not in frame.f_globals
-        ]
-        called = traceback.format_list(traceback.StackSummary.extract(iter(frames[-1:])))
-        return [*"".join(called).splitlines(), f"{type(self).__name__}: {self}"]
+        from IPython.core.getipython import get_ipython
+
+        own, here = [], __file__.rpartition("/")[0]
+        trace = self.__traceback__
+        while trace is not None:
+            code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
+            generated = getattr(names.get("call"), "__module__", "") == "cellblock.tools.calling.typed"
+            if not code.co_filename.startswith(here) and not generated:
+                own.append(trace)
+            trace = trace.tb_next
+        shown = None
+        for one in reversed(own):
+            shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
+        shell: Any = get_ipython()
+        cause, self.__cause__ = self.__cause__, None  # how the connection failed, if it did: its frames are this package's
+        try:
+            found: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, shown)
+        finally:
+            self.__cause__ = cause
+        return found
 
 
 class FilesError(CellblockError):

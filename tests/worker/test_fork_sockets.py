@@ -89,3 +89,17 @@ for _ in range(3000):
 print(len(fork_sockets._ends) < 3000, all(os.fstat(end.fileno()).st_ino in fork_sockets._ends for end in kept))
 """
     assert printed("import os" + script) == ["True True"]
+
+
+def test_a_connection_that_is_kept_for_tool_calls_is_closed_without_a_word() -> None:
+    before = """
+import time
+from cellblock.tools.calling import pool
+server = socket.create_server(("127.0.0.1", 0))
+kept, own = (socket.create_connection(server.getsockname()) for _ in range(2))
+pool._state.idle[server.getsockname()] = [(time.monotonic(), kept)]
+server.close()
+"""
+    (said,) = told(before, "print(told, kept.recv(1), own.recv(1))")
+    assert said.count("The connection to") == 1
+    assert said.endswith("b'' b''")

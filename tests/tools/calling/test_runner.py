@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cellblock import Session
 from cellblock.approvals.broker import Broker
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.approvals.rules import Rules
@@ -286,11 +287,28 @@ def test_the_runner_needs_nothing_but_the_standard_library() -> None:
     assert done.stdout.decode() == f"[] {loaded}'cellblock.tools.calling.runner']\n", done.stderr
 
 
-def test_what_is_shown_of_a_failed_tool_is_the_call_and_the_servers_words() -> None:
-    with pytest.raises(ToolRunnerError) as caught:
-        ToolRunner("files", host="127.0.0.1", port=1).run_sync("read", {})  # the line that is shown
-    *called, said = caught.value._render_traceback_()
-    assert said.startswith("ToolRunnerError: There is no tool server at 127.0.0.1:1")
-    assert "the line that is shown" in "".join(called)
-    assert len(called) <= 3
-    assert "runner.py" not in "".join(called).replace("test_runner.py", "")
+async def test_what_is_shown_of_a_failed_tool_is_the_call_and_the_servers_words(session: Session) -> None:
+    code = """
+import sys, types
+from cellblock.tools.calling import typed
+
+generated = types.ModuleType("generated")
+generated.call = typed.caller("files")
+exec("def run(params):\\n    return call('read', params, str)", vars(generated))
+
+def read():
+    print("so far")
+    generated.run(typed.ParamsModel())
+read()
+"""
+    await session.execute("import os; os.environ['TOOL_SERVER_PORT'] = '1'")
+    result = await session.execute(code)
+    assert result.error is not None
+    assert result.error.evalue.startswith("There is no tool server at localhost:1")
+    shown = "\n".join(result.error.traceback)
+    assert shown.count("Cell In[2]") == 2
+    assert "---> 10     generated.run(typed.ParamsModel())" in shown
+    assert "typed.py" not in shown
+    assert "runner.py" not in shown
+    assert "in run(params)" not in shown
+    assert "---> 10     generated.run(typed.ParamsModel())" in result.for_model()

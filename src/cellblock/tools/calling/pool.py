@@ -175,6 +175,12 @@ def close() -> None:
             connection.close()
 
 
+def idle() -> set[int]:
+    """Return the descriptors of the connections that are kept for later calls."""
+    with _state.lock:
+        return {connection.fileno() for connections in _state.idle.values() for _, connection in connections}
+
+
 def _take(address: Address) -> socket.socket | None:
     """Return an idle connection that is still good."""
     while True:
