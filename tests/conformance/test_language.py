@@ -445,7 +445,7 @@ async def test_working_dir_is_restored_after_each_cell_and_says_so(host: Host, t
         result = await ok(session, "os.getcwd()")
         assert result.return_value == repr(str(work))
         assert result.stderr == ""
-        assert (await ok(session, "%cd -q /")).stderr.count("working directory") == 1
+        assert (await ok(session, "%cd -q /")).stderr.count("cwd reset to") == 1
 
 
 async def test_a_working_dir_that_is_removed_is_told(host: Host, tmp_path: Path) -> None:

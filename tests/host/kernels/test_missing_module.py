@@ -38,23 +38,23 @@ def test_other_exceptions_and_other_messages_are_left_alone() -> None:
     assert advice(None, "", installs=True) == ""
 
 
-@pytest.mark.parametrize("code", ["import bs4", "%run {path}"])
+@pytest.mark.parametrize("code", ["import tabula", "%run {path}"])
 async def test_a_result_says_it_once_to_people_and_to_models(session: Session, tmp_path: Path, code: str) -> None:
-    (tmp_path / "script.py").write_text("import bs4")
+    (tmp_path / "script.py").write_text("import tabula")
     result = await session.execute(code.format(path=tmp_path / "script.py"))
     assert result.error is not None
-    assert result.error.evalue == "No module named 'bs4' (to install it: %pip install beautifulsoup4)"
+    assert result.error.evalue == "No module named 'tabula' (to install it: %pip install tabula-py)"
     assert (result.text or "").count("%pip install") == result.for_model().count("%pip install") == 1
     assert len([item for item in result.outputs if item.kind == "error"]) == 1
 
 
 async def test_code_that_handles_the_exception_sees_pythons_own(session: Session) -> None:
-    result = await session.execute("try:\n    import bs4\nexcept ImportError as error:\n    print(error, error.name)")
-    assert result.text == "No module named 'bs4' bs4"
+    result = await session.execute("try:\n    import tabula\nexcept ImportError as error:\n    print(error, error.name)")
+    assert result.text == "No module named 'tabula' tabula"
 
 
 async def test_a_session_that_may_not_install_is_told_so(zygote_host: Host) -> None:
     async with zygote_host.session(policy=Policy(resources=Resources(packages=0))) as session:
-        error = (await session.execute("import bs4")).error
+        error = (await session.execute("import tabula")).error
     assert error is not None
-    assert error.evalue == "No module named 'bs4' (it is not installed, and this session may not install packages)"
+    assert error.evalue == "No module named 'tabula' (it is not installed, and this session may not install packages)"
