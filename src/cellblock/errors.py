@@ -209,9 +209,8 @@ class ToolRunnerError(CellblockError):
 
     def _render_traceback_(self) -> list[str]:
         """Return IPython's traceback without the frames between the code that made the call and the server."""
+        import sys
         from types import TracebackType
-
-        from IPython.core.getipython import get_ipython
 
         own, here = [], __file__.rpartition("/")[0]
         trace = self.__traceback__
@@ -224,7 +223,7 @@ class ToolRunnerError(CellblockError):
         shown = None
         for one in reversed(own):
             shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
-        shell: Any = get_ipython()
+        shell: Any = sys.modules["IPython.core.getipython"].get_ipython()  # who calls this
         cause, self.__cause__ = self.__cause__, None  # how the connection failed, if it did: its frames are this package's
         try:
             found: list[str] = shell.InteractiveTB.structured_traceback(type(self), self, shown)

@@ -58,6 +58,27 @@ async def test_marks_are_not_piled_up() -> None:
     assert "o\u0300\u0301\\u0302\\u0303" in str(ApprovalRequest("git", "status", {"text": "o\u0300\u0301\u0302\u0303"}))
 
 
+async def test_marks_of_other_scripts_are_not_piled_up_either() -> None:
+    thai = "\u0e01" + "\u0e48" * 60
+    assert str(ApprovalRequest("git", "status", {"text": thai})).count("\\u0e48") == 58
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a" + " " * 4200 + "b", "'a[4,200 spaces]b'"),
+        ("a" + "\n" * 300 + "b", "'a[300 line ends]b'"),
+        ("a" + " \n\t" * 10 + "b", "'a[10 spaces, 10 tabs, 10 line ends]b'"),
+        ("def f():\n" + " " * 12 + "return 1\n\n\n", "'def f():\\n" + " " * 12 + "return 1\\n\\n\\n'"),
+        ("\\n" * 20, repr("\\n" * 20)),  # no line ends, but what looks like them
+        ("[4,200 spaces]", "'[4,200 spaces]'"),
+    ],
+    ids=["a spaces", "a line ends", "a mixture", "code", "backslashes", "what looks like it"],
+)
+async def test_long_runs_of_blanks_are_counted(text: str, shown: str) -> None:
+    assert str(ApprovalRequest("git", "status", {"text": text})) == f"git.status(text={shown})"
+
+
 async def test_the_first_decision_counts() -> None:
     request = ApprovalRequest("git", "status", {})
     await request.accept()

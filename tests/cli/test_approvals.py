@@ -49,6 +49,20 @@ async def test_a_call_is_allowed_from_elsewhere(capsys: pytest.CaptureFixture[st
     assert f"cellblock approvals allow {waits['id']}" in err
 
 
+async def test_what_waits_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """In a narrow terminal, too: what is decided about stands there."""
+    line = f"!echo {'harmless ' * 60}{' ' * 300}; echo the end"
+    process = subprocess.Popen(command("exec", "--name", "a", line), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    await eventually(lambda: bool(pending(capsys)))
+    with terminal(*command("approvals", "pending"), columns=40) as screen:
+        assert screen.end() == 0
+    shown = "".join(screen.text.split("\r\n"))
+    assert "harmless[301 spaces]; echo the end" in shown
+    assert shown.count("harmless") == 60
+    assert main(["approvals", "deny", "--all"]) == 0
+    process.wait(30)
+
+
 async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
     process = subprocess.Popen(
         command("exec", "--name", "a", "!echo ran"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1092,6 +1092,22 @@ MUTANTS: dict[str, Mutant] = {
         f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
         Edit("snapshots/restore.py", "_identity", "return ()"),
     ),
+    "66 blanks": mutant(
+        "approvals/test_request.py::test_long_runs_of_blanks_are_counted[a line ends]",
+        Edit("approvals/request.py", "_MOST_BLANKS", "10**9"),
+    ),
+    "66 marks": mutant(
+        "approvals/test_request.py::test_marks_of_other_scripts_are_not_piled_up_either",
+        Edit("approvals/request.py", "_MOST_MARKS", "1000"),
+    ),
+    "66 parts": mutant(
+        "mcp_server/test_asking.py::test_what_is_long_is_shown_in_parts_that_must_all_be_read[the first part-auto]",
+        Edit("mcp_server/asking.py", "answer_in", "return answers.get(name)"),
+    ),
+    "66 what is too long": mutant(
+        "mcp_server/test_asking.py::test_what_is_too_long_to_be_read_is_refused_with_the_reason",
+        Edit("mcp_server/asking.py", "_PARTS", "1000"),
+    ),
     "65 what is written": mutant(
         f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
         Edit("host/files/walls.py", "Bounds.protects", "return False"),

@@ -6,7 +6,7 @@ import asyncio
 import re
 import secrets
 import unicodedata
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from cellblock.errors import InvalidInputError, StateError
@@ -27,10 +27,12 @@ _BLANK = frozenset(
 _OVERLAY = 1
 """The combining class of marks that strike through what they follow."""
 
-_PILED = re.compile(
-    r"([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0]{2})([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20f0]+)"
-)
-"""More marks than any language puts on a letter: they would reach into other lines."""
+_MOST_MARKS = 2
+"""Marks on one letter that languages use; more of them would reach into other lines."""
+
+_MOST_BLANKS = 16
+_BLANKS = re.compile(rf"(?: |\\[nrt]){{{_MOST_BLANKS + 1},}}")
+"""Blanks, and what is shown for line ends and tabs, so many that they push the rest out of sight"""
 
 State = Literal["pending", "accepted", "rejected", "withdrawn"]
 
@@ -193,18 +195,33 @@ class ApprovalRequest:
 def visible(text: str) -> str:
     """Return a text in which nothing hides: what prints as nothing, or over other characters, is escaped.
 
-    Control and format characters (zero width, bidirectional, tags) are among it, and letters that are blank.
+    Control and format characters (zero width, bidirectional, tags) are among it, letters that are blank, and marks beyond the
+    second on a letter. Long runs of blanks and line ends, behind which something else could stand, are counted instead.
 
     Args:
         text: The text. Line ends are escaped, too.
     """
-    text = "".join(map(_visible, text)) if not text.isascii() or not text.isprintable() else text
-    return _PILED.sub(lambda marks: marks[1] + "".join(map(_escape, marks[2])), text)
+    if not text.isascii() or not text.isprintable():
+        text = "".join(_visible(text))
+    return _BLANKS.sub(_count, text)
 
 
-def _visible(character: str) -> str:
-    hidden = not character.isprintable() or character in _BLANK or unicodedata.combining(character) == _OVERLAY
-    return _escape(character) if hidden or unicodedata.category(character) == "Me" else character
+def _visible(text: str) -> Iterator[str]:
+    marks = 0
+    for character in text:
+        kind = unicodedata.category(character)
+        marks = marks + 1 if kind in ("Mn", "Me") else 0
+        hidden = not character.isprintable() or character in _BLANK or unicodedata.combining(character) == _OVERLAY
+        yield _escape(character) if hidden or kind == "Me" or marks > _MOST_MARKS else character
+
+
+def _count(blanks: re.Match[str]) -> str:
+    """Return what is shown in place of a long run: ``[4,200 spaces]``."""
+    spaces, tabs = blanks[0].count(" "), blanks[0].count("\\t")
+    ends = (len(blanks[0]) - spaces) // 2 - tabs
+    named = ((spaces, "space"), (tabs, "tab"), (ends, "line end"))
+    counted = [f"{count:,} {name}{'s' * (count > 1)}" for count, name in named if count]
+    return f"[{', '.join(counted)}]"
 
 
 def _escape(character: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -13,7 +14,7 @@ import typer
 from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.client import ask, connect_if_running
 from cellblock.cli.forms import fields_of, read_answer
-from cellblock.cli.output import age, print_json, print_table, wants_json
+from cellblock.cli.output import age, painted, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
 from cellblock.daemon.messages import Allowed, Decide, List, Pending, Revoke
 from cellblock.errors import CellblockError, InvalidInputError
@@ -89,9 +90,12 @@ def pending(
     if wants_json(as_json):
         print_json({"pending": found})
         return OK
-    now = time.time()
-    rows = [(each["id"], each["session_name"], age(now - each["since"]), _with_form(each)) for each in found]
-    print_table(("id", "session", "waits for", "what"), rows, empty="Nothing waits for a decision.")
+    if not found:
+        print("Nothing waits for a decision.")
+    for each in found:  # no table: it would cut what is decided about
+        about = f"{each['id']}  {each['session_name']}  {age(time.time() - each['since'])}"
+        print(painted(printable(about, lines=False), "dim", sys.stdout))
+        print(f"  {printable(_with_form(each), lines=False)}")
     return OK
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mcp.shared.exceptions import MCPError
@@ -25,8 +25,15 @@ _STATELESS = "2026-07-28"
 _ROUNDS = 8
 """How often one call may come back with questions. Clients of the SDK stop after ten."""
 
+MOST = 4_000
+"""Characters that a form shows: clients cut longer texts, and nobody would see that"""
+
+_PARTS = 8
+"""Forms in which one thing is shown that is longer. What is longer still is refused: nobody reads it"""
+
 _DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
 _CHOICES = ("once", "always for this tool", "no")
+_NEXT = ("I have read this part", "no")
 
 
 def waiting(clients: Clients, named: NamedSession) -> list[PendingApproval]:
@@ -49,7 +56,7 @@ async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Contex
     asked = [question for question in waiting(clients, named) if await _can_be_asked(clients, question, ctx)]
     if not is_stateless(ctx):
         for question in asked:
-            await _take_answer(clients, question, await elicit(_form(question), ctx))
+            await _take_answer(clients, question, await elicit(_forms(question), ctx))
         return None
     rounds = state(ctx).get("round", 0) + 1
     if rounds > _ROUNDS:
@@ -58,7 +65,9 @@ async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Contex
         return None
     if not asked:
         return None
-    questions: dict[str, Any] = {question.id: ElicitRequest(params=_form(question)) for question in asked}
+    questions: dict[str, Any] = {}
+    for question in asked:
+        questions |= requests(question.id, _forms(question))
     kept = json.dumps({"execution": execution, "round": rounds})
     return InputRequiredResult(request_state=kept, input_requests=questions)
 
@@ -66,17 +75,20 @@ async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Contex
 async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
     """Return whether the person at the client is to be asked; if not, the answer is no."""
     by_person = question.kind == "question" or clients.options.approve == "ask"
-    if by_person and can_ask(ctx):
-        return True
-    await _take_answer(clients, question, None)
-    return False
+    if not by_person or not can_ask(ctx):
+        await _take_answer(clients, question, None)
+        return False
+    if not _forms(question):
+        clients.sessions.approvals.refuse(question.id, too_long(question.text))
+        return False
+    return True
 
 
 async def take_answers(clients: Clients, named: NamedSession, answers: Mapping[str, Any]) -> None:
     """Take the answers to what this session asked. A client decides nothing for another's session."""
     for question in waiting(clients, named):
         if question.id in answers:
-            await _take_answer(clients, question, answers[question.id])
+            await _take_answer(clients, question, answer_in(answers, question.id, _forms(question)))
 
 
 async def _take_answer(clients: Clients, question: PendingApproval, answer: object) -> None:
@@ -94,19 +106,66 @@ async def _take_answer(clients: Clients, question: PendingApproval, answer: obje
         await approvals.decide(ids, allow=False)
 
 
-async def elicit(asked: ElicitRequestFormParams, ctx: Context[Any, Any]) -> ElicitResult | None:
-    """Ask a client during the call; return None if it does not answer."""
-    try:
-        said = await ctx.session.elicit_form(asked.message, asked.requested_schema, ctx.request_context.request_id)
-    except MCPError:
-        return None
+async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:
+    """Ask a client during the call: all forms of one question. Return None if it does not answer all of them."""
+    said: object = None
+    for number, each in enumerate(asked, 1):
+        try:
+            said = await ctx.session.elicit_form(each.message, each.requested_schema, ctx.request_context.request_id)
+        except MCPError:
+            return None
+        if number < len(asked) and chosen(said) != _NEXT[0]:
+            return None
     return said if isinstance(said, ElicitResult) else None
 
 
-def _form(question: PendingApproval) -> ElicitRequestFormParams:
+def requests(name: str, asked: Sequence[ElicitRequestFormParams]) -> dict[str, Any]:
+    """Return the forms of one question for a client that has to call again with the answers, by their names.
+
+    Args:
+        name: What the last one is called, which decides.
+        asked: The forms.
+    """
+    names = [*(f"{name}/{number}" for number in range(1, len(asked))), name]
+    return {each: ElicitRequest(params=params) for each, params in zip(names, asked, strict=True)}
+
+
+def answer_in(answers: Mapping[str, Any], name: str, asked: Sequence[ElicitRequestFormParams]) -> object:
+    """Return the answer to one question of those that a client has come back with; None unless every part of it was read."""
+    read = all(chosen(answers.get(f"{name}/{number}")) == _NEXT[0] for number in range(1, len(asked)))
+    return answers.get(name) if read else None
+
+
+def _forms(question: PendingApproval) -> list[ElicitRequestFormParams]:
     if question.kind == "question":
-        return ElicitRequestFormParams(message=question.text, requested_schema=question.arguments["schema"])
-    return form(f"The code wants to {_DOES[question.kind]}: {question.text[:4000]}", _CHOICES)
+        return [ElicitRequestFormParams(message=question.text, requested_schema=question.arguments["schema"])]
+    return forms(f"The code wants to {_DOES[question.kind]}:", question.text, _CHOICES)
+
+
+def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequestFormParams]:
+    """Return the forms in which a person decides: one, or several that show a long text in parts. None if it is too long.
+
+    Args:
+        about: What it is about.
+        text: What is decided about, in which nothing may be left out.
+        choices: What can be chosen in the last form. In the others, it is only whether to go on.
+    """
+    parts = [text[start : start + MOST] for start in range(0, len(text), MOST)] or [""]
+    if len(parts) == 1:
+        return [form(f"{about} {text}", choices)]
+    if len(parts) > _PARTS:
+        return []
+    return [
+        form(f"Part {number} of {len(parts)}. {about} {part}", choices if number == len(parts) else _NEXT)
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def too_long(text: str) -> str:
+    """Return why nobody is asked about a text."""
+    return (
+        f"it has {len(text):,} characters, and a person is shown {MOST * _PARTS:,} at most: pass less, by a file for example"
+    )
 
 
 def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:

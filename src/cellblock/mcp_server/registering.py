@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mcp_types import ElicitRequest, InputRequiredResult
+from mcp_types import ElicitRequestFormParams, InputRequiredResult
 
 from cellblock import config
 from cellblock.approvals.broker import Broker
@@ -46,10 +46,13 @@ async def decide_registration(
     call = Call.freeze("server", name, _KEY, params)
     answer: bool | None = clients.options.approve == "auto"
     if clients.options.approve == "ask" and decide(clients.rules, call).outcome == "ask" and asking.can_ask(ctx):
-        answer = await _answer(call, ctx)
+        asked = _forms(call)
+        if not asked:
+            raise AccessError(f"the MCP server {name!r} was not registered: {asking.too_long(_text(call))}")
+        answer = await _answer(call, asked, ctx)
         if answer is None:
             kept = json.dumps({_KEY: [name, call.payload.decode()]})
-            return InputRequiredResult(request_state=kept, input_requests={_KEY: ElicitRequest(params=_form(call))})
+            return InputRequiredResult(request_state=kept, input_requests=asking.requests(_KEY, asked))
     record = Approvals(config.state_directory())
     try:
         broker = Broker(clients.rules, None if answer is None else lambda _: answer, None, record.add, session="mcp")
@@ -64,17 +67,20 @@ async def decide_registration(
     return None
 
 
-async def _answer(call: Call, ctx: Context[Any, Any]) -> bool | None:
+async def _answer(call: Call, forms: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> bool | None:
     """Return what a person has decided; None if this client is to be asked by an answer."""
     if asking.is_stateless(ctx):
         # What was asked about is what is registered: a client may come back with something else.
         asked = asking.state(ctx).get(_KEY) == [call.server, call.payload.decode()]
         if not asked or not ctx.input_responses or _KEY not in ctx.input_responses:
             return None
-        return asking.chosen(ctx.input_responses[_KEY]) == _CHOICES[0]
-    return asking.chosen(await asking.elicit(_form(call), ctx)) == _CHOICES[0]
+        return asking.chosen(asking.answer_in(ctx.input_responses, _KEY, forms)) == _CHOICES[0]
+    return asking.chosen(await asking.elicit(forms, ctx)) == _CHOICES[0]
 
 
-def _form(call: Call) -> Any:
-    request = ApprovalRequest(call.server, call.tool, call.arguments, kind="server")
-    return asking.form(f"The agent wants to start an MCP server, outside of the sandbox: {str(request)[:4000]}", _CHOICES)
+def _forms(call: Call) -> list[ElicitRequestFormParams]:
+    return asking.forms("The agent wants to start an MCP server, outside of the sandbox:", _text(call), _CHOICES)
+
+
+def _text(call: Call) -> str:
+    return str(ApprovalRequest(call.server, call.tool, call.arguments, kind="server"))
