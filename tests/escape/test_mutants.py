@@ -886,6 +886,10 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_sessions.py::test_each_session_can_have_a_directory_of_its_own",
         Edit("gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
     ),
+    "60 names of directories": mutant(
+        "gateway/test_sessions.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
+        Edit("gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+    ),
     "60 heads without end": mutant(
         "gateway/test_protocol.py::test_a_head_of_a_request_has_a_limit",
         Edit("gateway/protocol.py", "too_long", "return False"),

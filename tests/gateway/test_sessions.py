@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -108,12 +109,24 @@ def test_options_need_all_rights(gateway: Gateway, api: httpx.Client) -> None:
 
 def test_each_session_can_have_a_directory_of_its_own(gateway: Gateway, api: httpx.Client, tmp_path: Path) -> None:
     with own_gateway(workspaces=str(tmp_path / "all"), token="x" * 20) as apart, apart.client("x" * 20) as client:
-        assert client.post("/sessions/one").json()["workspace"] == str(tmp_path / "all" / "one")
-        assert client.post("/sessions/two..").json()["workspace"] == str(tmp_path / "all" / "two..")
+        assert client.post("/sessions/one").json()["workspace"] == str(tmp_path / "all" / "session-one")
+        assert client.post("/sessions/two..").json()["workspace"] == str(tmp_path / "all" / "session-two..")
         assert client.post("/kernels", json={"name": ".."}).status_code == 422
         assert client.delete("/kernels").status_code == 200
     assert sorted(os.listdir(tmp_path)) == ["all"]
-    assert (tmp_path / "all" / "one").stat().st_mode & 0o77 == 0
+    assert (tmp_path / "all" / "session-one").stat().st_mode & 0o77 == 0
     for name in (".", "..", "...", "a/b", "/", "a\0"):
         with pytest.raises(InvalidInputError):
             workspace_in(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", [".git", ".vscode", "node_modules", ".env"])
+def test_no_session_owns_a_name_that_means_something_to_its_siblings(tmp_path: Path, name: str) -> None:
+    evil, sibling = workspace_in(tmp_path, name), workspace_in(tmp_path, "sibling")
+    subprocess.run(["git", "init", "-q", "--bare", evil], check=True)  # what a session can put into its directory
+    subprocess.run(["git", "-C", evil, "config", "core.bare", "false"], check=True)
+    subprocess.run(["git", "-C", evil, "config", "core.fsmonitor", f"touch {tmp_path / 'ran'}; false"], check=True)
+    sibling.mkdir()
+    subprocess.run(["git", "-C", sibling, "status"], check=False, capture_output=True)
+    assert not (tmp_path / "ran").exists()
+    assert evil.parent == sibling.parent == tmp_path

@@ -154,12 +154,15 @@ async def _workspace(setup: GatewayOptions, name: str) -> dict[str, str]:
 def workspace_in(directory: Path, name: str) -> Path:
     """Return the directory of a session of its own, directly in another one.
 
+    Its name begins with ``session-``: as ``.git`` or ``node_modules`` it would mean something to programs that run in the
+    directory of another session.
+
     Raises:
         InvalidInputError: The name is no name of a directory.
     """
     if not name.strip(".") or "/" in name or "\0" in name:
         raise InvalidInputError(f"session {name[:100]!r} cannot be the name of a directory: choose another one")
-    return directory.absolute() / name
+    return directory.absolute() / f"session-{name}"
 
 
 def with_age(record: dict[str, Any]) -> dict[str, Any]:
