@@ -157,6 +157,33 @@ def test_a_body_of_too_many_values_is_not_parsed(gateway: Gateway, path: str) ->
     assert (answer.status_code, "values" in answer.json()["detail"]) == (413, True)
 
 
+def _address(gateway: Gateway) -> tuple[str, int]:
+    host, _, port = gateway.url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def test_a_body_that_trickles_in_is_let_go(gateway: Gateway) -> None:
+    """Each byte comes within the client's patience, and all of them would take for ever."""
+    with socket.create_connection(_address(gateway)) as sock:
+        head = f"POST /sessions/a/execute HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('run')}\r\n"
+        sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n".encode())
+        sock.settimeout(0.05)
+        for _ in range(200):
+            sock.sendall(b" ")
+            try:
+                answer = sock.recv(1000)
+            except TimeoutError:
+                continue
+            break
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_two_hosts_are_refused(gateway: Gateway) -> None:
+    with socket.create_connection(_address(gateway)) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert sock.recv(1000).split()[1] == b"400"
+
+
 async def test_without_tokens_nobody_elsewhere_is_served() -> None:
     """Whoever may have bound the address: the connection itself tells."""
     app = make_app(GatewayOptions(auth=False))

@@ -120,6 +120,14 @@ def test_each_session_can_have_a_directory_of_its_own(gateway: Gateway, api: htt
             workspace_in(tmp_path, name)
 
 
+def test_no_session_takes_the_id_of_another_as_its_name(api: httpx.Client) -> None:
+    number = api.post("/sessions/one").json()["kernel_id"]
+    for path in ("/kernels", f"/sessions/{number}"):
+        refused = api.post(path, json={"name": number} if path == "/kernels" else {})
+        assert refused.status_code == 422
+        assert f"'{number}' is the id of session 'one'" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("name", [".git", ".vscode", "node_modules", ".env"])
 def test_no_session_owns_a_name_that_means_something_to_its_siblings(tmp_path: Path, name: str) -> None:
     evil, sibling = workspace_in(tmp_path, name), workspace_in(tmp_path, "sibling")

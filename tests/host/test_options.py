@@ -35,6 +35,13 @@ async def test_keywords_win_over_options(host: Host, tmp_path: Path) -> None:
     await session.close()
 
 
+@pytest.mark.parametrize("name", ["working_dir", "images_dir", "spill_dir"])
+def test_a_path_with_a_nul_is_named(name: str) -> None:
+    given: dict[str, Any] = {name: "/tmp/a\0b"}
+    with pytest.raises(InvalidInputError, match=f"{name} has a NUL character, which no path can contain"):
+        SessionOptions(**given)
+
+
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     with pytest.raises(InvalidInputError, match="no option 'workdir'; did you mean 'working_dir'"):
         host.session(workdir=".")  # type: ignore[call-arg]

@@ -260,6 +260,12 @@ def test_settings_of_any_form_are_refused_or_planned(data: Any) -> None:
     assert Policy.from_dict(policy.to_dict()) == policy
 
 
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('{"network": {"allowedDomains": []}, "network": {"allowedDomains": ["evil.example"]}}')
+    with pytest.raises(InvalidInputError, match="cannot be parsed: the key 'network' is there twice"):
+        Policy.load(tmp_path / "p.json")
+
+
 def test_a_repository_is_left_to_sessions_by_the_name_that_sandbox_runtime_has() -> None:
     usual = Policy.parse({}).filesystem.deny_write
     asked = Policy.parse({"filesystem": {"allowGitConfig": True}}).filesystem.deny_write

@@ -184,6 +184,29 @@ async def test_what_code_changes_around_a_command_is_shown(shell: Session, decid
     assert decider.last.to_dict()["environment"] == {"A": "é\n=", "LANG": None}
 
 
+async def test_a_command_runs_where_it_was_to_run_when_somebody_was_asked(
+    shell: Session, decider: Decider, tmp_path: Path
+) -> None:
+    """A thread can change that while the person reads."""
+    (tmp_path / "work" / "elsewhere").mkdir()
+    decider.open.clear()
+    running = asyncio.create_task(
+        shell.execute(
+            "import os, threading, time\n"
+            "def change():\n"
+            "    while not os.path.exists('asked'): time.sleep(0.01)\n"
+            "    os.environ['A'] = 'changed'; os.chdir('elsewhere'); open('changed', 'w').close()\n"
+            "threading.Thread(target=change).start()\n"
+            "!pwd; echo A=$A"
+        )
+    )
+    await decider.waiting()
+    (tmp_path / "work" / "asked").touch()
+    await eventually((tmp_path / "work" / "elsewhere" / "changed").exists)
+    decider.open.set()
+    assert (await running).output == f"{tmp_path}/work\nA=\n"
+
+
 async def test_a_command_has_nothing_to_read(shell: Session) -> None:
     assert await value(shell, "x = !cat; echo read\nx") == ["read"]
 

@@ -122,7 +122,7 @@ async def _listen(web_socket: WebSocket, execution: str) -> None:
             said = await web_socket.receive_json()
         except WebSocketDisconnect:
             return
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             await web_socket.close(1003, "a message must be a JSON object")
             return
         match said if may_run else None:

@@ -41,6 +41,9 @@ ANYBODY = Token("", "anybody", frozenset(SCOPES))
 _NOBODY = Token("", "nobody", frozenset())
 _ONCE = Token("-", "this run", frozenset(SCOPES))
 _MAX_CALLERS = 10_000
+_LEAST_PACE = 1024
+"""Bytes of a body in a second, once it has been coming for as long as a client may be silent"""
+
 _BURST = 2.0
 """Seconds for which a caller that was idle may exceed the rate by as much again."""
 
@@ -166,10 +169,17 @@ class _Headers:
     __slots__ = ("authorization", "host", "length", "origin", "site", "token")
 
     def __init__(self, scope: Scope) -> None:
+        """Read them.
+
+        Raises:
+            Refused: There are two hosts: whoever stands before this server may have looked at the other one.
+        """
         self.host = self.origin = self.authorization = self.length = self.site = self.token = ""
         for name, value in scope["headers"]:
             match name:
                 case b"host":
+                    if self.host:
+                        raise Refused(Problem(400, "host_refused", "a request has one Host header"))
                     self.host = value.decode("latin-1")
                 case b"origin":
                     self.origin = value.decode("latin-1")
@@ -184,9 +194,11 @@ class _Headers:
 class _Body:
     """Receives the body of a request, which has to end and must not be silent for long."""
 
-    __slots__ = ("_complete", "_counter", "_left", "_patience", "_receive")
+    __slots__ = ("_began", "_complete", "_counter", "_left", "_most", "_patience", "_receive")
 
     def __init__(self, receive: Receive, most: int, patience: float, counter: ValueCounter | None) -> None:
+        self._began = time.monotonic()
+        self._most = most
         self._receive = receive
         self._counter = counter
         self._left = most
@@ -204,6 +216,7 @@ class _Body:
         piece = message.get("body", b"")
         self._left -= len(piece)
         check_left(self._left)
+        check_pace(self._most - self._left, time.monotonic() - self._began - self._patience)
         if self._counter is not None:
             check_values(self._counter.feed(piece))
         self._complete = not message.get("more_body", False)
@@ -266,6 +279,20 @@ def check_left(left: int) -> None:
     """
     if left < 0:
         raise Refused(Problem(413, "too_large", "the body is larger than this server takes"))
+
+
+def check_pace(received: int, seconds: float) -> None:
+    """Check that a body comes quickly enough: each that is on its way keeps a connection and memory.
+
+    Args:
+        received: Its bytes so far.
+        seconds: For how long it has been coming, without the time that any may take.
+
+    Raises:
+        Refused: It does not.
+    """
+    if received < seconds * _LEAST_PACE:
+        raise Refused(Problem(408, "too_slow", f"the body comes at less than {_LEAST_PACE:,} bytes in a second"))
 
 
 def check_values(count: int) -> None:

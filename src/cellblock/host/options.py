@@ -98,6 +98,8 @@ class SessionOptions:
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
                 raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
+            if path is not None and "\0" in os.fsdecode(path):
+                raise InvalidInputError(f"{name} has a NUL character, which no path can contain: {shown(path)}")
 
     def same_surroundings(self, other: SessionOptions) -> bool:
         """Whether both come to the same interpreter, sandbox and directories (`resolve`)."""

@@ -193,6 +193,8 @@ class NamedSessions:
         name = name or f"session-{secrets.token_hex(4)}"
         if not _NAME.fullmatch(name):
             raise InvalidInputError(f"a session's name has 1 to 128 letters, digits, spaces and ._@:+- , not {name[:200]!r}")
+        if name in self._sessions:
+            raise InvalidInputError(f"{name!r} is the id of session {self._sessions[name].record.name!r}: choose another name")
         found = self._names.get(name)
         if found is not None or name in self._making:
             if fresh:

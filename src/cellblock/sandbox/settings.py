@@ -27,11 +27,22 @@ def read_settings(path: str | os.PathLike[str]) -> Any:
     try:
         lines = _read(Path(path).expanduser()).splitlines()
         # Empty instead of gone: an error names the right line.
-        return json.loads(b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines))
+        text = b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines)
+        return json.loads(text, object_pairs_hook=_without_twins)
     except OSError as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the sandbox configuration {path} cannot be parsed: {error}") from error
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, if no key is there twice: the last one would count, and a reader may see the first."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
 
 
 class Section:

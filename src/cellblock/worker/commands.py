@@ -14,7 +14,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from IPython.core.async_helpers import _AsyncIOProxy
 from IPython.core.error import UsageError
@@ -41,6 +41,18 @@ class ProgramForbiddenError(PermissionError, RuntimeError):
     """Code tried to execute a program itself. A `RuntimeError` as well, because that is what ipybox raises."""
 
 
+class _Asked(NamedTuple):
+    """A command that was approved.
+
+    Attributes:
+        number: Its number.
+        surroundings: Where it was to run, as `subprocess.Popen` takes it: a thread may have changed that since it was shown.
+    """
+
+    number: int
+    surroundings: dict[str, Any]
+
+
 class Commands:
     """Runs approved commands.
 
@@ -58,10 +70,10 @@ class Commands:
     def show(self, command: str) -> int:
         """Run a line of the shell, whose output is the cell's; return its exit status, negative for a signal."""
         line = str.__str__(command)  # exactly `str`: a subclass could return another text each time
-        number = self._ask("shell", line)
+        asked = self._ask("shell", line)
         if self.forbidden:
-            return os.waitstatus_to_exitcode(self._asker.outcome(number).status)
-        process = subprocess.Popen(line, shell=True, executable=_shell())  # noqa: S602
+            return os.waitstatus_to_exitcode(self._asker.outcome(asked.number).status)
+        process = subprocess.Popen(line, shell=True, **asked.surroundings)  # noqa: S602
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -71,14 +83,14 @@ class Commands:
     def collect(self, command: str) -> tuple[str, int]:
         """Run a line of the shell; return what it says on both streams, and its exit status."""
         line = str.__str__(command)
-        number = self._ask("shell", line, keep="together")
+        asked = self._ask("shell", line, keep="together")
         if self.forbidden:
-            ended = self._asker.outcome(number)
+            ended = self._asker.outcome(asked.number)
             return _take(ended.place, ".out"), os.waitstatus_to_exitcode(ended.status)
         done = subprocess.run(  # noqa: S602
             line,
             shell=True,
-            executable=_shell(),
+            **asked.surroundings,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -105,11 +117,11 @@ class Commands:
             raise UsageError("--bg: in this session, use '!command &' to run something in the background")
         kept = {(False, False): "nothing", (True, False): "out", (False, True): "err", (True, True): "both"}
         keep = kept[bool(options.out), bool(options.err)] if self.forbidden else "nothing"
-        number = self._ask("shell_magic", text, program=tuple(program), keep=keep)
+        asked = self._ask("shell_magic", text, program=tuple(program), keep=keep)
         if not self.forbidden:
             run(line, text)
             return
-        ended = self._asker.outcome(number)
+        ended = self._asker.outcome(asked.number)
         for name, suffix in ((options.out, ".out"), (options.err, ".err")):
             if name:
                 magics.shell.user_ns[name] = _take(ended.place, suffix)
@@ -117,11 +129,12 @@ class Commands:
         if options.raise_error and status:
             raise subprocess.CalledProcessError(status, text)
 
-    def _ask(self, tool: Any, text: str, **details: Any) -> int:
-        now = dict(os.environ)
+    def _ask(self, tool: Any, text: str, **details: Any) -> _Asked:
+        now, directory = dict(os.environ), os.getcwd()
         changes = [f"{name}={value}" for name, value in now.items() if self._first.get(name) != value]
         changes += [name for name in self._first if name not in now]
-        return self._asker.command(tool, text, cwd=os.getcwd(), changes=tuple(sorted(changes)), **details)
+        number = self._asker.command(tool, text, cwd=directory, changes=tuple(sorted(changes)), **details)
+        return _Asked(number, {"executable": now.get("SHELL", "/bin/sh"), "env": now, "cwd": directory})
 
 
 def guard_scripts() -> None:
@@ -189,10 +202,6 @@ def _free_readers(names: dict[str, Any]) -> bool:
                 return False
     names.update(found)
     return True
-
-
-def _shell() -> str:
-    return os.environ.get("SHELL", "/bin/sh")
 
 
 def _take(place: str | None, suffix: str) -> str:
