@@ -82,6 +82,20 @@ async def test_undo_brings_files_back(any_host: Host, tmp_path: Path) -> None:
         assert not (tmp_path / "b").exists()
 
 
+async def test_undo_takes_the_latest_state_also_if_an_earlier_one_has_files(any_host: Host, tmp_path: Path) -> None:
+    """Its files would not fit the variables: what `put` has assigned would be gone, and nothing would say so."""
+    async with made(any_host, tmp_path, Rolling(after=0.001)) as session:
+        await session.execute("x = 1; open('a', 'w').write('1')")
+        await kept(session)
+        before = len(session.checkpoints())
+        await session.put("y", 5)
+        await eventually(lambda: len(session.checkpoints()) > before)
+        await session.execute("x = 2")
+        undone = await session.undo()
+        assert await value(session, "(x, y)") == "(1, 5)"
+        assert undone.files_left or (tmp_path / "a").read_text() == "1"
+
+
 @pytest.mark.parametrize("how", ["restored", "crashed", "uploaded"])
 async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

@@ -245,8 +245,13 @@ class Checkpoints:
                 raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
             changes, left = Changes(), ""
             if candidates := self._from_before(line, count):
-                # The files of an automatic one are the newest that there were in its state.
-                checkpoint = max(candidates, key=lambda one: (len(one.moment.past), one.snapshot is not None, one.automatic))
+                # The latest state, whether or not it has files: those of an earlier one would not fit the variables. What no
+                # cell has run in between, such as `put`, makes another state, too. Of one state, an automatic one has the
+                # newest files.
+                checkpoint = max(
+                    candidates,
+                    key=lambda one: (len(one.moment.past), one.moment.state, one.snapshot is not None, one.automatic),
+                )
                 changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
                 if checkpoint.snapshot is not None and self.automatic.present() is checkpoint:
                     self.automatic.keep_files(checkpoint)  # again, with what has stayed
