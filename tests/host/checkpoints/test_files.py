@@ -92,7 +92,7 @@ async def test_undo_takes_the_latest_state_also_if_an_earlier_one_has_files(any_
         await eventually(lambda: len(session.checkpoints()) > before)
         await session.execute("x = 2")
         undone = await session.undo()
-        assert await value(session, "(x, y)") == "(1, 5)"
+        assert (await session.execute("(x, y)")).return_value == "(1, 5)"
         assert undone.files_left or (tmp_path / "a").read_text() == "1"
 
 
