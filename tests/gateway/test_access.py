@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi.routing import APIRoute, APIWebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from cellblock.cli import main
 from cellblock.gateway.app import make_app
 from cellblock.gateway.guard import PUBLIC
 from cellblock.gateway.options import GatewayOptions
@@ -131,3 +133,20 @@ def test_no_route_forgets_to_ask(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     # Of these, the guard wants a token for /api. The pages about the API tell nothing about sessions.
     assert open_routes == {"/", "/api", "/health", "/docs", "/redoc"}
     assert {"/", "/health"} < set(PUBLIC)
+
+
+def test_a_token_for_a_session_opens_no_later_one_of_its_name(
+    gateway: Gateway, api: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.post("/sessions/once")
+    assert main(["tokens", "create", "x", "--session", "once", "--scope", "run"]) == 0
+    with gateway.client(json.loads(capsys.readouterr().out)["token"]) as client:
+        assert client.post("/sessions/once/execute", json={"code": "6 * 7"}).json()["return_value"] == "42"
+        api.delete("/kernels/once")
+        assert client.post("/sessions/once/execute", json={"code": "1"}).status_code == 403
+        api.post("/sessions/once")
+        for path in ("/sessions/once/execute", "/kernels/once/execute"):
+            assert client.post(path, json={"code": "1"}).status_code == 403
+        assert client.get("/kernels").json()["kernels"] == []
+    assert main(["tokens", "create", "x", "--session", "never"]) == 1
+    assert "there is no session 'never'" in capsys.readouterr().err

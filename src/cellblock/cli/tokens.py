@@ -23,13 +23,18 @@ def create(
     scope: Annotated[
         list[str] | None, typer.Option(metavar="SCOPE", help="read, run, approve or admin. Can be repeated; run by default.")
     ] = None,
-    session: Annotated[str, typer.Option(metavar="NAME", help="Allow this session only.")] = "",
+    session: Annotated[str, typer.Option(metavar="NAME", help="Allow this session only, which must exist.")] = "",
     days: Annotated[float | None, typer.Option(metavar="DAYS", help="Days until it expires; never by default.")] = None,
     as_json: Json = False,
 ) -> int:
     """Make a token. It is shown once."""
     from cellblock.store.tokens import Tokens
 
+    if session:
+        from cellblock.cli.client import ask
+        from cellblock.daemon.messages import Status
+
+        session = ask(Status(session))["kernel_id"]  # a later session of this name is another one
     text, token = Tokens().create(name, scope or ("run",), session=session, lifetime=None if days is None else days * _DAY)
     if wants_json(as_json):
         print_json({"token": text, **token.to_dict()})
