@@ -709,3 +709,23 @@ async def test_pictures_are_written_where_the_session_works(zygote_host: Host, t
         result = await executor.execute(code)
         assert result.images[0].parent == tmp_path / "images"
         assert (await executor.execute(f"len(open({str(result.images[0])!r}, 'rb').read()) > 50")).return_value == "True"
+
+
+async def test_what_does_not_fit_into_the_text_for_a_model_is_in_a_file(host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=host, working_dir=tmp_path, sandbox=False) as executor:
+        short = await executor.execute("6 * 7")
+        assert await executor.for_model(short) == "42"
+        assert os.listdir(tmp_path) == []
+        long = await executor.execute("print('line\\n' * 1500)")
+        text = await executor.for_model(long, 400)
+        assert len(text) <= 400
+        path = text.partition("characters left out: read ")[2].partition(" …")[0]
+        assert (await executor.execute(f"len(open({path!r}).read())")).return_value == "7499"
+        await executor.execute("import shutil; shutil.rmtree('outputs'); open('outputs', 'w').close()")
+        text = await executor.for_model(long, 400)
+        assert "characters left out" in text
+        assert "read outputs" not in text
+        with pytest.raises(InvalidInputError):
+            await executor.for_model(long, 0)
+    with pytest.raises(StateError):
+        await executor.for_model(long, 400)

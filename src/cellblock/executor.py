@@ -12,11 +12,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, StateError
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError
 from cellblock.executor_options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.executor_states import WithStates
 from cellblock.host.closing import AsyncOnly
 from cellblock.host.options import check_names
+from cellblock.model import MODEL_CHARS, overflow
 from cellblock.running import RunningSession
 from cellblock.signatures import takes
 
@@ -138,6 +139,28 @@ class CodeExecutor(WithStates, AsyncOnly):
             StateError: The executor is not started, or stopped.
         """
         return self.session.files
+
+    async def for_model(self, result: CodeExecutionResult, max_chars: int = MODEL_CHARS) -> str:
+        """Return a result as one text for a language model, and keep what does not fit into it.
+
+        That is `CodeExecutionResult.for_model`. What it leaves out is in a file of the kernel's directory, which the text
+        names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
+
+        Args:
+            result: A result of this executor.
+            max_chars: How long the text may be, in characters.
+
+        Raises:
+            InvalidInputError, StateError: `max_chars` is no positive number; the executor is not started, or stopped.
+        """
+        text, rest = overflow.for_model(result, secrets.token_hex(4), max_chars)
+        if rest is None:
+            return text
+        try:
+            await self.files.write(rest.path, rest.data)
+        except FilesError:
+            return rest.without
+        return text
 
     async def install(self, *requirements: str, timeout: float | None = 600) -> CodeExecutionResult:
         """Install packages for this executor's kernels, as ``%pip install`` in a cell does.

@@ -155,6 +155,7 @@ class SyncCodeExecutor:
     stop = _sync(CodeExecutor.stop)
     reset = _sync(CodeExecutor.reset)
     execute = _sync(CodeExecutor.execute)
+    for_model = _sync(CodeExecutor.for_model)
     install = _sync(CodeExecutor.install)
     put = _sync(CodeExecutor.put)
     get = _sync(CodeExecutor.get)
