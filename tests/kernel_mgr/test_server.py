@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -76,6 +78,24 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
     pytest.fail("it never started")
+
+
+def test_a_program_that_ends_without_stopping_it_leaves_nothing(tmp_path: Path) -> None:
+    program = """
+import asyncio, os
+from cellblock import KernelClient, KernelGateway
+
+async def main():
+    gateway = KernelGateway(port=0)
+    await gateway.start()
+    await KernelClient(port=gateway.port).connect()
+    print(len(os.listdir(os.environ["CELLBLOCK_HOME"] + "/gateways")))
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert os.listdir(tmp_path / "state" / "gateways") == []
 
 
 async def test_kernels_end_with_a_program_that_is_killed(tmp_path: Path) -> None:

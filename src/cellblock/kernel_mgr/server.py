@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import logging
@@ -110,6 +111,7 @@ class KernelGateway:
         except BaseException:
             await self.stop()
             raise
+        atexit.register(serving.end_now)
         self._begin_logging()
 
     def _begin_logging(self) -> None:
@@ -126,8 +128,7 @@ class KernelGateway:
         """
         if (serving := self._serving) is None:
             return
-        if serving.port:
-            token_files.forget(serving.port)
+        atexit.unregister(serving.end_now)
         await asyncio.shield(serving.end(timeout))
         if self._serving is serving:
             self._serving = None
@@ -182,7 +183,14 @@ class _Serving:
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(None, self._end, timeout)
 
+    def end_now(self) -> None:
+        """End it: for a program that ends without having stopped it."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # that it cuts requests off
+        self._end(0)
+
     def _end(self, timeout: float) -> None:
+        if self.port:
+            token_files.forget(self.port)
         if not self._thread.usable:
             return
         with contextlib.suppress(StateError):  # somebody else has ended it meanwhile
