@@ -153,7 +153,6 @@ class _Serving:
         self.port = 0
         self._options = options
         self._thread = LoopThread()
-        self._ended: concurrent.futures.Future[None] | None = None
         self._engine: Host | None = None
         self._gateway: EmbeddedGateway | None = None
         self._begun: concurrent.futures.Future[tuple[int, str]] | None = None
