@@ -232,19 +232,48 @@ async def test_what_follows_a_body_is_dropped() -> None:
 async def test_more_connections_than_may_be_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
     async with server(endless) as (port, state):
-        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        async with asyncio.timeout(20):
-            while len(state.connections) < 3:
-                await asyncio.sleep(0.01)
+        busy = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in busy:
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert await reader.readline()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), 20) == b""
         assert len(state.connections) == 3
-        for _, each in (*opened, (reader, writer)):
+        for _, each in (*busy, (reader, writer)):
             each.close()
         async with asyncio.timeout(20):
             while state.connections:
                 await asyncio.sleep(0.01)
+
+
+async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
+    async with server(endless) as (port, state):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while len(state.connections) < 3:
+                await asyncio.sleep(0.01)
+        silent[1][1].write(b"GET / HTTP/1.1\r\n")  # it begins to speak: the others have waited longer
+        async with asyncio.timeout(20):
+            while not [*vars(state)["silent"]][-1]._head:
+                await asyncio.sleep(0.01)
+        asking = []
+        for gone in (silent[0], silent[2]):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
+            asking.append(writer)
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(gone[0].read(), 20) == b""
+        silent[1][1].write(b"Host: a\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(silent[1][0].readline(), 20)
+        for writer in (*asking, *(writer for _, writer in silent)):
+            writer.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
+        assert vars(state)["silent"] == {}
 
 
 async def test_a_body_that_stops_is_given_up(gateway: Gateway) -> None:

@@ -19,7 +19,8 @@ MAX_HEAD = 64 * 1024
 """Bytes of a request before its body."""
 
 MAX_CONNECTIONS = 4000
-"""More are closed at the door: a program has so many descriptors, and the daemon's connections need some."""
+"""For one more, the one that has waited longest without a request is closed, or else the new one: a program has so many
+descriptors, and the daemon's connections need some."""
 
 HEAD_SECONDS = 10.0
 """Seconds in which the head of a request has to come."""
@@ -55,14 +56,17 @@ class BoundedHttp(HttpToolsProtocol):
         self._joined.limit_reads(HTTP_READ)
         super().connection_made(cast("asyncio.Transport", self._joined))
         if crowded(len(self.connections)):
-            transport.abort()
-            return
+            oldest = next(iter(self._silent), self)
+            oldest.transport.abort()
+            if oldest is self:
+                return
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         _cancel(self._head_timer)
         _cancel(self._unread_timer)
+        self._silent.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -91,6 +95,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_head = False
         self._joined.unread = True
         _cancel(self._head_timer)
+        self._silent.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -123,7 +128,15 @@ class BoundedHttp(HttpToolsProtocol):
         _cancel(self._unread_timer)
         super().resume_writing()
 
+    @property
+    def _silent(self) -> dict[BoundedHttp, None]:
+        """The connections of this server whose head has not come yet, the oldest first."""
+        found: dict[BoundedHttp, None] = vars(self.server_state).setdefault("silent", {})
+        return found
+
     def _expect_head(self) -> None:
+        self._silent.pop(self, None)
+        self._silent[self] = None
         _cancel(self._head_timer)
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
