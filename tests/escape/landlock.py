@@ -64,6 +64,7 @@ DIFFERENT: dict[str, str] = {
             ("in files", PRIVATE),
             ("in attributes", PRIVATE),
             ("in sockets", "the buffers of sockets are not counted"),
+            ("in large sockets", "the buffers of sockets are not counted"),
             ("in segments", NO_QUEUES),
             ("in queues", NO_QUEUES),
         )

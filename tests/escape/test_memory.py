@@ -62,6 +62,21 @@ for _ in range(1500):
     kept.append(pair)
 time.sleep(60)
 """
+LARGE_SOCKETS = """
+import socket, time
+kept, sent = [], 0
+while sent < 600 << 20:  # in as few as the system allows
+    pair = socket.socketpair()
+    pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+    pair[0].setblocking(False)
+    try:
+        while True:
+            sent += pair[0].send(bytes(2**16))
+    except BlockingIOError:
+        pass
+    kept.append(pair)
+time.sleep(60)
+"""
 TABLES = """
 import mmap, time
 kept = [mmap.mmap(-1, 2**37, mmap.MAP_PRIVATE | 0x4000, mmap.PROT_READ) for _ in range(3)]
@@ -139,6 +154,7 @@ CODES = {
     "in files": FILES,
     "in attributes": ATTRIBUTES,
     "in sockets": SOCKETS,
+    "in large sockets": LARGE_SOCKETS,
     "in page tables": TABLES,
     "in segments": SEGMENTS,
     "in queues": QUEUES,

@@ -389,6 +389,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
         Edit("init/sockets.py", "buffered", "return 0"),
     ),
+    "45 limits of sockets": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in large sockets]",
+        Edit("init/sockets.py", "_limit", "return -_ONE_MORE // 2"),
+    ),
     "45 shared memory and queues of System V": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in segments]",
         Edit("init/system_v.py", "held", "return 0"),

@@ -18,7 +18,11 @@ _INET_DIAG_SKMEMINFO = 7
 _RECEIVED, _SENT, _QUEUED = 0, 2, 5  # of SK_MEMINFO
 
 
-_MOST, _MOST_OF_TCP = 1 << 19, 12 << 20  # what a socket's buffers hold with the kernel's usual limits
+_UNKNOWN = 64 << 20
+"""Bytes that a buffer may have if the kernel does not tell: so many that the buffers are looked at"""
+
+_ONE_MORE = 1 << 17
+"""Bytes by which a buffer can exceed its limit: what was sent at once"""
 
 
 def at_most() -> int:
@@ -34,7 +38,21 @@ def at_most() -> int:
                     connections = int(words[2]) + int(words[4])  # in use, and orphaned
     except OSError:
         return 0
-    return sockets * _MOST + connections * _MOST_OF_TCP
+    if not sockets:
+        return 0
+    # What a program asks for is doubled (socket(7)). TCP's buffers grow by themselves as well, up to limits of their own.
+    received, sent = (2 * _limit(f"core/{name}_max") + _ONE_MORE for name in ("rmem", "wmem"))
+    grown = sum(_limit(f"ipv4/tcp_{name}") + _ONE_MORE for name in ("rmem", "wmem"))
+    return sockets * (received + sent) + connections * grown
+
+
+def _limit(name: str) -> int:
+    """Return a limit of the system, the last number of its setting."""
+    try:
+        with open(f"/proc/sys/net/{name}") as file:
+            return int(file.read().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return _UNKNOWN
 
 
 def buffered() -> int:
