@@ -112,6 +112,17 @@ def test_a_web_socket_without_the_right_to_run_only_looks(gateway: Gateway, api:
     assert api.post(f"/executions/{number}/cancel").json() == {"done": True}
 
 
+@pytest.mark.parametrize("said", ["[" * 100_000, "x", "[1]"])
+def test_what_is_no_answer_ends_a_web_socket_with_a_reason(gateway: Gateway, api: httpx.Client, said: str) -> None:
+    number = submit(api, "import time; time.sleep(60)")
+    with connect(f"{gateway.url.replace('http', 'ws')}/executions/{number}/events?token={token('run')}") as web_socket:
+        web_socket.send(said)
+        with pytest.raises(ConnectionClosedError):
+            deque(iter(web_socket.recv, None))
+        assert web_socket.close_code in (1003, 1008)
+    assert api.post(f"/executions/{number}/cancel").json() == {"done": True}
+
+
 def test_pictures_are_events(api: httpx.Client) -> None:
     number = submit(api, "from IPython.display import display\ndisplay({'image/png': bytes(200_000)}, raw=True)")
     (shown,) = [event for event in followed(api, number) if event["kind"] == "display"]
