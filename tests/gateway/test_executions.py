@@ -98,7 +98,7 @@ def test_a_model_reads_the_last_attempt(api: httpx.Client) -> None:
     body = {"code": "1 / 0", "replacement_codes": ["6 * 7"]}
     assert api.post("/kernels/s/execute/retry", params={"format": "model"}, json=body).text == "42"
     failed = api.post("/kernels/s/execute/retry", params={"format": "model"}, json={"code": "1 / 0", "max_attempts": 2})
-    assert failed.text.startswith("Error: ZeroDivisionError: division by zero\n\nCell In[")
+    assert failed.text.startswith("Gave up after 2 attempts: ZeroDivisionError: division by zero\n\nCell In[")
 
 
 @pytest.mark.parametrize("path", ["execute/retry", "execute_with_retry"])

@@ -109,9 +109,8 @@ async def execute_with_retry(
             code = wanted.replacement_codes[number - 1]
     else:
         result = {**result, "status": "max_attempts_exceeded"}
-    if chars is not None:
-        return await result_response(request, session, pack(result), chars)
-    return json_response({**result, "attempts": attempts})
+    result = {**result, "attempts": attempts}
+    return json_response(result) if chars is None else await result_response(request, session, pack(result), chars)
 
 
 router.add_api_route(
