@@ -46,9 +46,23 @@ def test_limits_must_be_possible() -> None:
         fit(Policy(resources=Resources(cpu=0)))
 
 
-def test_a_policy_of_another_sandbox_fits_one_that_cannot_keep_names_from_being_made(state: Path) -> None:
+def test_a_policy_of_another_sandbox_fits_one_that_cannot_keep_names_from_being_made(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project" / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "project")
     native = fit(Policy())
     assert str(config.variables_file()) in native.filesystem.deny_write
     again = fit(native, names_can_be_held=False)
     assert str(config.variables_file()) not in again.filesystem.deny_write
     assert str(state) in again.filesystem.deny_write
+
+
+def test_where_nothing_is_kept_from_being_made_the_variables_of_servers_are_read_before(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain").mkdir()
+    monkeypatch.chdir(tmp_path / "plain")
+    assert str(config.variables_file()) not in fit(Policy()).filesystem.deny_write
+    (tmp_path / "plain" / ".env").write_text("MADE_BY_CODE=1")
+    assert "MADE_BY_CODE" not in config.server_environment()

