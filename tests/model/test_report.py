@@ -238,6 +238,17 @@ async def test_a_crash_shows_where_the_code_was_and_nothing_of_ours(session: Ses
     assert lines[2:] == ["  line 3 of cell 2, in f", "  line 4 of cell 2, in <module>"]
 
 
+def test_a_crash_of_python_314_shows_no_addresses() -> None:
+    told = (
+        "so far\nFatal Python error: Aborted\n\nCurrent thread 0x00007f [python] (most recent call first):\n"
+        '  File "<ipython-input-2-ab>", line 3 in f\n\nCurrent thread\'s C stack trace (most recent call first):\n'
+        '  Binary file "/v/bin/python", at _Py_DumpStack+0x4a [0x499c1d]\n  <truncated rest of calls>\n\n'
+        "Extension modules: zmq (total: 1)\n"
+    )
+    result = CodeExecutionResult(text=told, status="died", error=ErrorInfo("KernelDied", "The kernel died: SIGABRT."))
+    assert result.for_model() == ("The kernel died: SIGABRT.\n\nso far\nFatal Python error: Aborted\n  line 3 of cell 2, in f")
+
+
 async def test_what_is_said_once_is_not_said_again(session: Session) -> None:
     assert (await session.execute("raise SystemExit(3)")).for_model() == "Error: SystemExit: 3"
     text = (await session.execute("x = = 1")).for_model()

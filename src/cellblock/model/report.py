@@ -30,6 +30,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _FAULT = re.compile(
     r"^Fatal Python error: [^\n]*\n(?:[^\n]*\n)??\n?(?:Current thread|Thread) [^\n]*\n(?:  [^\n]*(?:\n|$))+", re.MULTILINE
 )
+_C_STACK = re.compile(r"\n?Current thread's C stack trace \(most recent call first\):\n(?:  .*\n?)*")  # from Python 3.14 on
 _FAULT_FRAME = re.compile(r'  File "([^"]*)", line (\d+) in (.*)')
 _MODULES = re.compile(r"\n?^Extension modules: [^\n]*\n?", re.MULTILINE)
 _EXIT_HINT = "An exception has occurred, use %tb to see the full traceback."
@@ -123,7 +124,7 @@ def _shown(result: CodeExecutionResult) -> str:
 
 def _without_our_frames(text: str) -> str:
     """Return what a dead kernel has said, without the frames of cellblock and IPython in what Python tells of a crash."""
-    return _MODULES.sub("", _FAULT.sub(_fault, text)).strip("\n")
+    return _C_STACK.sub("", _MODULES.sub("", _FAULT.sub(_fault, text))).strip("\n")
 
 
 def _fault(match: re.Match[str]) -> str:
