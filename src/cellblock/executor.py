@@ -151,7 +151,7 @@ class CodeExecutor(WithStates, AsyncOnly):
             max_chars: How long the text may be, in characters.
 
         Raises:
-            InvalidInputError, StateError: `max_chars` is no positive number; the executor is not started, or stopped.
+            InvalidInputError, StateError: `max_chars` is not a positive number; the executor is not started, or stopped.
         """
         text, rest = overflow.for_model(result, secrets.token_hex(4), max_chars)
         if rest is None:

@@ -179,7 +179,7 @@ def exec_(
     for_model: ForModel = False,
     as_json: Json = False,
 ) -> int:
-    """Run code in a session. If there is no session of that name, make one.
+    """Run code in a session, which is made if it does not exist yet.
 
     The options from --workspace to --option are those of a session that is made.
     """
@@ -235,7 +235,7 @@ def attach(
     no_sandbox: NoSandbox = False,
     option: Option = None,
 ) -> int:
-    """Open a console on a session. If there is no session of that name, make one.
+    """Open a console on a session, which is made if it does not exist yet.
 
     The options are those of a session that is made.
     """

@@ -109,8 +109,7 @@ async def execute_with_retry(
             code = wanted.replacement_codes[number - 1]
     else:
         result = {**result, "status": "max_attempts_exceeded"}
-    result = {**result, "attempts": attempts}
-    return json_response(result) if chars is None else await result_response(request, session, pack(result), chars)
+    return await result_response(request, session, pack({**result, "attempts": attempts}), chars)
 
 
 router.add_api_route(

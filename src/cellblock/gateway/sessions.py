@@ -158,7 +158,7 @@ def workspace_in(directory: Path, name: str) -> Path:
     directory of another session.
 
     Raises:
-        InvalidInputError: The name is no name of a directory.
+        InvalidInputError: The name cannot be the name of a directory.
     """
     if not name.strip(".") or "/" in name or "\0" in name:
         raise InvalidInputError(f"session {name[:100]!r} cannot be the name of a directory: choose another one")

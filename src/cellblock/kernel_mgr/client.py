@@ -189,7 +189,7 @@ class KernelClient:
         try:
             await self._start(retries, retry_interval)
             await self._begin(self.kernel_init_timeout if kernel_init_timeout is None else kernel_init_timeout)
-        except BaseException:
+        except BaseException:  # cancellation, too: nobody else knows of the kernel
             ending = asyncio.ensure_future(self.disconnect())
             with suppress(Exception):  # the first error says what went wrong
                 await asyncio.shield(ending)
@@ -204,8 +204,6 @@ class KernelClient:
                 if self._kernel_id is None:
                     await self._make()
                 self._socket = await self._open()
-            except UnsupportedError:
-                raise
             except (OSError, WebSocketException, ValueError) as error:
                 failure = error
             else:
@@ -216,8 +214,11 @@ class KernelClient:
         """Make a kernel. That it was made is known also if this is cancelled meanwhile."""
         wanted: dict[str, Any] = {"name": "python"}
         if self.approve_shell_cmds:
-            named = {"approve_shell_cmds": True, "require_shell_escape": self.require_shell_escape}
-            wanted["options"] = {**named, "approve": "ask"}
+            wanted["options"] = {
+                "approve": "ask",
+                "approve_shell_cmds": True,
+                "require_shell_escape": self.require_shell_escape,
+            }
         asking = asyncio.ensure_future(self._ask("POST", "/api/kernels", wanted))
         try:
             made = await asyncio.shield(asking)
@@ -422,7 +423,10 @@ class KernelClient:
             allowed = False
         else:
             allowed = True
-        await self._ask("POST", "/approvals", {"ids": [asked["id"]], "allow": allowed})
+        try:
+            await self._ask("POST", "/approvals", {"ids": [asked["id"]], "allow": allowed})
+        except (OSError, StateError) as error:  # nobody awaits this task; the gateway refuses what nobody decides
+            _log.warning("%s: the gateway was not told the decision: %s", asked["text"], error)
 
     def _save(self, image: str) -> Path:
         self.images_dir.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
     Args:
         policy: What is asked.
         names_can_be_held: Whether the sandbox can keep code from making a file. If not, or if nothing is kept in the current
-            directory because it is no project, ``.env`` is read now, and no more.
+            directory because it is not a project, ``.env`` is read now, and no more.
 
     Raises:
         InvalidInputError: The policy names what cannot be.

@@ -57,7 +57,7 @@ def _is_there(path: str) -> bool:
 
 
 def names_to_keep(top: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return which names are to be kept from being created in a directory: if it is no project, those that a policy has added.
+    """Return which names are to be kept from being created in a directory: in one that is not a project, those of a policy.
 
     Args:
         top: The directory, absolute and without symbolic links.

@@ -4,7 +4,7 @@ A request is a frame (`wire.frames`): its header has the request's ``type``, an 
 its body is code, or the bytes of a file. The daemon answers with one frame of the type ``reply``, whose body is JSON data
 (`wire.packed`), or raw bytes for a file. An answer in many parts has one such frame for each, which say that there is ``more``
 to come, and an empty one at its end. Instead of any of them an ``error`` can come, which is the last. A daemon that is ending
-answers with ``refused``: the request was not accepted: retry with the next daemon.
+answers with ``refused``: it has not accepted the request, which can be sent again to the next daemon.
 """
 
 from __future__ import annotations
