@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from cellblock.executor import CodeExecutor
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.rolling import Rolling
+    from cellblock.host.checkpoints.rolling import Exact, Rolling
     from cellblock.host.files import FileInfo
     from cellblock.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.kernel_mgr.server import KernelGateway
@@ -140,6 +140,7 @@ _HOME = {
     "Session": "host",
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
+    "Exact": "host.checkpoints.rolling",
     "Rolling": "host.checkpoints.rolling",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
@@ -240,6 +241,7 @@ __all__ = [
     "Decision",
     "Elicitation",
     "ErrorInfo",
+    "Exact",
     "ExecutionError",
     "ExecutionEvent",
     "ExecutionRecord",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cellblock.approvals.elicitation import OnElicitation
     from cellblock.approvals.rules import Rules
     from cellblock.host import Host, Limits, Policy
-    from cellblock.host.checkpoints.rolling import Rolling
+    from cellblock.host.checkpoints.rolling import RecoveryOption
     from cellblock.tool_directories import Directories
 
 
@@ -97,7 +97,7 @@ class ExecutorOptions:
     packages: Sequence[str] = ()
     timeout: float | None = DEFAULT_TIMEOUT
     approve: Literal["auto", "ask"] | Rules = "auto"
-    recovery: Rolling | Literal["rolling", "none"] = "rolling"
+    recovery: RecoveryOption = "exact"
     on_elicitation: OnElicitation | None = None
 
     def __post_init__(self) -> None:

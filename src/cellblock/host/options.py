@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
-from cellblock.host.checkpoints.rolling import Rolling
+from cellblock.host.checkpoints.rolling import RecoveryOption, check_recovery
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
 from cellblock.sandbox import srt
 from cellblock.sandbox.policy import Policy
@@ -62,9 +62,10 @@ class SessionOptions:
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
             `on_command`: commands that it lets through run beside the kernel. ``native`` and ``landlock`` only.
-        recovery: ``rolling`` makes a checkpoint of the kernel after each cell, while nobody waits. `Session.undo` goes back to
-            these, and if the kernel dies, the session goes on from the last one (docs/checkpoints.md). ``none`` makes none. A
-            `Rolling` says how many are kept, and when they are made.
+        recovery: Which checkpoints the session makes by itself: `Session.undo` goes back to these, and if the kernel dies, the
+            session goes on from the last one (docs/checkpoints.md). ``exact`` makes one at the end of each cell, and the next
+            cell waits for it. ``rolling`` makes one if the session is idle for a moment: for programs whose cells follow each
+            other at once. ``none`` makes none. An `Exact` or a `Rolling` says how many are kept.
 
     Raises:
         InvalidInputError: An option is of the wrong type.
@@ -83,13 +84,12 @@ class SessionOptions:
     on_command: OnCommand | None = None
     on_host: OnHost | None = None
     forbid_programs: bool = False
-    recovery: Rolling | Literal["rolling", "none"] = "rolling"
+    recovery: RecoveryOption = "exact"
 
     def __post_init__(self) -> None:
         if self.kernel_env is not None and not isinstance(self.kernel_env, Mapping):
             raise InvalidInputError(f"kernel_env must be a dict of variables, not {self.kernel_env!r}")
-        if self.recovery not in ("rolling", "none") and not isinstance(self.recovery, Rolling):
-            raise InvalidInputError(f"recovery must be 'rolling', 'none' or a Rolling, not {self.recovery!r}")
+        check_recovery(self.recovery)
         if isinstance(self.packages, str) or not all(isinstance(name, str) and name.isprintable() for name in self.packages):
             raise InvalidInputError(f"packages must be a list of requirements, such as ['pandas'], not {shown(self.packages)}")
         if self.on_command is not None and not callable(self.on_command):
@@ -123,7 +123,7 @@ class SessionKeywords(TypedDict, total=False):
     on_command: OnCommand | None
     on_host: OnHost | None
     forbid_programs: bool
-    recovery: Rolling | Literal["rolling", "none"]
+    recovery: RecoveryOption
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from cellblock.errors import LaunchError, StateError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
-from cellblock.host.checkpoints.rolling import rolling_of
+from cellblock.host.checkpoints.rolling import kind_of
 from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checks import INSTALL_TIMEOUT, Isolate, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
@@ -185,14 +185,14 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             self.wanted,
             self._cells,
             self._kernels,
-            rolling_of(options.recovery),
+            kind_of(options.recovery),
             (lambda _port: {}) if network is None else network.environment,
             hooks.outside,
             CheckpointFiles(
                 self._cwd,
                 self._host.store,
                 self._walls,
-                automatic=resolved.stay_in is not None,
+                own=resolved.stay_in is not None,
             ),
             self._branch,
         )
@@ -245,6 +245,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             await self._kernels.live()
             if self._remains is not None:
                 self._checkpoints.begin_after_another()
+            self._checkpoints.begin()
             await self._install_first()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)

@@ -188,6 +188,7 @@ class CodeExecutionResult:
         recovery: How the code was stopped, if it did not end by itself, and whether the kernel was lost.
         spilled: Files that hold what was too large to keep, if a spill directory was given.
         exit_status: How the kernel's process ended, if the code ended it: its exit status, or minus the number of a signal.
+        not_undoable: Why the code cannot be undone exactly, in a session that promises that; empty if it can be.
     """
 
     text: str | None = None
@@ -205,6 +206,7 @@ class CodeExecutionResult:
     recovery: Recovery | None = None
     spilled: list[Path] = field(default_factory=list)
     exit_status: int | None = None
+    not_undoable: str = ""
 
     @property
     def ok(self) -> bool:
@@ -306,6 +308,7 @@ class CodeExecutionResult:
             "recovery": self.recovery,
             "spilled": [str(path) for path in self.spilled],
             "exit_status": self.exit_status,
+            "not_undoable": self.not_undoable,
         }
 
     @classmethod
@@ -327,6 +330,7 @@ class CodeExecutionResult:
             recovery=data["recovery"],
             spilled=[Path(path) for path in data["spilled"]],
             exit_status=data.get("exit_status"),  # it is not in results that older versions have kept
+            not_undoable=data.get("not_undoable", ""),  # nor is this
         )
 
 

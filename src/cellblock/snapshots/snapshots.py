@@ -14,10 +14,11 @@ from cellblock.errors import SnapshotError
 from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
+from cellblock.snapshots.ignored import Ignored
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.times import Spans, changed_within
+from cellblock.snapshots.times import Spans, changed_within, first_changed
 from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
 from cellblock.snapshots.walk import StoppedError, Walk
 
@@ -159,6 +160,15 @@ class Snapshots:
             walk, now = self._search(top, before.root)
             walk.tighten(top)
         return _changes(before.root, now)
+
+    def first_changed(self, spans: Spans) -> str | None:
+        """Return a path below the workspace that was last changed within some spans of time, or None.
+
+        Raises:
+            SnapshotError: The workspace cannot be read.
+        """
+        with self._opened("look at the files of") as top:
+            return first_changed(top, spans, Ignored(self._limits.ignore), self._limits.max_files)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Forget a snapshot. What no other needs is removed. More than once is fine."""

@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from cellblock.snapshots.beneath import open_parent
+from cellblock.snapshots.beneath import open_folder, open_parent
+from cellblock.snapshots.ignored import Ignored
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: from when until when, in nanoseconds of the clock that file systems read."""
@@ -28,8 +29,68 @@ def changed_within(top: int, spans: Spans) -> Callable[[str], bool]:
                 last = os.lstat(name, dir_fd=parent).st_ctime_ns
         except OSError:
             return True
-        # Some file systems count seconds, or pairs of seconds.
-        coarse = 0 if last % _SECOND else 2 * _SECOND
-        return any(began <= last + coarse and last <= ended for began, ended in spans)
+        return _is_within(last, spans)
 
     return changed
+
+
+def _is_within(last: int, spans: Spans) -> bool:
+    # Some file systems count seconds, or pairs of seconds.
+    coarse = 0 if last % _SECOND else 2 * _SECOND
+    return any(began <= last + coarse and last <= ended for began, ended in spans)
+
+
+def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | None:
+    """Return something in a workspace that was last changed within one of these spans of time; None if there is nothing.
+
+    What was removed shows in the time of its folder.
+
+    Args:
+        top: The workspace, opened.
+        spans: The spans.
+        ignored: What does not count.
+        most: How many files and folders are looked at.
+
+    Returns:
+        Its path; ``.`` for the workspace itself, or if there is more than can be looked at.
+
+    Raises:
+        OSError: The workspace cannot be read.
+    """
+    left = most
+    folders = [""]
+    while folders:
+        path = folders.pop()
+        opened = os.dup(top) if not path else _opened(top, path)
+        if opened is None:
+            return path  # it has just been changed
+        try:
+            if _is_within(os.fstat(opened).st_ctime_ns, spans):
+                return path or "."
+            os.lseek(opened, 0, os.SEEK_SET)  # the position is shared with what was duplicated
+            names = ignored.in_folder(path)
+            with os.scandir(opened) as entries:
+                for entry in entries:
+                    if ignored.anywhere(entry.name) or entry.name in names:
+                        continue
+                    left -= 1
+                    if left < 0:
+                        return "."
+                    where = f"{path}/{entry.name}" if path else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(where)
+                    elif _is_within(entry.stat(follow_symlinks=False).st_ctime_ns, spans):
+                        return where
+        except FileNotFoundError:
+            return path or "."
+        finally:
+            os.close(opened)
+    return None
+
+
+def _opened(top: int, path: str) -> int | None:
+    try:
+        with open_parent(top, path) as (parent, name):
+            return open_folder(name, parent)
+    except OSError:
+        return None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fnmatch
 import os
-import re
 import stat
 import sys
 import time
@@ -16,6 +14,7 @@ from cellblock.errors import SnapshotError
 from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode
 from cellblock.snapshots.content import TooLargeError
+from cellblock.snapshots.ignored import OURS, Ignored
 from cellblock.snapshots.tree import (
     PERMISSIONS,
     UNSEEN,
@@ -34,9 +33,6 @@ from cellblock.snapshots.tree import (
 
 Read = Callable[[int, int], tuple[bytes, int]]
 """Takes an open file and a limit; returns the digest and the size of the file."""
-
-_OURS = ".cellblock-"
-"""What the names of files and folders begin with that the host makes in a workspace and removes again."""
 
 _MOST_SHOWN = 100
 _UNREADABLE = frozenset((errno.EACCES, errno.EPERM, errno.EIO, errno.EAGAIN, errno.ESTALE, errno.ETXTBSY)) | CHANGED
@@ -106,13 +102,7 @@ class Walk:
         self._max_bytes, self._max_file = limits.max_total_bytes, limits.max_file_bytes
         if searching:
             self._max_bytes = sys.maxsize
-        names = [f"{_OURS}*", *(name for name in limits.ignore if not name.startswith("/"))]
-        self._ignores = re.compile("|".join(map(fnmatch.translate, names))).match
-        self._ignored_in: dict[str, set[str]] = {}
-        for path in limits.ignore:
-            if path.startswith("/"):
-                folder, _, name = path.strip("/").rpartition("/")
-                self._ignored_in.setdefault(folder, set()).add(name)
+        self._ignored = Ignored(limits.ignore)
         self._device = -1
         self._began = 0
 
@@ -154,7 +144,7 @@ class Walk:
         complete = True
         if self._stopped():
             raise StoppedError
-        ignores, ignored = self._ignores, self._ignored_in.get(path, ())
+        ignores, ignored = self._ignored.anywhere, self._ignored.in_folder(path)
         with os.scandir(fd) as entries:
             for entry in entries:
                 if self.count >= self.max_files:
@@ -164,7 +154,7 @@ class Walk:
                 self.count += 1
                 name = entry.name
                 old = before.get(name)
-                if depth == 0 and name.startswith(_OURS):
+                if depth == 0 and name.startswith(OURS):
                     continue  # removed since it was listed
                 if ignores(name) or name in ignored:
                     found[name] = self._left(path, name, _IGNORED)

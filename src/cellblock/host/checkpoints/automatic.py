@@ -1,4 +1,4 @@
-"""The checkpoints that a session makes by itself, while it waits for its next cell, and the files that belong to them."""
+"""The checkpoints that a session makes by itself, after each cell or while it is idle, and the files that belong to them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, KernelDiedError
 from cellblock.host.checkpoints.filing import Filing
+from cellblock.host.checkpoints.rolling import Exact
 from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class CheckpointList(Protocol):
 
     files: CheckpointFiles
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the session's state is that of a fresh kernel, which needs no checkpoint."""
+
     def all(self) -> list[Checkpoint]:
         """Return those that can be gone back to, oldest first."""
 
@@ -36,7 +41,10 @@ class CheckpointList(Protocol):
 
 
 class AutomaticCheckpoints:
-    """Makes a checkpoint of one session each time it is idle for a moment, and drops the oldest.
+    """Makes checkpoints of one session, and drops the oldest.
+
+    An exact session makes one at the end of each cell, with the files, and whatever comes next waits for it. A rolling one
+    makes them when it is idle for a moment, first of the memory, then of the files, and the next cell ends that.
 
     Attributes:
         skipped: Why the last one was not made; empty if it was.
@@ -44,7 +52,7 @@ class AutomaticCheckpoints:
     """
 
     def __init__(
-        self, name: str, every: CheckpointList, budget: Budget, cells: Cells, kernels: KernelSlot, rolling: Rolling | None
+        self, name: str, every: CheckpointList, budget: Budget, cells: Cells, kernels: KernelSlot, kind: Exact | Rolling | None
     ) -> None:
         """Begin without checkpoints.
 
@@ -54,60 +62,120 @@ class AutomaticCheckpoints:
             budget: What all sessions of the host may make and keep.
             cells: What runs in the session.
             kernels: Where that runs.
-            rolling: When checkpoints are made, and how many are kept; None: none are made.
+            kind: When checkpoints are made, and how many are kept; None: none are made.
         """
         self._name = name
         self._every = every
         self._budget = budget
         self._cells = cells
         self._kernels = kernels
-        self._rolling = rolling
+        self._kind = kind
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._outdated = False
         self.skipped = ""
         self.filing = Filing(every.files)
         cells.on_begin = self.stop_waiting
-        cells.on_idle = self.wait_for_idle
+        cells.on_idle = self.has_ended
+        cells.on_turn = self.kept
         kernels.relieve = self.relieve
 
     @property
     def wanted(self) -> bool:
         """Whether they are made."""
-        return self._rolling is not None
+        return self._kind is not None
 
     def all(self) -> list[Checkpoint]:
-        """Return them, oldest first."""
-        return [checkpoint for checkpoint in self._every.all() if checkpoint.automatic]
+        """Return them, those of the oldest state first: some may come from a branch that was adopted."""
+        return sorted((one for one in self._every.all() if one.automatic), key=lambda one: one.moment.state)
 
     def present(self) -> Checkpoint | None:
         """Return the one of the session's present state, if there is one."""
         return next((one for one in self.all() if one.moment.state == self._cells.past.state), None)
 
-    # -- making --------------------------------------------------------------------------------------------------------
+    def why_not(self) -> str:
+        """Return why what begins now could not be undone; empty if it could."""
+        if self._kind is None:
+            return "the session was made with recovery='none'"
+        if self._every.fresh:
+            return "" if self.filing.first is not None else self.filing.skipped or "the files were not kept before it"
+        if (made := self.present()) is None:
+            return self.skipped or "it came before a checkpoint was made"
+        return "" if made.snapshot is not None else made.without_files or "it came before the files were kept"
+
+    # -- when ----------------------------------------------------------------------------------------------------------
+
+    def has_ended(self) -> None:
+        """Take note that something has ended in the session: it has another state, or other files."""
+        self.stop_waiting()
+        if isinstance(self._kind, Exact):
+            self._keep_now()
+        elif self._kind is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)
 
     def stop_waiting(self) -> None:
         """Take note that something begins in the session, or that it ends."""
+        if isinstance(self._kind, Exact):
+            return
         self.filing.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def wait_for_idle(self) -> None:
-        """Make one if nothing begins for a moment."""
-        self.stop_waiting()
-        if self._rolling is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._rolling.after, self._begin)
+    async def kept(self) -> None:
+        """In the turn of what begins: wait until the state before it is kept, if that is to be exact."""
+        while isinstance(self._kind, Exact) and self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
 
-    def _begin(self) -> None:
+    # -- at once -------------------------------------------------------------------------------------------------------
+
+    def _keep_now(self) -> None:
+        """Keep the present state, once more if it is being kept and has changed since."""
+        self._outdated = True
+        if self._cells.state == "running" and self._cells.current is None and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._keep_all())
+
+    async def _keep_all(self) -> None:
+        while self._outdated and self._cells.state == "running":
+            self._outdated = False
+            # The kernel forks while the files are looked at. Not if it did not fork the last time, as there is a reason.
+            files = None if self.skipped else self.filing.keep()
+            checkpoint = self.present()
+            if checkpoint is None and not self._every.fresh:
+                checkpoint = await self._copy()
+            if checkpoint is not None or self._every.fresh:
+                files = files or self.filing.keep()
+            if files is not None:
+                await self._keep_files(files, checkpoint)
+
+    async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None) -> None:
+        """Give the files to the checkpoint of the present state, or keep them as those of the fresh kernel."""
+        snapshot = await self.filing.result(files)
+        if self._outdated or snapshot is None:
+            if snapshot is not None:
+                self._every.files.drop(snapshot)
+            if checkpoint is not None:
+                checkpoint.let_go()
+                checkpoint.without_files = self.filing.skipped
+        elif checkpoint is not None:
+            self._hold(checkpoint, snapshot)
+        elif self._every.fresh:
+            self.filing.hold_first(snapshot)
+        else:
+            self._every.files.drop(snapshot)
+
+    # -- while the session is idle -------------------------------------------------------------------------------------
+
+    def _begin_rolling(self) -> None:
         self._timer = None
-        if self._rolling is None or not (self._task is None or self._task.done()):
+        if not (self._task is None or self._task.done()):
             return
         if wait := self._budget.ask():
-            self._timer = asyncio.get_running_loop().call_later(wait, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(wait, self._begin_rolling)
         else:
-            self._task = asyncio.create_task(self._make(self._rolling))
+            self._task = asyncio.create_task(self._roll())
 
-    async def _make(self, rolling: Rolling) -> None:
+    async def _roll(self) -> None:
         """Make a checkpoint while nobody waits for the session. If there is one of this state, only keep its files."""
         if self._cells.busy or self._cells.state != "running":
             return
@@ -117,41 +185,59 @@ class AutomaticCheckpoints:
                 self.keep_files(made)
             return
         async with self._cells.turn():
-            kernel = self._kernels.current
-            if kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
-                return
-            began = time.perf_counter()
-            try:
-                checkpoint = await self._every.copy(kernel, automatic=True)
-                self.skipped = ""
-            except (CheckpointError, KernelDiedError, OSError) as error:
-                self.skipped = str(error)
-                return
-            if (took := time.perf_counter() - began) > rolling.longest:
-                self._rolling = None
-                self.skipped = f"the last one took {took:.2g} s, and no more than {rolling.longest:g} s are allowed"
-                _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
-        self._drop_oldest(rolling.keep)
-        self._budget.spend(checkpoint)
-        self.keep_files(checkpoint)
-
-    # -- their files ---------------------------------------------------------------------------------------------------
+            made = await self._copy()
+        if made is not None:
+            self.keep_files(made)
 
     def keep_files(self, checkpoint: Checkpoint) -> None:
         """Begin to keep the session's present files for a checkpoint of its present state."""
 
-        def hold(files: Snapshot) -> None:
-            self._cells.past.rest(checkpoint.moment.state)
-            if checkpoint.alive:
-                checkpoint.let_go()
-                checkpoint.hold(files, self._every.files.drop)
-            else:
-                self._every.files.drop(files)
-
         def miss(reason: str) -> None:
             checkpoint.without_files = reason
 
-        self.filing.begin(hold, miss)
+        self.filing.begin(lambda files: self._hold(checkpoint, files), miss)
+
+    # -- both ----------------------------------------------------------------------------------------------------------
+
+    async def _copy(self) -> Checkpoint | None:
+        """Make a checkpoint of the kernel, in which nothing runs; None if it cannot be made."""
+        kernel = self._kernels.current
+        if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
+            return None
+        before = self.all()
+        began = time.perf_counter()
+        try:
+            checkpoint = await self._every.copy(kernel, automatic=True)
+            self.skipped = ""
+        except (CheckpointError, KernelDiedError, OSError) as error:
+            self.skipped = str(error)
+            return None
+        longest = None if isinstance(self._kind, Exact) else self._kind.longest
+        if longest is not None and (took := time.perf_counter() - began) > longest:
+            self._kind = None
+            self.skipped = f"the last one took {took:.2g} s, and no more than {longest:g} s are allowed"
+            _log.info("%s: no more automatic checkpoints: %s", self._name, self.skipped)
+        else:
+            self._make_room(checkpoint, before)
+        return checkpoint
+
+    def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
+        """Drop what is not needed any longer now that another one was made: the oldest, and those of the same cells."""
+        assert self._kind is not None
+        for one in before:
+            if one.moment.numbers == made.moment.numbers:
+                one.discard()
+        if before and before[-1].alive:
+            self._budget.spend(before[-1])
+        self._drop_oldest(self._kind.keep)
+
+    def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
+        self._cells.past.rest(checkpoint.moment.state)
+        if checkpoint.alive:
+            checkpoint.let_go()
+            checkpoint.hold(files, self._every.files.drop)
+        else:
+            self._every.files.drop(files)
 
     def forget_files(self) -> None:
         """Drop the files that were kept for the present state: the workspace has changed. They are kept again later."""
@@ -160,11 +246,11 @@ class AutomaticCheckpoints:
 
     def files_changed(self) -> None:
         """Take note that somebody else has changed the session's files. No undo takes such a change back."""
-        if self._cells.busy or self._rolling is None or self._cells.state != "running":
+        if self._cells.busy or self._kind is None or self._cells.state != "running":
             return
         self.forget_files()
-        if self._cells.past.line or self.present() is not None:
-            self.wait_for_idle()
+        if isinstance(self._kind, Exact) or self._cells.past.line or self.present() is not None:
+            self.has_ended()
         else:
             self.filing.stop()
             self.filing.begin_first()
@@ -182,10 +268,13 @@ class AutomaticCheckpoints:
 
     def begin_anew(self) -> None:
         """Take note of a fresh kernel."""
-        if self._rolling is not None:
-            self.skipped = ""
-            self.filing.begin_first()
         self._drop_oldest(0)
+        self.skipped = ""
+        if isinstance(self._kind, Exact):
+            self.filing.drop_first()
+            self._keep_now()
+        elif self._kind is not None:
+            self.filing.begin_first()
 
     def relieve(self) -> bool:
         """Drop the oldest, as there is too little memory; return whether there was one."""

@@ -78,7 +78,7 @@ class Moment:
     @property
     def numbers(self) -> set[int]:
         """The numbers of the cells that have made the state."""
-        return {number for number, _ in self.past}
+        return {cell.number for cell in self.past}
 
 
 class Checkpoint:
@@ -153,6 +153,10 @@ class Checkpoint:
         """Release its files."""
         self._drop_files()
         self.snapshot, self._drop_files = None, lambda: None
+
+    def belongs_to(self, owner: Owner) -> None:
+        """Take note that another session keeps it from now on."""
+        self._owner = owner
 
     def discard(self) -> None:
         """Drop it, without waiting until its memory is free."""

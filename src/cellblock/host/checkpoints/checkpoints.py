@@ -16,7 +16,7 @@ from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, find_checkpoint
 from cellblock.host.checkpoints.fitting import check_same_sandbox
 from cellblock.host.checkpoints.past import files_time
-from cellblock.host.checkpoints.rolling import Budget, Restored, Rolling
+from cellblock.host.checkpoints.rolling import Budget, Exact, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import Changes, FilesMode, Undone
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
+    from cellblock.snapshots import Snapshot
     from cellblock.snapshots.times import Spans
 
 _log = logging.getLogger("cellblock.sessions")
@@ -76,7 +77,7 @@ class Checkpoints:
         wanted: KernelSpec,
         cells: Cells,
         kernels: KernelSlot,
-        rolling: Rolling | None,
+        kind: Exact | Rolling | None,
         environment: Callable[[int], Mapping[str, str]],
         outside: Callable[[float], list[str]],
         files: CheckpointFiles,
@@ -92,7 +93,7 @@ class Checkpoints:
             wanted: What each kernel of the session is asked to be.
             cells: What runs in it.
             kernels: Where that runs.
-            rolling: How automatic checkpoints are made; None: they are not.
+            kind: How automatic checkpoints are made; None: they are not.
             environment: Returns the variables for a proxy that listens on a port in the session.
             outside: Returns what was allowed outside since a time.
             files: The files of the session's directory.
@@ -110,13 +111,15 @@ class Checkpoints:
         self.files = files
         self.branch = branch
         self._kept: list[Checkpoint] = []
-        self._fresh = False
+        self._fresh = 0
+        """The state that its last fresh kernel began with; 0 if it has had none"""
         self.ended = ""
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
-        self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, rolling)
+        self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
+        cells.why_not_undoable = lambda: self.automatic.why_not() if isinstance(kind, Exact) else ""
         cells.can_recover = lambda dead: self.to_recover(dead) is not None
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -127,8 +130,8 @@ class Checkpoints:
             raise InvalidInputError(f"a checkpoint's name must be a text of at most {_MAX_NAME} characters, not {name!r:.250}")
         if files not in ("shared", "copy"):
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
-        try:
-            async with self._cells.turn():
+        async with self._cells.turn():
+            try:
                 checkpoint = await self.copy(await self._kernels.live(), name=name, automatic=False)
                 if files == "copy":
                     try:
@@ -137,8 +140,8 @@ class Checkpoints:
                         checkpoint.discard()
                         raise
                 return checkpoint
-        finally:
-            self.automatic.wait_for_idle()  # again: there may be none, or this one may be dropped before the next cell
+            finally:
+                self.automatic.has_ended()  # again: there may be none, or this one may be dropped before the next cell
 
     async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while no cell can run."""
@@ -149,6 +152,11 @@ class Checkpoints:
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
         return checkpoint
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the session's state is that of a fresh kernel."""
+        return self._cells.past.state == self._fresh
 
     def all(self) -> list[Checkpoint]:
         """Return those that can be gone back to, oldest first."""
@@ -205,7 +213,7 @@ class Checkpoints:
         try:
             await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
         finally:
-            self.automatic.wait_for_idle()  # this one may be dropped before the next cell, or hold no files
+            self.automatic.has_ended()  # this one may be dropped before the next cell, or hold no files
         return changes
 
     def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
@@ -233,46 +241,64 @@ class Checkpoints:
                 await kernel.close()
             raise
 
-    async def undo(self, count: int) -> Undone:
+    async def undo(self, count: int, *, partial: bool = False) -> Undone:
         """See `Session.undo`."""
         if type(count) is not int or count < 1:
             raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
         async with self._cells.turn(stop=_GOES_BACK):
-            past = self._cells.past
-            line = past.line
-            if count > len(line):
-                self.automatic.wait_for_idle()  # again: the next cell is to be undone, at least
-                raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
-            changes, left = Changes(), ""
-            if candidates := self._from_before(line, count):
-                # The latest state, whether or not it has files: those of an earlier one would not fit the variables. What no
-                # cell has run in between, such as `put`, makes another state, too. Of one state, an automatic one has the
-                # newest files.
-                checkpoint = max(
-                    candidates,
-                    key=lambda one: (len(one.moment.past), one.moment.state, one.snapshot is not None, one.automatic),
-                )
-                changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
-                if checkpoint.snapshot is not None and self.automatic.present() is checkpoint:
-                    self.automatic.keep_files(checkpoint)  # again, with what has stayed
-                execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
-                if checkpoint.snapshot is None:
-                    left = self._why_files_stay(checkpoint)
-            elif count == len(line) and self._fresh:
-                first, within = self.automatic.filing.take_first(), past.spans_after(0) or None
-                try:
-                    await self._kernels.renew()
-                finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
-                    past.abandon(number for number, _ in line)
-                    changes, left = await self.automatic.filing.bring_back(first, within)
-                execution_count, since = 0, 0.0
-            else:
-                self.automatic.wait_for_idle()
-                raise CheckpointError(self._cannot_undo(line, count))
-            kept = {number for number, _ in past.line}
-            cells = [entry for number, entry in line if number not in kept]
-            files = sorted({*changes.written, *changes.removed})
-            return Undone(cells, execution_count, files, left, self.outside(since))
+            try:
+                return await self._undo(self._cells.past.line, count, partial)
+            finally:
+                self.automatic.has_ended()  # with what has stayed of the files
+
+    async def _undo(self, line: Sequence[Numbered], count: int, partial: bool) -> Undone:
+        past = self._cells.past
+        if count > len(line):
+            raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
+        checkpoint = self._last_before(line, count)
+        if checkpoint is None and not (count == len(line) and self._fresh):
+            raise CheckpointError(self._cannot_undo(line, count))
+        state = self._fresh if checkpoint is None else checkpoint.moment.state
+        snapshot = self.automatic.filing.first if checkpoint is None else checkpoint.snapshot
+        spans = past.spans_after(state)
+        exact = state == line[-count].begun_in
+        if not exact and not partial:
+            raise CheckpointError(self._cannot_undo(line, count))
+        left = await self._why_files_stay(checkpoint, snapshot, spans)
+        if left and not partial:
+            raise CheckpointError(
+                f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all "
+                "else is undone"
+            )
+        changes = await (self._begin_again(snapshot, spans) if checkpoint is None else self._go_to(checkpoint, spans or None))
+        self.automatic.forget_files()  # they are kept again, with what has stayed
+        kept = {cell.number for cell in past.line}
+        return Undone(
+            [cell.entry for cell in line if cell.number not in kept],
+            0 if checkpoint is None else checkpoint.execution_count,
+            sorted({*changes.written, *changes.removed}),
+            left,
+            self.outside(0.0 if checkpoint is None else checkpoint.made.timestamp()),
+        )
+
+    async def _begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
+        """Go back to the fresh kernel that all cells of the line have followed, and to its files."""
+        numbers = [cell.number for cell in self._cells.past.line]
+
+        async def renew() -> None:
+            try:
+                await self._kernels.renew()
+            finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
+                self._cells.past.abandon(numbers)
+
+        if files is None:
+            await renew()
+            return Changes()
+        self.automatic.filing.first = None  # a fresh kernel would drop them
+        try:
+            return await self.files.restore(files, renew, within=spans or None)
+        finally:
+            self.files.drop(files)
 
     def outside(self, since: float) -> list[str]:
         """Return what was allowed outside since a time, also in branches that were adopted since."""
@@ -282,29 +308,60 @@ class Checkpoints:
         """Take note of what was allowed in a branch that is adopted: its cells can be undone here from now on."""
         now = time.time()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
+        line = {cell.number for cell in self._cells.past.line}
+        earlier = [one for one in branch.automatic.all() if one.moment.numbers < line]
+        for checkpoint in earlier:
+            branch.forget(checkpoint)
+            checkpoint.belongs_to(self)
+        self._kept += earlier
 
-    def _why_files_stay(self, checkpoint: Checkpoint) -> str:
-        if not checkpoint.automatic:
-            return "the checkpoint was made with files='shared'"
-        if not self.files.automatic:
-            return "files are kept after each cell only if the session has a working_dir of its own"
-        return checkpoint.without_files or self.automatic.filing.skipped or "the next cell began before they were copied"
+    async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
+        """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""
+        if files is not None:
+            return ""
+        if not (changed := await self.files.changed_within(spans)):
+            return ""
+        if checkpoint is not None and not checkpoint.automatic:
+            why = "the checkpoint was made with files='shared'"
+        else:
+            why = checkpoint.without_files if checkpoint is not None else ""
+            why = why or self.automatic.filing.skipped or "the next cell began before they were kept"
+        return f"{changed}, and {why}"
 
-    def _from_before(self, line: Sequence[Numbered], count: int) -> list[Checkpoint]:
-        """Return the checkpoints from before the last cells of a line."""
-        before = {number for number, _ in line[:-count]}
-        return [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
+    def _last_before(self, line: Sequence[Numbered], count: int) -> Checkpoint | None:
+        """Return the checkpoint of the latest state from before the last cells of a line; None if there is none.
+
+        The latest, whether or not it has files: those of an earlier one would not fit the variables. What no cell has run in
+        between, such as `put`, makes another state, too. Of one state, an automatic one has the newest files.
+        """
+        before = {cell.number for cell in line[:-count]}
+        found = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
+        return max(
+            found,
+            key=lambda one: (len(one.moment.past), one.moment.state, one.snapshot is not None, one.automatic),
+            default=None,
+        )
+
+    def _state_before(self, line: Sequence[Numbered], count: int) -> int:
+        """Return the latest state from before the last cells of a line that can be gone back to; 0 if there is none."""
+        if (checkpoint := self._last_before(line, count)) is not None:
+            return checkpoint.moment.state
+        return self._fresh if count == len(line) else 0
 
     def _cannot_undo(self, line: Sequence[Numbered], count: int) -> str:
         reason = self.automatic.skipped or (self.ended if count == len(line) else "")
         if not reason and not self.automatic.wanted:
             reason = "the session was made with recovery='none'"
         reason = reason or "the next cell came before one was made, or it was dropped since"
-        cells = "that cell" if count == 1 else "those cells"
-        more = next((number for number in range(count + 1, len(line) + 1) if self._from_before(line, number)), 0)
-        if not more and self._fresh and count < len(line):
-            more = len(line)
-        return f"there is no checkpoint from before {cells}: {reason}" + (f"; {more} cells can be undone" if more else "")
+        more = range(count + 1, len(line) + 1)
+        ways = []
+        if exact := next((number for number in more if self._state_before(line, number) == line[-number].begun_in), 0):
+            ways.append(f"{exact} cells can be undone")
+        if self._state_before(line, count):
+            checkpoint = self._last_before(line, count)
+            kept = 0 if checkpoint is None else len(checkpoint.moment.past)
+            ways.append(f"partial=True goes back over {len(line) - kept}")
+        return "; ".join([f"there is no checkpoint from before {_those(count)}: {reason}", *ways])
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel, of a checkpoint."""
@@ -317,14 +374,17 @@ class Checkpoints:
     def begin_after_another(self) -> None:
         """Take note that the session goes on with what a killed process has left."""
         self.ended = _ENDED
-        if not self._fresh:
-            self.automatic.wait_for_idle()  # for the next cell to be undone
+
+    def begin(self) -> None:
+        """Take note that the session has its first kernel: its next cell is to be undone."""
+        if not self.fresh:
+            self.automatic.has_ended()
 
     def begin_anew(self, kernel: Kernel) -> None:
         """Take note of a fresh kernel."""
         self.serving = kernel.family
         self._cells.past.begin_anew()
-        self._fresh, self.ended = True, ""
+        self._fresh, self.ended = self._cells.past.state, ""
         self.automatic.begin_anew()
 
     async def resume(
@@ -376,7 +436,7 @@ class Checkpoints:
 
     def to_recover(self, dead: Kernel) -> Checkpoint | None:
         """Return the last state of a dead kernel that the session can go on from, if there is one."""
-        line = {number for number, _ in self._cells.past.line}
+        line = {cell.number for cell in self._cells.past.line}
         kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
         found = [one for one in kept if one.moment.numbers <= line]
         if not found or not self.automatic.wanted:
@@ -390,14 +450,18 @@ class Checkpoints:
             self._deadly.add(self._recovered[1])
         if (checkpoint := self.to_recover(dead)) is None:
             return None
-        restored = Restored(checkpoint.execution_count, len(self._cells.past.left_by(checkpoint.moment.past)))
+        past = self._cells.past
+        reached = past.before if dead.death_reported else past.state  # what no cell has run, such as `put`, is lost, too
+        lost = len(past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
+        restored = Restored(checkpoint.execution_count, lost)
         try:
             kernel = await self.resume(checkpoint, notice=dead.notice(restored))
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
-        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self.automatic.forget_files()
+        self.automatic.has_ended()
         kernel.restored = restored
         self._recovered = kernel, checkpoint.moment.state
         return kernel
@@ -414,6 +478,10 @@ class Checkpoints:
 def _has_ended_itself(dead: Kernel) -> bool:
     """Whether a kernel ended without a cell, and nobody killed it."""
     return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)
+
+
+def _those(count: int) -> str:
+    return "that cell" if count == 1 else "those cells"
 
 
 def _too_few(there: int, wanted: int) -> str:

@@ -32,19 +32,19 @@ class CheckpointFiles:
     """What `Checkpoints` does with the files of the session's directory.
 
     Attributes:
-        automatic: Whether files are kept automatically: the program has given the session a directory of its own.
+        own: Whether the program has given the session a directory of its own.
     """
 
-    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, automatic: bool) -> None:
+    def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool) -> None:
         """Look at nothing yet.
 
         Args:
             workspace: The directory.
             store: Returns where the host keeps files.
             walls: What the session cannot read or write: what is there is not the session's. None: it has no sandbox.
-            automatic: Whether to keep files automatically.
+            own: Whether the program has given the session this directory.
         """
-        self.automatic = automatic
+        self.own = own
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
         self._walls = walls
@@ -106,6 +106,18 @@ class CheckpointFiles:
             asyncio.run_coroutine_threadsafe(then(), loop).result()
 
         return await _owned(lambda: self._snapshots(store).restore(snapshot, finish, within=within), _forget)
+
+    async def changed_within(self, spans: Spans) -> str:
+        """Return, for a message, whether files were changed within some spans of time; empty if none were.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        store = self._make_store()
+        path = await _owned(lambda: self._snapshots(store).first_changed(spans), _forget)
+        if path is None:
+            return ""
+        return "files have changed" if path == "." else f"{path[:200]!r} has changed"
 
     async def diff(self, before: Snapshot) -> FileChanges:
         """Return what has changed since.

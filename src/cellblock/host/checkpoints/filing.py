@@ -1,4 +1,4 @@
-"""Files that are kept automatically, while a session waits for its next cell."""
+"""Files that are kept automatically: at the end of a cell, or while a session waits for its next cell."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cellblock.errors import SnapshotError
-from cellblock.model.checkpoints import Changes
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.snapshots import Snapshot
-    from cellblock.snapshots.times import Spans
 
 _AFTER = 0.1
-"""Seconds until files are looked at: that takes tens of milliseconds, in which the loop is slower."""
+"""Seconds until files are looked at while a session is idle: that takes tens of milliseconds, in which the loop is slower."""
+
+_PATIENCE = 0.5
+"""Seconds that the next cell waits for files to be kept: in a large workspace, the first look takes long"""
 
 _AT_ONCE = "the next cell came before they could be kept"
 
@@ -25,10 +26,11 @@ def _ignore(_: str) -> None:
 
 
 class Filing:
-    """Keeps the files of one session's directory. No cell waits for this: the next one makes it give up.
+    """Keeps the files of one session's directory.
 
     Attributes:
         skipped: Why none were kept the last time; empty if they were.
+        first: The files as they were before the first cell of a fresh kernel, if they were kept.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
@@ -38,103 +40,104 @@ class Filing:
             files: The files.
         """
         self.skipped = ""
+        self.first: Snapshot | None = None
         self._files = files
         self._activity = 0
         """How often something has begun or ended that may change files"""
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Snapshot | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._first: Snapshot | None = None
-        """As they were before the first cell"""
 
     def stop(self) -> None:
-        """Take note that something begins, or ends, that may change files."""
+        """Take note that something begins, or ends, that may change files: what is being kept is given up."""
         self._activity += 1
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None] = _ignore) -> None:
-        """Begin to keep the files, if they are the session's own.
+    # -- at once -------------------------------------------------------------------------------------------------------
 
-        Args:
-            hold: Takes them.
-            miss: Takes the reason if they cannot be kept, such as that one is too large.
-        """
-        if self._files.automatic:
-            self.skipped = _AT_ONCE
-            # Not a task that sleeps: Python complains about tasks that are left when a program drops its event loop.
-            self._timer = asyncio.get_running_loop().call_later(_AFTER, self._begin, hold, miss)
+    def keep(self) -> asyncio.Task[Snapshot | None]:
+        """Begin to keep the files as they are now; `result` waits for it."""
+        self.skipped = _AT_ONCE
+        self._task = asyncio.create_task(self._take(self._activity, self._task))
+        return self._task
 
-    def _begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None]) -> None:
-        self._timer = None
-        self._task = asyncio.create_task(self._keep(hold, miss, self._activity, self._task))
+    async def result(self, task: asyncio.Task[Snapshot | None]) -> Snapshot | None:
+        """Wait for files that are being kept, and return them, for the caller to drop; None if it takes too long, or fails."""
+        await asyncio.wait([task], timeout=_PATIENCE)
+        if task.done():
+            return task.result()
+        self.stop()
+        task.add_done_callback(self._drop_late)
+        self.skipped = f"to keep the files would take more than {_PATIENCE:g} s"
+        return None
 
-    async def _keep(
-        self, hold: Callable[[Snapshot], None], miss: Callable[[str], None], begun: int, before: asyncio.Task[None] | None
-    ) -> None:
+    def _drop_late(self, task: asyncio.Task[Snapshot | None]) -> None:
+        if not task.cancelled() and (files := task.result()) is not None:
+            self._files.drop(files)
+
+    async def _take(self, begun: int, before: asyncio.Task[Snapshot | None] | None) -> Snapshot | None:
         if before is not None and not before.done():
-            before.cancel()
             await asyncio.wait([before])
         try:
             snapshot = await self._files.take_small(lambda: self._activity != begun)
         except SnapshotError as error:
             self.skipped = str(error)
-            miss(self.skipped)
-            return
+            return None
         if snapshot is not None:
             self.skipped = ""
-            hold(snapshot)
+        return snapshot
+
+    # -- while the session is idle -------------------------------------------------------------------------------------
+
+    def begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None] = _ignore) -> None:
+        """Begin to keep the files after a moment, until something begins.
+
+        Args:
+            hold: Takes them.
+            miss: Takes the reason if they cannot be kept, such as that one is too large.
+        """
+        self.skipped = _AT_ONCE
+        begun = self._activity
+
+        def begin() -> None:
+            self._timer = None
+            self.keep().add_done_callback(end)
+
+        def end(task: asyncio.Task[Snapshot | None]) -> None:
+            if task.cancelled():
+                return
+            if (files := task.result()) is None:
+                miss(self.skipped)
+            elif self._activity == begun:
+                hold(files)
+            else:
+                self._files.drop(files)
+
+        # Not a task that sleeps: Python complains about tasks that are left when a program drops its event loop.
+        self._timer = asyncio.get_running_loop().call_later(_AFTER, begin)
 
     # -- before the first cell -----------------------------------------------------------------------------------------
 
     def begin_first(self) -> None:
         """Begin to keep the files as they are before the first cell, if that does not come at once."""
         self.drop_first()
-        self.begin(self._hold_first)
+        self.begin(self.hold_first)
 
-    def _hold_first(self, snapshot: Snapshot) -> None:
+    def hold_first(self, files: Snapshot) -> None:
+        """Take the files as they are before the first cell."""
         self.drop_first()
-        self._first = snapshot
-
-    def take_first(self) -> Snapshot | None:
-        """Return the files as they were before the first cell, which are the caller's from then on."""
-        first, self._first = self._first, None
-        return first
+        self.first = files
 
     def drop_first(self) -> None:
         """Forget them."""
-        if (first := self.take_first()) is not None:
-            self._files.drop(first)
-
-    async def bring_back(self, first: Snapshot | None, within: Spans | None) -> tuple[Changes, str]:
-        """Bring back the files that `take_first` has returned, after the kernel was replaced by a fresh one.
-
-        Args:
-            first: The files.
-            within: Replace and remove only what was last changed in these spans of time.
-
-        Returns:
-            What was done, and why the files stay, if they do.
-        """
-        if first is None:
-            return Changes(), self.skipped or "no files were kept before the first cell"
-        self.stop()
-        self._hold_first(first)  # these are the present files again, except for what stays
-        try:
-            changes = await self._files.restore(first, _nothing, within=within)
-        except SnapshotError as error:
-            return Changes(), str(error)
-        self.begin(self._hold_first)
-        return changes, ""
+        if self.first is not None:
+            self._files.drop(self.first)
+            self.first = None
 
     async def close(self) -> None:
         """Give up, and forget everything. It can be repeated."""
         self.stop()
         if self._task is not None and not self._task.done():
-            self._task.cancel()
             await asyncio.wait([self._task])
         self.drop_first()
-
-
-async def _nothing() -> None:
-    """Nothing is left to do when the files are back."""

@@ -7,7 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple
 
 from cellblock.model import HistoryEntry
 
@@ -18,8 +18,19 @@ _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
 """Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems read this clock, which goes in steps of
 milliseconds; others read the usual one, which is ahead of it."""
 
-Numbered: TypeAlias = tuple[int, HistoryEntry]
-"""A cell, with the number that it has in this process."""
+
+class Numbered(NamedTuple):
+    """A cell of a line.
+
+    Attributes:
+        number: The number that it has in this process.
+        entry: What is known of it.
+        begun_in: The state that it began in; 0 if that is not known.
+    """
+
+    number: int
+    entry: HistoryEntry
+    begun_in: int
 
 
 class Past:
@@ -33,9 +44,13 @@ class Past:
     def __init__(self) -> None:
         self._entries: dict[int, HistoryEntry] = {}
         self._line: list[int] = []
+        self._begun_in: dict[int, int] = {}
+        """The state in which a cell began"""
         self._ended: dict[int, int] = {}
         """Cells whose state ended with their kernel, and the state of the fresh kernel that took its place"""
         self.state = next(_states)
+        self._before = 0
+        """The state in which the last cell began"""
         self._spans: list[tuple[int, int, int | None]] = []
         """The states that led to the present one, and when something changed files for each: from when until when"""
 
@@ -52,11 +67,11 @@ class Past:
     @property
     def line(self) -> tuple[Numbered, ...]:
         """These cells with their numbers."""
-        return tuple((number, self._entries[number]) for number in self._line)
+        return tuple(Numbered(number, self._entries[number], self._begun_in[number]) for number in self._line)
 
     def begin(self) -> None:
         """Take note that a cell begins, a silent one perhaps: whatever it does, the state is another one."""
-        self.state = next(_states)
+        self._before, self.state = self.state, next(_states)
         self._spans.append((self.state, files_time(), None))
         del self._spans[:-_KEPT]
 
@@ -75,10 +90,16 @@ class Past:
         nexts = [began for _, began, _ in spans[1:]] + [sys.maxsize]
         return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
 
+    @property
+    def before(self) -> int:
+        """The state in which the cell began that runs, or was the last to run."""
+        return self._before
+
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
         number = next(_numbers)
         self._entries[number] = entry
+        self._begun_in[number] = self._before
         if not entry.abandoned and not died:
             self._line.append(number)
         self._forget()
@@ -86,9 +107,11 @@ class Past:
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
         """Take note that the session has the past of another one: it was loaded."""
         self._entries.clear()
+        self._begun_in.clear()
         self._line.clear()
         self._ended.clear()
         self._spans.clear()
+        self._before = 0
         for entry in entries:
             self.add(entry)
         self.state = next(_states)
@@ -112,10 +135,11 @@ class Past:
         self.abandon(left)
         self.abandon(number for number, ended in self._ended.items() if ended > state)
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
-        for number, entry in line:
+        for number, entry, begun_in in line:
             self._entries[number] = dataclasses.replace(entry, abandoned=False)
+            self._begun_in[number] = begun_in
         self._entries = dict(sorted(self._entries.items()))  # some may be back that were forgotten, or come from elsewhere
-        self._line = [number for number, _ in line]
+        self._line = [cell.number for cell in line]
         self._forget()
         self._spans = [span for span in self._spans if span[0] <= state]
         self.state = state
@@ -123,7 +147,7 @@ class Past:
 
     def left_by(self, line: Iterable[Numbered]) -> list[int]:
         """Return the numbers of the cells that `go_to` would leave."""
-        kept = {number for number, _ in line}
+        kept = {cell.number for cell in line}
         return [number for number in self._line if number not in kept]
 
     def abandon(self, numbers: Iterable[int]) -> None:
@@ -135,7 +159,7 @@ class Past:
     def _forget(self) -> None:
         while len(self._entries) > _KEPT:
             oldest = next(iter(self._entries))
-            del self._entries[oldest]
+            del self._entries[oldest], self._begun_in[oldest]
             self._ended.pop(oldest, None)
             if self._line and self._line[0] == oldest:
                 del self._line[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
@@ -16,12 +16,29 @@ _APART = 0.02
 """Seconds from the beginning of one automatic checkpoint of a host to that of the next one."""
 
 _MAX_KEPT = 500
-"""Automatic checkpoints of all sessions of a host: 1 to 2 MB each"""
+"""Earlier automatic checkpoints of all sessions of a host: 1 to 2 MB each"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exact:
+    """Automatic checkpoints of every state: a session makes one at the end of each cell, and the next cell waits for it.
+
+    Attributes:
+        keep: How many are kept: how many cells `Session.undo` can undo.
+
+    Raises:
+        InvalidInputError: The number is out of range.
+    """
+
+    keep: int = 5
+
+    def __post_init__(self) -> None:
+        _check_keep(self.keep)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rolling:
-    """Automatic checkpoints: a session makes them while it waits for its next cell.
+    """Automatic checkpoints for programs whose cells follow each other at once: a session makes them while it is idle.
 
     Attributes:
         keep: How many are kept: how far `Session.undo` can go back.
@@ -38,19 +55,40 @@ class Rolling:
     longest: float = 1.0
 
     def __post_init__(self) -> None:
-        if type(self.keep) is not int or not 1 <= self.keep <= 1000:
-            raise InvalidInputError(f"keep must be a number from 1 to 1000, not {self.keep!r}")
+        _check_keep(self.keep)
         for name in ("after", "longest"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < 3600:
                 raise InvalidInputError(f"{name} must be a positive number of seconds, not {value!r}")
 
 
-class Budget:
-    """What all sessions of a host may make and keep of automatic checkpoints: 50 in a second, and 500 at a time.
+def _check_keep(keep: object) -> None:
+    if type(keep) is not int or not 1 <= keep <= 1000:
+        raise InvalidInputError(f"keep must be a number from 1 to 1000, not {keep!r}")
 
-    A copy takes the processors as long as several small cells, and the next cell copies the pages that it writes to. Many
-    sessions that each wait for a moment between two cells would spend more time on copies than on cells.
+
+RecoveryOption: TypeAlias = Exact | Rolling | Literal["exact", "rolling", "none"]
+"""The option of a session that says which checkpoints it makes by itself."""
+
+
+def check_recovery(wanted: object) -> None:
+    """Check the option.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    if not isinstance(wanted, Exact | Rolling) and wanted not in ("exact", "rolling", "none"):
+        raise InvalidInputError(f"recovery must be 'exact', 'rolling', 'none', an Exact or a Rolling, not {shown(wanted)}")
+
+
+class Budget:
+    """What all sessions of a host may make and keep of automatic checkpoints.
+
+    Of those that are made while a session is idle, 50 in a second. A copy takes the processors as long as several small cells,
+    and the next cell copies the pages that it writes to: many sessions that each wait for a moment between two cells would
+    spend more time on copies than on cells.
+
+    Of those that are not the last one of their session, 500 at a time.
     """
 
     def __init__(self) -> None:
@@ -66,9 +104,10 @@ class Budget:
         return 0.0
 
     def spend(self, checkpoint: Checkpoint) -> None:
-        """Take note of a checkpoint that was made, and drop the oldest if there are too many."""
-        self._kept = deque(one for one in self._kept if one.alive)
+        """Take note that a checkpoint is no longer the last one of its session, and drop the oldest if there are too many."""
         self._kept.append(checkpoint)
+        if len(self._kept) > _MAX_KEPT:
+            self._kept = deque(one for one in self._kept if one.alive)
         while len(self._kept) > _MAX_KEPT:
             self._kept.popleft().discard()
 
@@ -95,8 +134,13 @@ class Restored:
         return f"The session goes on from {where}; what {cells} changed in memory is lost."
 
 
-def rolling_of(recovery: Rolling | Literal["rolling", "none"]) -> Rolling | None:
-    """Return how automatic checkpoints are made, according to an option; None if none are made."""
-    if isinstance(recovery, Rolling):
-        return recovery
-    return Rolling() if recovery == "rolling" else None
+def kind_of(recovery: RecoveryOption) -> Exact | Rolling | None:
+    """Return how automatic checkpoints are made, according to the option; None if none are made."""
+    match recovery:
+        case "exact":
+            return Exact()
+        case "rolling":
+            return Rolling()
+        case "none":
+            return None
+    return recovery

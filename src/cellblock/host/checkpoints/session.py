@@ -70,25 +70,26 @@ class WithCheckpoints:
         """
         return await self._checkpoints.restore(checkpoint)
 
-    async def undo(self, count: int = 1) -> Undone:
+    async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
         """Go back over the last cells: variables, directory, environment, execution count, history, and files.
 
-        Files come back if the session has a ``working_dir`` of its own that is not too large (docs/checkpoints.md).
-
-        The session goes back to the last checkpoint from before these cells, which may undo more: if the next cell begins
-        at once, there is no checkpoint between the two.
+        Exactly these cells are undone, or none: if something cannot come back, such as the files of a workspace that is too
+        large to be kept, nothing is changed (docs/checkpoints.md).
 
         Args:
             count: How many cells.
+            partial: Whether to go back to the last checkpoint from before these cells, even if that undoes more of them, and
+                to leave files as they are if they cannot come back. The result says so.
 
         Returns:
             What was undone.
 
         Raises:
-            CheckpointError: There are fewer cells, or there is no checkpoint from before them.
+            CheckpointError: There are fewer cells, or they cannot be undone exactly; with `partial`, there is no checkpoint
+                from before them.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
-        return await self._checkpoints.undo(count)
+        return await self._checkpoints.undo(count, partial=partial)
 
     @overload
     async def fork(
@@ -157,7 +158,7 @@ class WithCheckpoints:
         Raises:
             InvalidInputError: The session has no directory of its own.
         """
-        own = self._checkpoints.files.automatic
+        own = self._checkpoints.files.own
         if files == "copy" and not own:
             raise InvalidInputError("files='copy' needs a session with a working_dir of its own: this one has none")
         return files or ("copy" if own else "shared")

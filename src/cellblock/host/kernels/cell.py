@@ -59,6 +59,8 @@ class Cell:
         reason: Why it is being stopped, if it is.
         recovery: The strongest means that was needed to stop it.
         goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
+        not_undoable: Why it cannot be undone; empty if it can, or if nobody has asked for that.
+        says_so: Whether its output says so.
         afterwards: If it was stopped because something else is to happen to the session, a sentence about that; else empty.
         events: What its reader is given while it runs.
         followed: Whether somebody reads its events.
@@ -110,6 +112,8 @@ class Cell:
         self.reason: Status | None = None
         self.recovery: Recovery | None = None
         self.goes_on_from: Restored | None = None
+        self.not_undoable = ""
+        self.says_so = False
         self.afterwards = ""
         self.followed = followed or on_notice is not None
         self.silent = silent
@@ -260,6 +264,8 @@ class Cell:
             self.afterwards,
             self._after_death,
             self._rights,
+            self.not_undoable,
+            self.says_so,
         )
         return make_result(outcome, images_dir)
 

@@ -61,6 +61,8 @@ class Outcome:
         afterwards: What becomes of the session, if it was stopped for that; else empty.
         after_death: What is to be said of the kernel before its own, if that died without a result to say so.
         rights: What its kernel could do.
+        not_undoable: Why it cannot be undone; empty if it can.
+        says_so: Whether its output says so.
     """
 
     ending: Reply | Death
@@ -72,6 +74,8 @@ class Outcome:
     afterwards: str
     after_death: Recovery | None
     rights: Rights
+    not_undoable: str = ""
+    says_so: bool = False
 
 
 def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
@@ -91,6 +95,9 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
         why := kept_names.advice_on("".join(item.text or "" for item in items if item.kind == "stream"))
     ):
         collector.notes.append(f"[cellblock] {why}")
+        items = collector.items()
+    if outcome.says_so:
+        collector.notes.append(f"[cellblock] This cell cannot be undone: {outcome.not_undoable}.")
         items = collector.items()
     error, status = _error(outcome)
     if error is not None:
@@ -118,6 +125,7 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
         recovery=_recovery(outcome),
         spilled=collector.spilled,
         exit_status=ending.exit_status if isinstance(ending, Death) and status == "died" else None,
+        not_undoable=outcome.not_undoable,
     )
 
 

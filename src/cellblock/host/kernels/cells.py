@@ -39,8 +39,10 @@ class Cells:
         current: The cell that runs, or was the last to run while its result is made.
         past: What was run, and which of it has made the present state.
         on_begin: Called before a cell begins.
-        on_idle: Called when a cell has ended, and no other one waits.
+        on_turn: Awaited when something has its turn, before it begins.
+        on_idle: Called at the end of a turn.
         on_stopped: Called when a cell has ended that was stopped.
+        why_not_undoable: Returns why the next cell could not be undone; empty if it could, or if nobody has asked for that.
         can_recover: Returns whether there may be a state of a dead kernel to go on from.
     """
 
@@ -69,7 +71,11 @@ class Cells:
         self.current: Cell | None = None
         self.past = Past()
         self.on_begin: Callable[[], None] = lambda: None
+        self.on_turn: Callable[[], Awaitable[None]] = _nothing
         self.on_idle: Callable[[], None] = lambda: None
+        self.why_not_undoable: Callable[[], str] = lambda: ""
+        self._told = ""
+        """Why the last cell could not be undone"""
         self.on_stopped: Callable[[], None] = lambda: None
         self.can_recover: Callable[[Kernel], bool] = lambda _dead: False
         self._name = name
@@ -114,11 +120,13 @@ class Cells:
         """Run a cell when it is its turn."""
         self.on_begin()
         async with self._turn:
+            await self.on_turn()
             kernel = self._kernels.ready
             if kernel is None or self.state != "running":
                 if cell.on_begin is not None:
                     cell.on_begin("")
                 kernel = await self._live_kernel()
+                await self.on_turn()
             span = self._trace.begin_cell(cell.code)
             result: CodeExecutionResult | None = None
             try:
@@ -153,6 +161,7 @@ class Cells:
             if self._questioned is not None:
                 await self._questioned.interrupt()
         async with self._turn:
+            await self.on_turn()
             self._check_running()
             yield
 
@@ -170,6 +179,7 @@ class Cells:
             remaining = None if cell.timeout is None else max(cell.timeout - cell.age, 0.0)
             return await self._wait_for(kernel, cell, self._deadline(kernel, cell, remaining))
         finally:
+            self.on_idle()
             self._turn.release()
 
     async def run_silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
@@ -226,6 +236,7 @@ class Cells:
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
+        cell.not_undoable = "" if cell.silent else self.why_not_undoable()
         self.past.begin()
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
@@ -257,6 +268,9 @@ class Cells:
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":
             cell.goes_on_from = await self._restored()
+        if not cell.silent:
+            cell.says_so = cell.not_undoable not in ("", self._told)
+            self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
         if not cell.silent:
@@ -287,6 +301,7 @@ class Cells:
         """Have a question answered when it is its turn."""
         self.check()
         async with self._turn:
+            await self.on_turn()
             self._questioned = await self._live_kernel()
             try:
                 return await answer_to(self._questioned, question)
@@ -327,3 +342,7 @@ class Cells:
             cell.afterwards = "The session was ended."
             await kill(kernel, cell, "interrupted")
         await self._kernels.close()
+
+
+async def _nothing() -> None:
+    """Wait for nothing."""
