@@ -65,9 +65,9 @@ class WithStates:
         """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
         return await self.session.restore(checkpoint)
 
-    async def undo(self, count: int = 1) -> Undone:
+    async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
-        return await self.session.undo(count)
+        return await self.session.undo(count, partial=partial)
 
     async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
         """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""

@@ -95,10 +95,13 @@ def _print_changes(changes: dict[str, Any]) -> None:
 def undo(
     session: Session,
     count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="If they cannot be undone exactly, go back as far as is possible.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Undo the last cells of a session, and what they have changed in its workspace."""
-    undone = ask(messages.Undo(session, count))
+    undone = ask(messages.Undo(session, count, partial))
     if wants_json(as_json):
         print_json(undone)
         return OK

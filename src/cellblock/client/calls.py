@@ -181,11 +181,11 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     return Call("DELETE", _checkpoint(kernel, checkpoint), lambda _: None)
 
 
-def undo(kernel: SessionRecord | str, count: int) -> Call[Undone]:
+def undo(kernel: SessionRecord | str, count: int, partial: bool) -> Call[Undone]:
     """Undo cells."""
     from cellblock.model.checkpoints import Undone
 
-    return Call("POST", f"{_session(kernel)}/undo", Undone.from_dict, {"count": count}, once=True)
+    return Call("POST", f"{_session(kernel)}/undo", Undone.from_dict, {"count": count, "partial": partial}, once=True)
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Call[StateChanges]:

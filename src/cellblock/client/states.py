@@ -53,9 +53,9 @@ class States:
         """Drop a checkpoint of a session, and free its memory."""
         self._send(calls.drop_checkpoint(kernel, checkpoint))
 
-    def undo(self, kernel: SessionRecord | str, count: int = 1) -> Undone:
+    def undo(self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
         """Go back over the last cells of a session."""
-        return self._send(calls.undo(kernel, count))
+        return self._send(calls.undo(kernel, count, partial))
 
     def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
         """Return what has changed in a session since a checkpoint."""
@@ -137,9 +137,9 @@ class AsyncStates:
         """Drop a checkpoint of a session, and free its memory."""
         await self._send(calls.drop_checkpoint(kernel, checkpoint))
 
-    async def undo(self, kernel: SessionRecord | str, count: int = 1) -> Undone:
+    async def undo(self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
         """Go back over the last cells of a session."""
-        return await self._send(calls.undo(kernel, count))
+        return await self._send(calls.undo(kernel, count, partial))
 
     async def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
         """Return what has changed in a session since a checkpoint."""

@@ -38,8 +38,8 @@ async def answer(
         case DropCheckpoint(checkpoint=wanted):
             await checkpoints.find(session, label, wanted).drop()
             return True
-        case Undo(count=count):
-            return (await session.undo(count)).to_dict()
+        case Undo(count=count, partial=partial):
+            return (await session.undo(count, partial=partial)).to_dict()
         case Diff(checkpoint=wanted):
             changes = await session.diff(checkpoints.find(session, label, wanted))
             return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files

@@ -88,6 +88,9 @@ class WantedUndo(Strict):
     """How much to undo."""
 
     count: Annotated[int, Field(ge=1, le=1000)] = 1
+    partial: Annotated[
+        bool, Field(description="Whether to go back as far as is possible, if they cannot be undone exactly.")
+    ] = False
 
 
 class UndoneCell(BaseModel):
@@ -186,7 +189,8 @@ async def diff(request: Request, session: str, checkpoint: str, _: Run) -> Respo
 @router.post("/undo", response_model=UndoneModel, summary="Undo cells")
 async def undo(request: Request, session: str, _: Run, wanted: WantedUndo | None = None) -> Response:
     """Go back over the last cells of a session."""
-    return json_response(await link_of(request).call(Undo(session, (wanted or WantedUndo()).count)))
+    wanted = wanted or WantedUndo()
+    return json_response(await link_of(request).call(Undo(session, wanted.count, wanted.partial)))
 
 
 @router.post("/fork", response_model=Branches, summary="Make branches")

@@ -163,6 +163,7 @@ class ExecutionResultModel(BaseModel):
     exit_status: int | None = Field(
         None, description="If the code ended the kernel's process: its exit status, or minus the number of a signal."
     )
+    not_undoable: str = Field("", description="Why the code cannot be undone exactly; empty if it can be.")
 
 
 class ExecutionModel(BaseModel):

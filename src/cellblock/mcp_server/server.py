@@ -156,11 +156,14 @@ class Tools:
         return answers.text(shown, status="reset", session=handle)
 
     async def undo(
-        self, count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1, session: _SESSION = ""
+        self,
+        count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1,
+        partial: Annotated[bool, Field(description="go back as far as is possible, if they cannot be undone exactly")] = False,
+        session: _SESSION = "",
     ) -> _Answer:
-        """Go back over the last cells: variables, imports and, if kept, files are as before. Tool calls stay done."""
+        """Go back over the last cells: variables, imports and files are exactly as before. Tool calls stay done."""
         named = await self._clients.session(session)
-        return answers.undone(await named.session.undo(count), self._handle(named.record.name))
+        return answers.undone(await named.session.undo(count, partial=partial), self._handle(named.record.name))
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""

@@ -77,7 +77,7 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     call(DropCheckpoint(session_of(kernel), _id(checkpoint)))
 
 
-def undo(kernel: SessionRecord | str, count: int = 1) -> Undone:
+def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
     """Go back over the last cells of a session, as `Session.undo` does.
 
     Raises:
@@ -87,7 +87,7 @@ def undo(kernel: SessionRecord | str, count: int = 1) -> Undone:
     from cellblock.daemon.messages import Undo
     from cellblock.model.checkpoints import Undone
 
-    return Undone.from_dict(call(Undo(session_of(kernel), count)))
+    return Undone.from_dict(call(Undo(session_of(kernel), count, partial)))
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:

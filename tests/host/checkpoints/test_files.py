@@ -130,7 +130,7 @@ async def test_what_somebody_else_saves_between_cells_stays(
             saved = time.time_ns()
             await eventually(lambda: files_time() > saved)
 
-        await eventually(lambda: session._checkpoints.automatic.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing.first)
         await save("n0")
         for count in (1, 2, 3):
             await session.execute(f"open('a{count}', 'w').write('1'); open('b', 'w').write('{count}')")
@@ -146,9 +146,9 @@ async def test_a_file_that_comes_before_the_first_cell_stays(
 ) -> None:
     monkeypatch.setattr(filing, "_AFTER", 0.001)
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session._checkpoints.automatic.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing.first)
         await session.files.write("data.csv", "1")
-        await eventually(lambda: session._checkpoints.automatic.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing.first)
         await session.execute("open('data.csv', 'w').write('2')")
         assert (await session.undo()).files == ["data.csv"]
         assert (tmp_path / "data.csv").read_text() == "1"

@@ -159,7 +159,7 @@ class FilesMachine(SessionMachine):
             if automatic.filing.skipped:  # they are kept again after an undo
                 return False
             made = automatic.present()
-            return made is not None and made.snapshot is not None if self.line else automatic.filing._first is not None
+            return made is not None and made.snapshot is not None if self.line else automatic.filing.first is not None
 
         self.run(eventually(kept))
         done = time.time_ns()

@@ -27,14 +27,14 @@ async def test_files_from_before_the_first_cell_come_back(any_host: Host, tmp_pa
     (tmp_path / "a").write_text("0")
     async with made(any_host, tmp_path) as session:
         for _ in range(2):
-            await eventually(lambda: session._checkpoints.automatic.filing._first)
+            await eventually(lambda: session._checkpoints.automatic.filing.first)
             await session.execute("open('a', 'w').write('1'); open('b', 'w').write('1')")
             undone = await session.undo()
             assert (undone.execution_count, undone.files, undone.files_left) == (0, ["a", "b"], "")
             assert (tmp_path / "a").read_text() == "0"
             assert not (tmp_path / "b").exists()
             # They are kept, and true again.
-            assert session._checkpoints.automatic.filing._first is not None
+            assert session._checkpoints.automatic.filing.first is not None
     await eventually(lambda: any_host.store().bytes == 0)
 
 
@@ -47,7 +47,7 @@ async def test_a_first_cell_that_comes_at_once_does_not_wait(zygote_host: Host, 
 
 async def test_no_task_waits_for_its_time(zygote_host: Host, tmp_path: Path) -> None:
     async with made(zygote_host, tmp_path) as session:
-        await eventually(lambda: session._checkpoints.automatic.filing._first)
+        await eventually(lambda: session._checkpoints.automatic.filing.first)
         before = asyncio.all_tasks()
         session._checkpoints.automatic.filing.begin(lambda files: None)
         assert asyncio.all_tasks() == before
@@ -61,4 +61,4 @@ async def test_a_large_workspace_is_not_kept_and_it_is_said_why(
     (tmp_path / "large").write_text("more than ten bytes")
     async with made(zygote_host, tmp_path) as session:
         await eventually(lambda: "together" in session._checkpoints.automatic.filing.skipped)
-        assert session._checkpoints.automatic.filing._first is None
+        assert session._checkpoints.automatic.filing.first is None

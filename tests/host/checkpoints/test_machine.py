@@ -208,7 +208,7 @@ class CheckpointMachine(SessionMachine):
 
         def as_expected() -> bool:
             found = [one.moment.past for one in self.session._checkpoints.automatic.all()]
-            return [tuple(number_of(entry.code) for _, entry in past) for past in found] == expected
+            return [tuple(number_of(entry.code) for _, entry, _ in past) for past in found] == expected
 
         await eventually(as_expected)
 

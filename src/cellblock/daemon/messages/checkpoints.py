@@ -51,11 +51,18 @@ class DropCheckpoint:
 
 @record
 class Undo:
-    """Go back over the last cells of a session. Answered by an `Undone`."""
+    """Go back over the last cells of a session. Answered by an `Undone`.
+
+    Attributes:
+        session: The session.
+        count: How many cells.
+        partial: Whether to go back as far as is possible, if they cannot be undone exactly.
+    """
 
     op: ClassVar[str] = "undo"
     session: str
     count: int = 1
+    partial: bool = False
 
 
 @record
