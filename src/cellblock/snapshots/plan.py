@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeGuard
 
 from cellblock.errors import SnapshotError
-from cellblock.snapshots.tree import Entry, File, Folder, LeftOut, Link, Owner, same
+from cellblock.snapshots.tree import Entry, File, Folder, LeftOut, Link, Owner, is_kept, same
 
 _ENTER = stat.S_IWUSR | stat.S_IXUSR
 
@@ -84,9 +84,11 @@ class Plan:
             elif new is None:
                 if old is not None and target.complete:
                     self._remove(where, old)
-            elif old is None and not isinstance(new, LeftOut):
+            elif not _is_held(new):
+                continue
+            elif old is None:
                 self._put(where, new)
-            elif old is not None and not isinstance(new, LeftOut) and not same(old, new) and self._changed(where):
+            elif not same(old, new) and self._changed(where):
                 self._clear(where, old)
                 self._put(where, new)
         if path:
@@ -139,7 +141,7 @@ class Plan:
         if isinstance(entry, Folder):
             self._moves.append(Step("make", path, owner=entry.owner))
             for name, inner in entry.entries.items():
-                if not isinstance(inner, LeftOut):
+                if _is_held(inner):
                     self._put(f"{path}/{name}", inner)
             self._modes.append(Step("mode", path, mode=entry.mode, before=stat.S_IRWXU))
             return
@@ -147,6 +149,11 @@ class Plan:
         self.staged[self._number] = entry
         self._moves.append(Step("place", path, self._number))
         self.written.append(path)
+
+
+def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
+    """Whether a snapshot can bring something back. Otherwise it stays as it is."""
+    return not isinstance(entry, LeftOut) and (not isinstance(entry, File) or is_kept(entry))
 
 
 def _path(step: Step) -> str:

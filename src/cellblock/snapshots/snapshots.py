@@ -18,7 +18,7 @@ from cellblock.snapshots.ignored import Ignored
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.times import Spans, changed_within, first_changed
+from cellblock.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed
 from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
 from cellblock.snapshots.walk import StoppedError, Walk
 
@@ -58,13 +58,19 @@ class Snapshots:
     @overload
     def take(self) -> Snapshot: ...
     @overload
-    def take(self, limits: SnapshotLimits, stopped: Callable[[], bool]) -> Snapshot | None: ...
-    def take(self, limits: SnapshotLimits | None = None, stopped: Callable[[], bool] = lambda: False) -> Snapshot | None:
+    def take(self, limits: SnapshotLimits, stopped: Callable[[], bool], hurry: Callable[[], bool]) -> Snapshot | None: ...
+    def take(
+        self,
+        limits: SnapshotLimits | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        hurry: Callable[[], bool] | None = None,
+    ) -> Snapshot | None:
         """Take a snapshot. What has not changed since the last one is not read.
 
         Args:
             limits: What this one holds, if that is something else.
             stopped: Asked now and then, and at the end: whether to give up.
+            hurry: Asked before a file is read: whether to read no more, but only to take note of files; see `Walk`.
 
         Returns:
             The snapshot, which is kept until `drop` is called; None if it was given up.
@@ -81,10 +87,14 @@ class Snapshots:
 
         with self._lock, self._opened("keep the files of") as top:
             # There is much to read the first time. What was found helps the next time, though it may not be from one moment.
-            walk = Walk(limits or self._limits, add, stopped=stopped if self._known is not None else lambda: False)
+            walk = Walk(
+                limits or self._limits, add, stopped=stopped if self._known is not None else lambda: False, hurry=hurry
+            )
             try:
                 root = walk.whole(top, self._known)
-                snapshot = Snapshot(root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count, walk.whole_tree)
+                snapshot = Snapshot(
+                    root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count, walk.whole_tree, walk.unkept
+                )
                 self._know(root)
                 if stopped():
                     return None
@@ -169,6 +179,21 @@ class Snapshots:
         """
         with self._opened("look at the files of") as top:
             return first_changed(top, spans, Ignored(self._limits.ignore), self._limits.max_files)
+
+    def first_unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str | None:
+        """Return a file that cannot come back, as a snapshot did not keep its content and it has changed since; or None.
+
+        Args:
+            snapshot: The snapshot.
+            spans: When files may have been changed since.
+
+        Raises:
+            SnapshotError: The workspace cannot be read.
+        """
+        if not snapshot.unkept:
+            return None
+        with self._opened("look at the files of") as top:
+            return first_unkept_changed(top, snapshot.root, spans)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Forget a snapshot. What no other needs is removed. More than once is fine."""

@@ -15,7 +15,7 @@ from cellblock.errors import SnapshotError
 from cellblock.leftovers import make_place, remove_abandoned, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import MIB, File, Folder, Snapshot, facts
+from cellblock.snapshots.tree import MIB, File, Folder, Snapshot, facts, is_kept
 
 _MAX_BYTES = 8192 * MIB
 
@@ -185,7 +185,9 @@ class Store:
                 _, count = self._folders.get(id(folder), (folder, 0))
                 self._folders[id(folder)] = folder, count + 1
                 if count == 0:
-                    self._counts.update(facts(entry).digest for entry in folder.entries.values() if type(entry) is File)
+                    self._counts.update(
+                        facts(entry).digest for entry in folder.entries.values() if type(entry) is File and is_kept(entry)
+                    )
                     pending += (entry for entry in folder.entries.values() if type(entry) is Folder)
 
     def release(self, root: Folder) -> None:
@@ -199,7 +201,7 @@ class Store:
                     self._folders[id(folder)] = folder, count - 1
                     continue
                 for entry in folder.entries.values():
-                    if type(entry) is File:
+                    if type(entry) is File and is_kept(entry):
                         self._release(facts(entry).digest)
                     elif type(entry) is Folder:
                         pending.append(entry)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from cellblock.snapshots.beneath import open_folder, open_parent
 from cellblock.snapshots.ignored import Ignored
+from cellblock.snapshots.tree import Folder, seen, unkept, was_seen
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: from when until when, in nanoseconds of the clock that file systems read."""
@@ -85,6 +86,25 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
             return path or "."
         finally:
             os.close(opened)
+    return None
+
+
+def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
+    """Return a file of a snapshot whose content was not kept and which has changed since; None if there is none.
+
+    Args:
+        top: The workspace, opened.
+        root: What the snapshot holds.
+        spans: When files may have been changed since. Times go in steps: two changes can have the same.
+    """
+    for path, file in unkept(root):
+        try:
+            with open_parent(top, path) as (parent, name):
+                info = os.lstat(name, dir_fd=parent)
+        except OSError:
+            return path
+        if not was_seen(file, seen(info)) or _is_within(info.st_ctime_ns, spans):
+            return path
     return None
 
 

@@ -38,7 +38,7 @@ class Facts(NamedTuple):
         mode: Its permissions.
         mtime_ns: When it was modified.
         owner: Whose it is.
-        digest: The digest of its content, by which the store has it; empty if the content was not read.
+        digest: The digest of its content, by which the store has it; empty if the content was not kept.
     """
 
     size: int
@@ -74,6 +74,11 @@ def seen(info: os.stat_result) -> bytes:
 def was_seen(file: File, now: bytes) -> bool:
     """Whether the system said the same of a file when it was read."""
     return file[_FACTS.size : _DIGEST] == now
+
+
+def is_kept(file: File) -> bool:
+    """Whether the content of a file was kept. Otherwise only what the system says of it is known."""
+    return len(file) > _DIGEST
 
 
 class Link(NamedTuple):
@@ -154,6 +159,7 @@ class Snapshot:
         left_out: Paths that it does not hold, and why: a hundred at most.
         left_out_count: How many these are in all.
         whole: Whether nothing is left out because it is too large or there is too much.
+        unkept: How many files it knows of whose content was not kept: they were too large, or there was no time.
     """
 
     root: Folder
@@ -162,6 +168,7 @@ class Snapshot:
     left_out: tuple[tuple[str, str], ...] = ()
     left_out_count: int = 0
     whole: bool = True
+    unkept: int = 0
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
@@ -175,6 +182,8 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
     if one is other:
         return True
     if isinstance(one, File) and isinstance(other, File):
+        if not is_kept(one) and not is_kept(other):
+            return one == other and UNSEEN not in (one[_FACTS.size :], other[_FACTS.size :])
         first, second = facts(one), facts(other)
         unequal_times = times and first.mtime_ns != second.mtime_ns
         return first.digest == second.digest != b"" and first.mode == second.mode and not unequal_times
@@ -212,6 +221,16 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
         if (old is None and _is_cut_off(before)) or (new is None and _is_cut_off(after)):
             continue
         yield from differences(old, new, f"{path}/{name}" if path else name)
+
+
+def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File]]:
+    """Yield the files in a folder whose content was not kept, with their paths."""
+    for name, entry in folder.entries.items():
+        where = f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from unkept(entry, where)
+        elif isinstance(entry, File) and not is_kept(entry):
+            yield where, entry
 
 
 def _entries(entry: Entry | None) -> Mapping[str, Entry]:

@@ -26,6 +26,7 @@ from cellblock.snapshots.tree import (
     Owner,
     SnapshotLimits,
     facts,
+    is_kept,
     pack,
     seen,
     was_seen,
@@ -72,10 +73,17 @@ class Walk:
         left_out_count: How many these are in all.
         whole_tree: Whether nothing was left out because it is too large or there is too much.
         max_files: How many files, folders and links it looks at.
+        unkept: How many files were found that are not read.
     """
 
     def __init__(
-        self, limits: SnapshotLimits, read: Read, *, searching: bool = False, stopped: Callable[[], bool] = lambda: False
+        self,
+        limits: SnapshotLimits,
+        read: Read,
+        *,
+        searching: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+        hurry: Callable[[], bool] | None = None,
     ) -> None:
         """Prepare a walk.
 
@@ -85,7 +93,11 @@ class Walk:
             searching: Whether only what is needed to compare with another tree is read. Then sizes have no limits, and
                 folders that cannot be listed but were in that tree are given permissions.
             stopped: Asked now and then: whether to give up.
+            hurry: Asked before a file is read: whether to read no more. Then what is not read, because of that or because it
+                is too large, is not left out: what the system says of it is known (`tree.is_kept`).
         """
+        self.unkept = 0
+        self._hurry = hurry
         self.count = 0
         self.files = 0
         self.bytes = 0
@@ -168,12 +180,18 @@ class Walk:
                     continue
                 kind = info.st_mode & 0o170000  # S_IFMT: this is done for every file
                 if kind == stat.S_IFREG:
-                    if type(old) is File and was_seen(old, seen(info)) and self.bytes + info.st_size <= self._max_bytes:
+                    if (
+                        type(old) is File
+                        and was_seen(old, seen(info))
+                        and is_kept(old)
+                        and self.bytes + info.st_size <= self._max_bytes
+                    ):
                         self.files += 1
                         self.bytes += info.st_size
                         found[name] = old
                     else:
-                        found[name] = self._file(fd, path, name, info, wanted)
+                        file = self._file(fd, path, name, info, wanted)
+                        found[name] = old if old == file and old is not None else file
                 elif kind == stat.S_IFDIR:
                     folders.append(name)
                 elif kind == stat.S_IFLNK:
@@ -229,9 +247,13 @@ class Walk:
     def _file(self, fd: int, path: str, name: str, info: os.stat_result, wanted: Folder | None) -> Entry:
         if self._searching:
             want = wanted.entries.get(name) if wanted else None
+            if isinstance(want, File) and not is_kept(want):
+                return pack(info, b"", info.st_size, seen(info))
             if not isinstance(want, File) or facts(want).size != info.st_size:
                 return pack(info, b"", info.st_size, UNSEEN)
         room = min(self._max_file, self._max_bytes - self.bytes)
+        if self._hurry is not None and (info.st_size > room or self._hurry()):
+            return self._pass_by(info)
         if info.st_size > room:
             return self._left(path, name, _LARGE if info.st_size > self._max_file else _FULL)
         try:
@@ -250,7 +272,7 @@ class Walk:
             # What changes while it is read, or may change in the same tick of the clock, is read again the next time.
             settled = seen(info) == seen(os.fstat(source)) and _is_settled(info, self._began)
         except TooLargeError:
-            return self._left(path, name, _LARGE)
+            return self._left(path, name, _LARGE) if self._hurry is None else self._pass_by(info)
         except SnapshotError:
             raise
         except OSError as error:
@@ -262,6 +284,12 @@ class Walk:
         self.files += 1
         self.bytes += size
         return pack(info, digest, size, seen(info) if settled else UNSEEN)
+
+    def _pass_by(self, info: os.stat_result) -> File:
+        """Return a file that is not read."""
+        self.files += 1
+        self.unkept += 1
+        return pack(info, b"", info.st_size, seen(info))
 
     def _link(self, fd: int, path: str, name: str, info: os.stat_result) -> Entry:
         try:

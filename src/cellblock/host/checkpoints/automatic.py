@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, KernelDiedError
+from cellblock.errors import CheckpointError, KernelDiedError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.checkpoints.rolling import Exact
 from cellblock.wire.protocol import State
@@ -73,17 +73,25 @@ class AutomaticCheckpoints:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._outdated = False
+        self._before: Snapshot | None = None
+        """The files before the cell that runs"""
         self.skipped = ""
         self.filing = Filing(every.files)
         cells.on_begin = self.stop_waiting
         cells.on_idle = self.has_ended
         cells.on_turn = self.kept
+        cells.before_cell, cells.after_cell = self.before_cell, self.after_cell
         kernels.relieve = self.relieve
 
     @property
     def wanted(self) -> bool:
         """Whether they are made."""
         return self._kind is not None
+
+    @property
+    def exact(self) -> int:
+        """How many cells can be undone exactly; 0 if that is not promised."""
+        return self._kind.keep if isinstance(self._kind, Exact) else 0
 
     def all(self) -> list[Checkpoint]:
         """Return them, those of the oldest state first: some may come from a branch that was adopted."""
@@ -102,6 +110,28 @@ class AutomaticCheckpoints:
         if (made := self.present()) is None:
             return self.skipped or "it came before a checkpoint was made"
         return "" if made.snapshot is not None else made.without_files or "it came before the files were kept"
+
+    def before_cell(self) -> str:
+        """Take note that a cell begins, and return why it cannot be undone, if the session is to be exact."""
+        self._before = None
+        if not isinstance(self._kind, Exact):
+            return ""
+        made = self.present()
+        self._before = self.filing.first if self._every.fresh else None if made is None else made.snapshot
+        return self.why_not()
+
+    async def after_cell(self, state: int) -> str:
+        """Return why the cell that has just ended cannot be undone, if it began in a state that could be gone back to.
+
+        Args:
+            state: That state.
+        """
+        if self._before is None:
+            return ""
+        try:
+            return await self._every.files.unkept_changed(self._before, self._cells.past.spans_after(state))
+        except SnapshotError as error:
+            return str(error)
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
@@ -125,7 +155,11 @@ class AutomaticCheckpoints:
     async def kept(self) -> None:
         """In the turn of what begins: wait until the state before it is kept, if that is to be exact."""
         while isinstance(self._kind, Exact) and self._task is not None and not self._task.done():
-            await asyncio.wait([self._task])
+            self.filing.awaited += 1
+            try:
+                await asyncio.wait([self._task])
+            finally:
+                self.filing.awaited -= 1
 
     # -- at once -------------------------------------------------------------------------------------------------------
 
@@ -224,12 +258,13 @@ class AutomaticCheckpoints:
     def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
         """Drop what is not needed any longer now that another one was made: the oldest, and those of the same cells."""
         assert self._kind is not None
+        keep = self._kind.keep + isinstance(self._kind, Exact)  # the present state is for a crash, and those before it to undo
         for one in before:
             if one.moment.numbers == made.moment.numbers:
                 one.discard()
         if before and before[-1].alive:
             self._budget.spend(before[-1])
-        self._drop_oldest(self._kind.keep)
+        self._drop_oldest(keep)
 
     def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
         self._cells.past.rest(checkpoint.moment.state)

@@ -119,7 +119,6 @@ class Checkpoints:
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         self.ports: dict[str, int] = {}
         self.serving: Family | None = None
-        cells.why_not_undoable = lambda: self.automatic.why_not() if isinstance(kind, Exact) else ""
         cells.can_recover = lambda dead: self.to_recover(dead) is not None
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -318,7 +317,7 @@ class Checkpoints:
     async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
         """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""
         if files is not None:
-            return ""
+            return await self.files.unkept_changed(files, spans)
         if not (changed := await self.files.changed_within(spans)):
             return ""
         if checkpoint is not None and not checkpoint.automatic:
@@ -352,6 +351,8 @@ class Checkpoints:
         reason = self.automatic.skipped or (self.ended if count == len(line) else "")
         if not reason and not self.automatic.wanted:
             reason = "the session was made with recovery='none'"
+        if not reason and self.automatic.exact:
+            reason = f"only those of the last {self.automatic.exact} cells are kept, and fewer if memory is short"
         reason = reason or "the next cell came before one was made, or it was dropped since"
         more = range(count + 1, len(line) + 1)
         ways = []

@@ -60,11 +60,12 @@ class CheckpointFiles:
         store = self._make_store()
         return await _owned(lambda: self._snapshots(store).take(), store.drop)
 
-    async def take_small(self, stopped: Callable[[], bool]) -> Snapshot | None:
+    async def take_small(self, stopped: Callable[[], bool], hurry: Callable[[], bool] = lambda: False) -> Snapshot | None:
         """Keep the files as they are, unless something begins to change them, or they are many.
 
         Args:
             stopped: Returns whether something changes them. Asked in another thread.
+            hurry: Returns whether there is no time to read files. Asked in another thread.
 
         Returns:
             The snapshot; None if there is none.
@@ -73,16 +74,18 @@ class CheckpointFiles:
             SnapshotError: They cannot be kept; or they are too many, and the message says so.
         """
         store = self._make_store()
-        return await _owned(lambda: self._take_small(store, stopped), lambda kept: None if kept is None else store.drop(kept))
+        return await _owned(
+            lambda: self._take_small(store, stopped, hurry), lambda kept: None if kept is None else store.drop(kept)
+        )
 
-    def _take_small(self, store: Store, stopped: Callable[[], bool]) -> Snapshot | None:
+    def _take_small(self, store: Store, stopped: Callable[[], bool], hurry: Callable[[], bool]) -> Snapshot | None:
         small = replace(_SMALL, ignore=self._limits.ignore)
-        snapshot = self._snapshots(store).take(small, stopped)
+        snapshot = self._snapshots(store).take(small, stopped, hurry)
         if snapshot is not None and not snapshot.whole:
             store.drop(snapshot)
             raise SnapshotError(
-                f"files are kept after each cell only if they are at most {small.max_files:,}, of {small.max_file_bytes:,} "
-                f"bytes each and {small.max_total_bytes:,} together; session.checkpoint(files='copy') keeps more"
+                f"there are more than {small.max_files:,} files and folders, or folders are nested too deep, in "
+                f"{self._workspace}: session.checkpoint(files='copy') keeps more"
             )
         return snapshot
 
@@ -118,6 +121,23 @@ class CheckpointFiles:
         if path is None:
             return ""
         return "files have changed" if path == "." else f"{path[:200]!r} has changed"
+
+    async def unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str:
+        """Return, for a message, whether a file has changed whose content was not kept; empty if none has.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        if not snapshot.unkept:
+            return ""
+        store = self._make_store()
+        path = await _owned(lambda: self._snapshots(store).first_unkept_changed(snapshot, spans), _forget)
+        if path is None:
+            return ""
+        return (
+            f"{path[:200]!r} has changed, and was not kept before: files of more than {_SMALL.max_file_bytes >> 20} MiB are "
+            "not, nor what there was no time for in a new session"
+        )
 
     async def diff(self, before: Snapshot) -> FileChanges:
         """Return what has changed since.

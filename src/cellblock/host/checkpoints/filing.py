@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 _AFTER = 0.1
 """Seconds until files are looked at while a session is idle: that takes tens of milliseconds, in which the loop is slower."""
 
-_PATIENCE = 0.5
-"""Seconds that the next cell waits for files to be kept: in a large workspace, the first look takes long"""
+_READING = 0.025
+"""Seconds that the next cell waits for files to be read; then those that are not read are only looked at"""
+
+_PATIENCE = 2.0
+"""Seconds that the next cell waits for files to be looked at"""
 
 _AT_ONCE = "the next cell came before they could be kept"
 
@@ -30,6 +34,7 @@ class Filing:
 
     Attributes:
         skipped: Why none were kept the last time; empty if they were.
+        awaited: How many wait for files to be kept.
         first: The files as they were before the first cell of a fresh kernel, if they were kept.
     """
 
@@ -46,6 +51,7 @@ class Filing:
         """How often something has begun or ended that may change files"""
         self._task: asyncio.Task[Snapshot | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.awaited = 0
 
     def stop(self) -> None:
         """Take note that something begins, or ends, that may change files: what is being kept is given up."""
@@ -79,8 +85,11 @@ class Filing:
     async def _take(self, begun: int, before: asyncio.Task[Snapshot | None] | None) -> Snapshot | None:
         if before is not None and not before.done():
             await asyncio.wait([before])
+        until = time.monotonic() + _READING
         try:
-            snapshot = await self._files.take_small(lambda: self._activity != begun)
+            snapshot = await self._files.take_small(
+                lambda: self._activity != begun, lambda: self.awaited > 0 and time.monotonic() > until
+            )
         except SnapshotError as error:
             self.skipped = str(error)
             return None

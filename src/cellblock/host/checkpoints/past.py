@@ -87,8 +87,10 @@ class Past:
     def spans_after(self, state: int) -> list[tuple[int, int]]:
         """Return when files were changed to get from a state to the present one: from when until when, in nanoseconds."""
         spans = [span for span in self._spans if span[0] > state]
-        nexts = [began for _, began, _ in spans[1:]] + [sys.maxsize]
-        return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
+        nexts = [*(began for _, began, _ in spans[1:]), sys.maxsize]
+        return [
+            (began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=False)
+        ]  # without spans, there is one more
 
     @property
     def before(self) -> int:

@@ -42,7 +42,8 @@ class Cells:
         on_turn: Awaited when something has its turn, before it begins.
         on_idle: Called at the end of a turn.
         on_stopped: Called when a cell has ended that was stopped.
-        why_not_undoable: Returns why the next cell could not be undone; empty if it could, or if nobody has asked for that.
+        before_cell: Called before a cell begins; returns why it cannot be undone, if that is wanted and it cannot.
+        after_cell: Awaited with the state that a cell began in when it has ended; returns why it cannot be undone.
         can_recover: Returns whether there may be a state of a dead kernel to go on from.
     """
 
@@ -73,7 +74,8 @@ class Cells:
         self.on_begin: Callable[[], None] = lambda: None
         self.on_turn: Callable[[], Awaitable[None]] = _nothing
         self.on_idle: Callable[[], None] = lambda: None
-        self.why_not_undoable: Callable[[], str] = lambda: ""
+        self.before_cell: Callable[[], str] = lambda: ""
+        self.after_cell: Callable[[int], Awaitable[str]] = _nothing_wrong
         self._told = ""
         """Why the last cell could not be undone"""
         self.on_stopped: Callable[[], None] = lambda: None
@@ -236,7 +238,7 @@ class Cells:
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         cell.timeout = timeout
-        cell.not_undoable = "" if cell.silent else self.why_not_undoable()
+        cell.not_undoable = "" if cell.silent else self.before_cell()
         self.past.begin()
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
@@ -269,6 +271,7 @@ class Cells:
         if cell.died and self.state == "running":
             cell.goes_on_from = await self._restored()
         if not cell.silent:
+            cell.not_undoable = cell.not_undoable or ("" if cell.died else await self.after_cell(self.past.before))
             cell.says_so = cell.not_undoable not in ("", self._told)
             self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
@@ -346,3 +349,8 @@ class Cells:
 
 async def _nothing() -> None:
     """Wait for nothing."""
+
+
+async def _nothing_wrong(_: int) -> str:
+    """Find nothing that could be wrong."""
+    return ""
