@@ -216,7 +216,7 @@ async def test_a_state_that_was_gone_back_to_keeps_its_automatic_checkpoint(host
         await session.undo()
         (kept,) = session.checkpoints()
         await (await session.checkpoint()).drop()
-        await session._checkpoints.automatic._make(Rolling(keep=2))
+        await session._checkpoints.automatic._roll()
         assert session.checkpoints() == [kept]
 
 

@@ -87,9 +87,9 @@ async def test_undo_takes_the_latest_state_also_if_an_earlier_one_has_files(any_
     async with made(any_host, tmp_path, Rolling(after=0.001)) as session:
         await session.execute("x = 1; open('a', 'w').write('1')")
         await kept(session)
-        before = len(session.checkpoints())
+        (before,) = session.checkpoints()
         await session.put("y", 5)
-        await eventually(lambda: len(session.checkpoints()) > before)
+        await eventually(lambda: session.checkpoints() not in ([], [before]))
         await session.execute("x = 2")
         undone = await session.undo()
         assert (await session.execute("(x, y)")).return_value == "(1, 5)"
@@ -155,15 +155,17 @@ async def test_a_file_that_comes_before_the_first_cell_stays(
 
 
 async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_total_bytes=10))
+    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_files=1))
     async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await session.execute("open('a', 'w').write('more than ten bytes')")
-        await eventually(lambda: "together" in session._checkpoints.automatic.filing.skipped)
-        await session.execute("open('a', 'w').write('2')")
+        await session.execute("open('a', 'w').write('1'); open('b', 'w').write('1')")
+        await eventually(lambda: "more than 1 files" in session._checkpoints.automatic.filing.skipped)
+        await session.execute("import os; os.remove('b'); open('a', 'w').write('2')")
         await kept(session)  # these could be, which says nothing of those before
-        undone = await session.undo()
+        with pytest.raises(CheckpointError, match=r"files cannot be brought back: .* more than 1 files"):
+            await session.undo()
+        undone = await session.undo(partial=True)
         assert undone.files == []
-        assert "10 together" in undone.files_left
+        assert "more than 1 files" in undone.files_left
         assert (tmp_path / "a").read_text() == "2"
 
 

@@ -213,6 +213,10 @@ class AutomaticCheckpoints:
         """Make a checkpoint while nobody waits for the session. If there is one of this state, only keep its files."""
         if self._cells.busy or self._cells.state != "running":
             return
+        if self._every.fresh:
+            if self.filing.first is None:
+                self.filing.begin_first()
+            return
         if (made := self.present()) is not None:
             self.skipped = ""
             if made.snapshot is None:
