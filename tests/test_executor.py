@@ -205,13 +205,13 @@ async def test_a_timeout_carries_the_whole_result_and_the_session_goes_on(execut
     assert (await executor.execute("x")).text == "1"
 
 
-async def test_a_kernel_that_dies_raises_its_cause_and_the_next_cell_runs_in_a_fresh_one(executor: CodeExecutor) -> None:
+async def test_a_kernel_that_dies_raises_its_cause_and_costs_the_cell_that_ended_it_only(executor: CodeExecutor) -> None:
     await executor.execute("x = 1")
-    with pytest.raises(CodeExecutionError, match=r"KernelDied.*status 3.*Variables and imports are lost") as caught:
-        await executor.execute("import os; os._exit(3)")
+    with pytest.raises(CodeExecutionError, match=r"KernelDied.*status 3.*variables are kept as they were") as caught:
+        await executor.execute("x = 2; import os; os._exit(3)")
     assert caught.value.result is not None
-    assert caught.value.result.state_lost
-    assert (await executor.execute("'x' in globals()")).text == "False"
+    assert not caught.value.result.state_lost
+    assert (await executor.execute("x")).text == "1"
 
 
 async def test_cells_asked_for_at_once_run_in_order(executor: CodeExecutor) -> None:

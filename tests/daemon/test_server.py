@@ -114,12 +114,12 @@ async def test_the_gateway_repeats_code_that_has_a_key_and_nothing_that_has_none
     await link.close()
 
 
-@pytest.mark.parametrize("theirs", [3, 5])
+@pytest.mark.parametrize("theirs", [4, 6])
 async def test_a_client_of_another_version_can_only_have_it_end(server: Server, theirs: int) -> None:
     _, connection = await asyncio.get_running_loop().create_unix_connection(AsyncConnection, sock=await connect(server))
     for request in (Hello(theirs, "7"), List()):
         with pytest.raises(
-            DaemonError, match=rf"protocol 4\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
+            DaemonError, match=rf"protocol 5\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
         ):
             await connection.call(request)
     assert await connection.call(End())
