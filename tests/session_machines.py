@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -51,10 +51,10 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 @contextmanager
-def hosted(kind: type[M]) -> Iterator[type[M]]:
+def hosted(kind: type[M], isolate: Literal["none", "native"] = "none") -> Iterator[type[M]]:
     """Give a machine a loop and a host, which its runs share."""
     with asyncio.Runner() as runner:
-        host = Host(isolate="none")
+        host = Host(isolate=isolate)
         try:
             yield type("Machine", (kind,), {"runner": runner, "host": host})
         finally:

@@ -139,6 +139,7 @@ class AutomaticCheckpoints:
         """Take note that something has ended in the session: it has another state, or other files."""
         self.stop_waiting()
         if isinstance(self._kind, Exact):
+            self._cells.past.rest(self._cells.past.state)
             self._keep_now()
         elif self._kind is not None:
             self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)

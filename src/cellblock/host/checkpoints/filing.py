@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 _AFTER = 0.1
 """Seconds until files are looked at while a session is idle: that takes tens of milliseconds, in which the loop is slower."""
 
-_READING = 0.025
-"""Seconds that the next cell waits for files to be read; then those that are not read are only looked at"""
+_READING, _AT_LEAST = 0.025, 200
+"""Seconds that the next cell waits for files to be read, and how many are read in any case; the others are only looked at"""
 
 _PATIENCE = 2.0
 """Seconds that the next cell waits for files to be looked at"""
@@ -85,11 +86,13 @@ class Filing:
     async def _take(self, begun: int, before: asyncio.Task[Snapshot | None] | None) -> Snapshot | None:
         if before is not None and not before.done():
             await asyncio.wait([before])
-        until = time.monotonic() + _READING
+        until, asked = time.monotonic() + _READING, itertools.count()
+
+        def hurry() -> bool:
+            return next(asked) >= _AT_LEAST and self.awaited > 0 and time.monotonic() > until
+
         try:
-            snapshot = await self._files.take_small(
-                lambda: self._activity != begun, lambda: self.awaited > 0 and time.monotonic() > until
-            )
+            snapshot = await self._files.take_small(lambda: self._activity != begun, hurry)
         except SnapshotError as error:
             self.skipped = str(error)
             return None

@@ -1,0 +1,176 @@
+"""Undo and crashes are exact without any pause: variables and files are what a model in Python says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from cellblock import Exact
+from cellblock.host.checkpoints.past import files_time
+from processes import eventually
+from session_machines import SessionMachine, check, hosted
+
+VARIABLES = st.sampled_from(["x", "y"])
+NAMES = ("a", "b", "d/c", "d/e")
+FILES = st.sampled_from(NAMES)
+WRITE = "import os\nos.makedirs('d', exist_ok=True)\nopen('{name}', 'w').write('{number}')"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a session has after some cells: their numbers, its variables, and the files as they were then."""
+
+    line: tuple[int, ...] = ()
+    variables: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+class ExactMachine(SessionMachine):
+    """One session with a directory of its own. Nothing waits, but for the clock of files when somebody else changes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workspace = self.place / "workspace"
+        self.workspace.mkdir()
+        self.states = [State()]
+        self.files: dict[str, str] = {}
+        self.changed_by: dict[str, int] = {}
+        """The cell that has last changed a file, or to whose state it was brought back; somebody else, if it is not there"""
+
+    @initialize()
+    def start(self) -> None:
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        self.session = self.host.session(working_dir=self.workspace, images_dir=self.place, recovery=Exact(keep=100))
+        await self.session.start()
+
+    # -- what is done --------------------------------------------------------------------------------------------------
+
+    @rule(name=VARIABLES)
+    def assign(self, name: str) -> None:
+        self.cell("pass", name, {})
+
+    @rule(name=VARIABLES, file=FILES)
+    def write(self, name: str, file: str) -> None:
+        number = next(self.numbers)
+        self.cell(WRITE.format(name=file, number=number), name, {file: str(number)})
+
+    @rule(name=VARIABLES, file=FILES)
+    def remove_by_shell(self, name: str, file: str) -> None:
+        self.cell(f"!rm -f {file}", name, {file: ""})
+
+    @rule(name=VARIABLES)
+    def put(self, name: str) -> None:
+        """Assign without a cell: that belongs to the state before the next one."""
+        number = next(self.numbers)
+        self.run(self.session.put(name, number))
+        self.states[-1] = replace(self.states[-1], variables={**self.states[-1].variables, name: number})
+
+    @rule(file=FILES)
+    def upload(self, file: str) -> None:
+        """Have somebody else write a file: no later undo takes it back."""
+        content = f"uploaded {next(self.numbers)}"
+        self.wait_for_clock()
+        self.run(self.session.files.write(file, content))
+        self.wait_for_clock()
+        self.files = {**self.files, file: content}
+        self.changed_by.pop(file, None)
+        self.keep_files()
+
+    @precondition(lambda self: len(self.states) > 1)
+    @rule(cells=st.integers(1, 4))
+    def undo(self, cells: int) -> None:
+        cells = min(cells, len(self.states) - 1)
+        undone = self.run(self.session.undo(cells))
+        assert (len(undone.cells), undone.files_left) == (cells, "")
+        left = {*self.states[-1].line}
+        del self.states[-cells:]
+        target = self.states[-1]
+        left -= {*target.line}
+        # What is missing comes back; what somebody else has changed stays.
+        back = {name for name in NAMES if name not in self.files or self.changed_by.get(name) in left}
+        back = {name for name in back if self.files.get(name) != target.files.get(name)}
+        self.bring_back(back, target)
+
+    @rule(name=VARIABLES, file=FILES)
+    def crash(self, name: str, file: str) -> None:
+        """Change a variable and a file, and die: the file stays as it is then."""
+        number = next(self.numbers)
+        self.wait_for_clock()
+        code = f"{WRITE.format(name=file, number=number)}\n{name} = {number}; os._exit(3)"
+        result = self.run(self.session.execute(code))
+        assert (result.status, result.state_lost) == ("died", len(self.states) == 1 and not self.states[0].variables)
+        self.wait_for_clock()
+        self.files = {**self.files, file: str(number)}
+        self.changed_by.pop(file, None)
+        self.keep_files()
+
+    @rule(name=VARIABLES, file=FILES)
+    def adopt(self, name: str, file: str) -> None:
+        """Go on with a branch in which cells have run."""
+        (branch,) = self.run(self.session.fork())
+        trunk, self.session = self.session, branch
+        before = self.files
+        for _ in range(2):
+            number = next(self.numbers)
+            self.cell(WRITE.format(name=file, number=number), name, {file: str(number)}, look=False)
+        self.session = trunk
+        self.run(trunk.adopt(branch))
+        self.changed_by |= {one: self.states[-1].line[-1] for one in NAMES if self.files.get(one) != before.get(one)}
+        self.compare()
+
+    # -- what is compared ----------------------------------------------------------------------------------------------
+
+    def cell(self, code: str, name: str, changes: dict[str, str], *, look: bool = True) -> None:
+        """Run a cell that assigns a variable and changes files to what `changes` says; those without content are removed."""
+        number, state = next(self.numbers), self.states[-1]
+        seen = "(globals().get('x'), globals().get('y'))"
+        result = self.run(self.session.execute(f"before = {seen}\n{code}\n{name} = {number}\nbefore"))
+        assert result.ok, result.text
+        assert (result.return_value, result.not_undoable) == (str((state.variables.get("x"), state.variables.get("y"))), "")
+        changed = {**self.files, **changes}
+        self.changed_by |= {file: number for file in changes if changed[file] != self.files.get(file, "")}
+        self.files = {file: text for file, text in changed.items() if text}
+        self.states.append(State((*state.line, number), {**state.variables, name: number}, self.files))
+        if look:
+            self.compare()
+
+    def bring_back(self, names: set[str], target: State) -> None:
+        """Have some files as they were in another state."""
+        self.changed_by |= dict.fromkeys(names, target.line[-1] if target.line else 0)
+        files = {name: (target.files if name in names else self.files).get(name) for name in NAMES}
+        self.files = {name: text for name, text in files.items() if text is not None}
+        self.keep_files()
+        self.compare()
+
+    def keep_files(self) -> None:
+        """The state before the next cell has the files that there are now."""
+        self.states[-1] = replace(self.states[-1], files=self.files)
+
+    def compare(self) -> None:
+        assert {name: path.read_text() for name in NAMES if (path := self.workspace / name).exists()} == self.files
+
+    def wait_for_clock(self) -> None:
+        """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
+        now = time.time_ns()
+        self.run(eventually(lambda: files_time() > now))
+
+
+@pytest.fixture(params=["none", "native"])
+def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
+    """The machine, with a loop and a host."""
+    with hosted(ExactMachine, request.param) as kind:
+        yield kind
+
+
+@pytest.mark.parametrize(
+    ("examples", "steps"), [pytest.param(5, 12, id="few"), pytest.param(300, 20, id="many", marks=pytest.mark.slow)]
+)
+def test_undo_and_crashes_are_exact(machine: type[ExactMachine], examples: int, steps: int) -> None:
+    check(machine, examples, steps)
