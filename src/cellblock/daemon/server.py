@@ -97,6 +97,7 @@ class Server:
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
+        self._began = time.monotonic()
         self.uploads = Uploads()
         self.turns = Turns()
         self._ending: set[asyncio.Task[bool]] = set()
@@ -191,7 +192,7 @@ class Server:
             "version": __version__,
             "pid": os.getpid(),
             "started": self.started,
-            "uptime": time.time() - self.started,
+            "uptime": time.monotonic() - self._began,
             "custodian": None if self.custodian is None else self.custodian.pid,
             "clients": len(self.clients),
             **self.sessions.about(),

@@ -415,11 +415,11 @@ class NamedSessions:
     def about(self) -> dict[str, Any]:
         """Return how many there are, how much they use, and what is wrong."""
         sessions = self._sessions.values()
-        problems = [*self._losses]
+        problems, failing = [*self._losses], self.store.writer.check()
         if self.store.writer.moved is not None:
             problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
-        if self.store.writer.problem:
-            problems.append(f"nothing can be stored, so nothing new is run: {self.store.writer.problem}")
+        if failing:
+            problems.append(f"nothing can be stored, so nothing new is run: {failing}")
         return {
             "sessions": len(self),
             "running": sum(named.turn.locked() for named in sessions),
@@ -427,4 +427,5 @@ class NamedSessions:
             "memory": sum(named.memory for named in sessions),
             "limits": dataclasses.asdict(self.limits),
             "problems": problems,
+            "failing": failing,
         }
