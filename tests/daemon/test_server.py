@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError
+from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError, StateError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Answer, Create, End, Follow, Hello, List, Request, Submit
+from cellblock.daemon.messages import Answer, Create, Destroy, End, Follow, Fork, Hello, List, Request, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
 from cellblock.named import executions, stdin
@@ -165,3 +165,21 @@ async def test_a_client_that_comes_back_can_answer_input(server: Server, monkeyp
     await second.close()
     assert ((await execution.wait()).text or "").endswith("ended line")
     await third.close()
+
+
+async def test_what_asks_a_session_that_is_being_ended_is_told_so(server: Server, tmp_path: Path) -> None:
+    """The kernel that is killed by that has not died: it was told to go."""
+    os.mkfifo(wait := tmp_path / "wait")
+    connection, other = [await AsyncConnection.open(await connect(server), "1") for _ in range(2)]
+    await connection.call(Create("one", OPTIONS))
+    code = f"import os; begun = lambda: (open({str(tmp_path / 'begun')!r}, 'w'), open({str(wait)!r}).read())\n"
+    result = await connection.call(Submit("one", wait=True), f"{code}os.register_at_fork(before=begun)".encode())
+    assert result["status"] == "success"
+    forking = asyncio.create_task(connection.call(Fork("one", ("a", "b"))))
+    await eventually((tmp_path / "begun").exists)
+    assert await other.call(Destroy("one")) is True
+    with pytest.raises(StateError, match="session 'one' was ended before 'fork' was done"):
+        await forking
+    assert await other.call(List()) == []
+    await connection.close()
+    await other.close()

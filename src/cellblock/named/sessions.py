@@ -288,11 +288,14 @@ class NamedSessions:
         Raises:
             NotFoundError: There is none.
         """
-        found = self._names.get(session) or self._sessions.get(session)
-        if found is None:
+        if (found := self.known(session)) is None:
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         found.touch()
         return found
+
+    def known(self, session: str) -> NamedSession | None:
+        """Return a session by its name or id, which is not used by that; None if there is none."""
+        return self._names.get(session) or self._sessions.get(session)
 
     def all(self) -> list[NamedSession]:
         """Return all sessions, oldest first."""
@@ -332,8 +335,7 @@ class NamedSessions:
             making.cancel()
             await asyncio.wait([making])
             return True
-        named = self._names.get(session) or self._sessions.get(session)
-        if named is None:
+        if (named := self.known(session)) is None:
             return False
         await self._end(named)
         return True
