@@ -14,6 +14,7 @@ import pytest
 from cellblock.errors import StoreError
 from cellblock.store.writer import Writer
 from full_disk import file_size_limit
+from no_threads import no_room
 from processes import eventually
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS counts (n INTEGER PRIMARY KEY, text TEXT) STRICT"
@@ -97,6 +98,22 @@ async def test_what_has_no_room_in_the_plain_file_is_written_to_the_database(tmp
         assert rows(tmp_path / "x.db") == number + 1
     writer._ahead.close()
     writer._ahead = None
+    writer.close()
+
+
+async def test_without_room_for_a_thread_everything_is_written_and_the_log_is_moved_later(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    with no_room():
+        for number in range(10):
+            writer.keep(INSERT, (number, "x" * 900_000), 900_000)
+            writer.flush()
+        assert writer.problem == ""
+        assert rows(tmp_path / "x.db") == 10
+    assert (tmp_path / "x.db").stat().st_size < 1_000_000
+    for number in range(10, 16):
+        writer.later(INSERT, (number, "x" * 900_000), 900_000)
+        writer.flush()
+    await eventually(lambda: (tmp_path / "x.db").stat().st_size > 9_000_000)
     writer.close()
 
 

@@ -115,7 +115,10 @@ async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     from cellblock.named.limits import NamedLimits
     from cellblock.named.sessions import NamedSessions
     from cellblock.store.named import NamedStore
+    from cellblock.threads import Threads
 
+    # As many as Python would use, which most of them wait for a disk.
+    asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
     wanted = settings.current()
     limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
     store = NamedStore(place.directory)

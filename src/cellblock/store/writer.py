@@ -344,8 +344,13 @@ class Writer:
         self._written, self._is_log_large = 0, False
         with suppress(OSError):
             self._is_log_large = os.stat(f"{self._path}-wal").st_size > _LARGE_LOG
-        self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
-        self._checkpoint.start()
+        checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
+        try:
+            checkpoint.start()
+        except RuntimeError as error:  # the machine has no room for one: the next is tried when as much was written again
+            _log.warning("no checkpoint of %s: %s", self._path, error)
+        else:
+            self._checkpoint = checkpoint
 
 
 def _open_ahead(path: Path) -> Ahead:
