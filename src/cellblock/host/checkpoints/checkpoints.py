@@ -255,7 +255,7 @@ class Checkpoints:
                 changes = await self._go_to(checkpoint, past.spans_after(checkpoint.moment.state) or None)
                 if checkpoint.snapshot is not None and self.automatic.present() is checkpoint:
                     self.automatic.keep_files(checkpoint)  # again, with what has stayed
-                execution_count, since = checkpoint.execution_count, checkpoint.made.timestamp()
+                execution_count, since = checkpoint.execution_count, checkpoint.at
                 if checkpoint.snapshot is None:
                     left = self._why_files_stay(checkpoint)
             elif count == len(line) and self._fresh:
@@ -275,12 +275,12 @@ class Checkpoints:
             return Undone(cells, execution_count, files, left, self.outside(since))
 
     def outside(self, since: float) -> list[str]:
-        """Return what was allowed outside since a time, also in branches that were adopted since."""
+        """Return what was allowed outside since a time (`time.monotonic`), also in branches that were adopted since."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def take_over(self, branch: Checkpoints) -> None:
         """Take note of what was allowed in a branch that is adopted: its cells can be undone here from now on."""
-        now = time.time()
+        now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
 
     def _why_files_stay(self, checkpoint: Checkpoint) -> str:
