@@ -33,7 +33,7 @@ async def test_the_health_check_says_that_nothing_can_be_stored_and_recovers_by_
             "version": "",
             "problem": "",
         }
-        resource.prlimit(number, resource.RLIMIT_FSIZE, (1000, before[1]))
+        resource.prlimit(number, resource.RLIMIT_FSIZE, (100, before[1]))
         try:
             assert api.post("/sessions/full/execute", json={"code": "1"}).status_code == 503
             await eventually(lambda: anybody.get("/health").status_code == 503)

@@ -91,7 +91,7 @@ __all__ = [
     "may_repeat",
 ]
 
-PROTOCOL = 4
+PROTOCOL = 5
 """The version of what is said here. A client and a daemon of different versions do not talk to each other."""
 
 Request: TypeAlias = (
