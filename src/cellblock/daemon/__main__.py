@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -130,6 +131,7 @@ async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     server = Server(sessions, custodian=custodian)
     if custodian is not None:
         custodian.watch(server.asked_to_end.set)
+    gc.freeze()  # what is loaded stays: a collection need not look at it
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)

@@ -402,17 +402,26 @@ class NamedSessions:
         """End sessions that nobody has used for as long as their options say, and note when the others were used."""
         while True:
             await asyncio.sleep(1.0)
-            now = time.monotonic()
-            for named in [*self._sessions.values()]:
-                if named.executions:
-                    continue
-                limit = named.idle_timeout
-                if limit is not None and now - named.used > limit:
-                    _log.info("session %r is ended: not used for %g s", named.record.name, limit)
-                    await self._end(named)
-                elif named.changed:
-                    named.changed = False
-                    self.store.sessions.update(named.stamp())
+            await self._look_after_all()
+
+    async def _look_after_all(self) -> None:
+        """Look once. What is local here is forgotten with it: sessions that have ended are large."""
+        now = time.monotonic()
+        for named in [*self._sessions.values()]:
+            if named.executions:
+                continue
+            limit = named.idle_timeout
+            if limit is not None and now - named.used > limit:
+                _log.info("session %r is ended: not used for %g s", named.record.name, limit)
+                await self._end(named)
+            elif named.changed:
+                named.changed = False
+                self.store.sessions.update(named.stamp())
+
+    @property
+    def busy(self) -> bool:
+        """Whether code runs in any of them."""
+        return any(named.turn.locked() for named in self._sessions.values())
 
     def about(self) -> dict[str, Any]:
         """Return how many there are, how much they use, and what is wrong."""
