@@ -15,7 +15,7 @@ from typing import Any
 from bench.cases import Series, ms
 from bench.systems import System
 
-_SERVE = {
+SERVE = {
     "cellblock": """
 from cellblock.gateway.options import GatewayOptions
 from cellblock.gateway.serve import serve
@@ -30,10 +30,10 @@ async def execute(system: System, *, n: int, clients: int) -> Series:
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as workspace:
         environment = {**os.environ, "CELLBLOCK_HOME": home, "KERNELBOX_HOME": home}
         port = free_port()
-        program = _SERVE[system.module].format(port=port)
+        program = SERVE[system.module].format(port=port)
         server = subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=workspace, stderr=subprocess.DEVNULL)
         try:
-            kernels = [_made(port, number) for number in range(clients)]
+            kernels = [made(port, number) for number in range(clients)]
             first = await Client.connect(port, kernels[0])
             times = [await first.execute() for _ in range(n + 20)][20:]
             all_clients = [await Client.connect(port, kernel) for kernel in kernels]
@@ -43,7 +43,7 @@ async def execute(system: System, *, n: int, clients: int) -> Series:
             for client in (first, *all_clients):
                 client.transport.close()
             for kernel in kernels:
-                _ask(port, "DELETE", f"/kernels/{kernel}")
+                ask(port, "DELETE", f"/kernels/{kernel}")
             return {"ms": times, "per second": [rate]}
         finally:
             server.terminate()
@@ -65,12 +65,12 @@ def free_port() -> int:
         return number
 
 
-def _made(port: int, number: int) -> str:
+def made(port: int, number: int) -> str:
     """Make a session, as soon as the server listens; return its id."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            return str(_ask(port, "POST", "/kernels", {"name": f"bench-{number}"})["kernel_id"])
+            return str(ask(port, "POST", "/kernels", {"name": f"bench-{number}"})["kernel_id"])
         except ConnectionError:
             if time.monotonic() > deadline:
                 raise
@@ -80,7 +80,7 @@ def _made(port: int, number: int) -> str:
         time.sleep(0.05)
 
 
-def _ask(port: int, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+def ask(port: int, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     headers = {"Content-Type": "application/json", "Authorization": "Bearer bench"}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
@@ -88,35 +88,43 @@ def _ask(port: int, method: str, path: str, body: dict[str, Any] | None = None) 
         return json.loads(answer.read())
 
 
+def posted(port: int, path: str, body: bytes, more: str = "") -> bytes:
+    """Return a request; `more` are lines of its head, each with its end."""
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer bench\r\n"
+        f"Content-Type: application/json\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
 class Client(asyncio.Protocol):
     """A connection that takes next to no time itself: what is measured is the server."""
 
     transport: asyncio.Transport
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes = b"") -> None:
         self._request = request
         self._received = b""
         self._answered: asyncio.Future[bytes] | None = None
 
     @classmethod
     async def connect(cls, port: int, kernel: str) -> Client:
-        body = b'{"code": "x = 1"}'
-        head = (
-            f"POST /kernels/{kernel}/execute HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer bench\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        _, made = await asyncio.get_running_loop().create_connection(lambda: cls(head.encode() + body), "127.0.0.1", port)
+        request = posted(port, f"/kernels/{kernel}/execute", b'{"code": "x = 1"}')
+        _, made = await asyncio.get_running_loop().create_connection(lambda: cls(request), "127.0.0.1", port)
         return made
 
     async def execute(self) -> float:
         """Run the cell; return how long it took."""
         began = time.perf_counter()
-        self._answered = asyncio.get_running_loop().create_future()
-        self.transport.write(self._request)
-        answer = await self._answered
+        answer = await self.ask(self._request)
         if b'"status":"success"' not in answer.replace(b": ", b":"):
             raise ValueError(f"it failed: {answer!r}")
         return ms(began)
+
+    async def ask(self, request: bytes) -> bytes:
+        """Send a request; return the body of the answer."""
+        self._answered = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return await self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -36,6 +36,7 @@ LAYERS: dict[str, set[str]] = {
     # What both sides of a session carry values with.
     "exchange": {"errors"},
     "leftovers": set(),
+    "threads": set(),
     "turns": set(),
     # Inside the sandbox.
     "worker": {"errors", "exchange", "model", "wire"},
@@ -61,19 +62,21 @@ LAYERS: dict[str, set[str]] = {
         "sandbox",
         "snapshots",
         "telemetry",
+        "threads",
         "whole_file",
         "wire",
     },
     "packages": set(),
     # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
     "snapshots": {"errors", "leftovers", "model", "sandbox"},
-    "egress": {"errors", "sandbox", "turns"},
+    "egress": {"errors", "sandbox", "threads", "turns"},
     "approvals": {"config", "errors", "model"},
     "store": {
         "approvals",
         "config",
         "errors",
         "model",
+        "threads",
         "tools/mcp",
         "wire",
     },  # of tools/mcp, what the parameters of a server are
@@ -83,7 +86,20 @@ LAYERS: dict[str, set[str]] = {
     # Named sessions and their executions, for whatever serves them.
     "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "turns", "wire"},
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {"config", "custody", "errors", "host", "loop_thread", "model", "named", "settings", "store", "turns", "wire"},
+    "daemon": {
+        "config",
+        "custody",
+        "errors",
+        "host",
+        "loop_thread",
+        "model",
+        "named",
+        "settings",
+        "store",
+        "threads",
+        "turns",
+        "wire",
+    },
     # The fronts.
     "executor": _FRONT
     | {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
@@ -219,7 +220,7 @@ class SessionServices:
             self._session.reader.retract(request)
 
     def outside(self, since: float) -> list[str]:
-        """Return the calls that were allowed since a time, in seconds since the epoch, oldest first."""
+        """Return the calls that were allowed since a time (`time.monotonic`), oldest first: the clock can be set back."""
         return [call for at, call in self._outside if at >= since]
 
     async def _record(self, decision: Decision) -> None:
@@ -227,7 +228,7 @@ class SessionServices:
             self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
         if decision.allowed:
-            self._outside.append((decision.at, _described(decision)))
+            self._outside.append((time.monotonic(), _described(decision)))
 
     def _app(self, token: str | None) -> App:
         return session_app(

@@ -22,7 +22,7 @@ async def answer(sock: socket.socket, *answers: object) -> None:
     waiting = [*answers]
     while waiting:
         for frame in parser.feed(await loop.sock_recv(sock, 65536)):
-            await loop.sock_sendall(sock, encode_reply(frame.header["id"], waiting.pop(0)))
+            await loop.sock_sendall(sock, b"".join(encode_reply(frame.header["id"], waiting.pop(0))))
 
 
 async def test_json_data_can_be_left_packed() -> None:

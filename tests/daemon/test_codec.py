@@ -72,7 +72,7 @@ def test_a_request_that_cannot_be_sent_is_the_callers_mistake(request_: Request)
 
 @pytest.mark.parametrize("answer", [None, {"a": [1, "ü", b"\0"]}, b"raw"])
 def test_an_answer_arrives_as_it_was_sent(answer: object) -> None:
-    number, arrived, more = decode_answer(frame(encode_reply(3, answer, more=True)))
+    number, arrived, more = decode_answer(frame(b"".join(encode_reply(3, answer, more=True))))
     assert (number, unpack(arrived) if isinstance(arrived, Packed) else arrived, more) == (3, answer, True)
 
 

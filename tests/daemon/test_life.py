@@ -388,7 +388,7 @@ async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> Non
     cellblock.execute(kernel, "x = 1")
     daemon = pid()
     before = resource.prlimit(daemon, resource.RLIMIT_FSIZE)
-    resource.prlimit(daemon, resource.RLIMIT_FSIZE, (1000, before[1]))
+    resource.prlimit(daemon, resource.RLIMIT_FSIZE, (100, before[1]))
     with pytest.raises(StoreError, match="nothing was done"):
         cellblock.execute(kernel, "open('ran', 'w')")
     about = control.status()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError
+from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError, StateError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Answer, Create, End, Follow, Hello, List, Request, Submit
+from cellblock.daemon.messages import PROTOCOL, Answer, Create, Destroy, End, Follow, Fork, Hello, List, Request, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
 from cellblock.named import executions, stdin
@@ -114,12 +114,12 @@ async def test_the_gateway_repeats_code_that_has_a_key_and_nothing_that_has_none
     await link.close()
 
 
-@pytest.mark.parametrize("theirs", [4, 6])
+@pytest.mark.parametrize("theirs", [PROTOCOL - 1, PROTOCOL + 1])
 async def test_a_client_of_another_version_can_only_have_it_end(server: Server, theirs: int) -> None:
     _, connection = await asyncio.get_running_loop().create_unix_connection(AsyncConnection, sock=await connect(server))
     for request in (Hello(theirs, "7"), List()):
         with pytest.raises(
-            DaemonError, match=rf"protocol 5\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
+            DaemonError, match=rf"protocol {PROTOCOL}\) and this client 7 \({theirs}\): 'cellblock daemon stop' ends it"
         ):
             await connection.call(request)
     assert await connection.call(End())
@@ -165,3 +165,36 @@ async def test_a_client_that_comes_back_can_answer_input(server: Server, monkeyp
     await second.close()
     assert ((await execution.wait()).text or "").endswith("ended line")
     await third.close()
+
+
+async def test_what_asks_a_session_that_is_being_ended_is_told_so(server: Server, tmp_path: Path) -> None:
+    """The kernel that is killed by that has not died: it was told to go."""
+    os.mkfifo(wait := tmp_path / "wait")
+    connection, other = [await AsyncConnection.open(await connect(server), "1") for _ in range(2)]
+    await connection.call(Create("one", OPTIONS))
+    code = f"import os; begun = lambda: (open({str(tmp_path / 'begun')!r}, 'w'), open({str(wait)!r}).read())\n"
+    result = await connection.call(Submit("one", wait=True), f"{code}os.register_at_fork(before=begun)".encode())
+    assert result["status"] == "success"
+    forking = asyncio.create_task(connection.call(Fork("one", ("a", "b"))))
+    await eventually((tmp_path / "begun").exists)
+    assert await other.call(Destroy("one")) is True
+    with pytest.raises(StateError, match="session 'one' was ended before 'fork' was done"):
+        await forking
+    assert await other.call(List()) == []
+    await connection.close()
+    await other.close()
+
+
+async def test_a_large_answer_comes_whole_between_others(server: Server) -> None:
+    """It is sent piece by piece, and on one connection others are asked meanwhile."""
+    connection = await AsyncConnection.open(await connect(server), "1")
+    await connection.call(Create("one", OPTIONS))
+    await connection.call(Create("two", OPTIONS))
+    large = asyncio.create_task(connection.call(Submit("one", wait=True), b"'x' * 3_000_000"))
+    small = [asyncio.create_task(connection.call(Submit("two", wait=True), f"{number}".encode())) for number in range(20)]
+    lists = [asyncio.create_task(connection.call(List())) for _ in range(20)]
+    result = await large
+    assert result["return_value"] == result["text"] == repr("x" * 3_000_000)
+    assert [(await task)["return_value"] for task in small] == [str(number) for number in range(20)]
+    assert [len(await task) for task in lists] == [2] * 20
+    await connection.close()

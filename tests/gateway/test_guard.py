@@ -113,7 +113,7 @@ async def test_by_default_no_page_can_read_answers() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
         assert (await client.options("/kernels", headers=headers)).status_code == 403
-        own = await client.get("/health", headers={"Origin": "http://127.0.0.1"})
+        own = await client.get("/", headers={"Origin": "http://127.0.0.1"})
         assert own.status_code == 200
         assert not [name for name in own.headers if name.startswith("access-control")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -190,3 +191,16 @@ print(processes.descendants(os.getpid()) == [child, below], processes.descendant
     command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["True []", "True []"], done.stderr
+
+
+def test_no_room_for_a_descriptor_out_of_the_way_is_a_lack_of_descriptors() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (processes.HIGH - 4, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            processes.move_high(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    moved = processes.move_high(0)
+    assert moved >= processes.HIGH
+    os.close(moved)

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cellblock.errors import ConflictError
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
 from cellblock.named.past import close_unfinished
-from cellblock.store.journal import Journal, new_id
+from cellblock.store.journal import Journal, _Numbers, new_id
 from cellblock.store.named import NamedStore
 from cellblock.wire.packed import pack
 
@@ -144,6 +144,26 @@ class JournalMachine(RuleBasedStateMachine):
 
 TestJournal = JournalMachine.TestCase
 TestJournal.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+
+
+async def test_what_was_submitted_first_is_first_although_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the process dies meanwhile: the next one goes on with what waits, in this order."""
+    store, made = NamedStore(tmp_path), [record() for _ in range(3)]
+    monkeypatch.setattr("cellblock.store.journal._numbers", _Numbers())
+    for one in made:
+        store.journal.add(one, b"", "1")
+    store.close()
+    now = time.time_ns()
+    monkeypatch.setattr("cellblock.store.journal.time.time_ns", lambda: now - 3600 * 10**9)
+    store = NamedStore(tmp_path)
+    made += [record() for _ in range(3)]
+    for one in made[3:]:
+        store.journal.add(one, b"", "1")
+    assert [one.id for one in store.journal.unfinished()] == [one.id for one in made]
+    assert [one.id for one in store.journal.last("s", 10)] == [one.id for one in reversed(made)]
+    store.close()
 
 
 async def test_what_is_large_lies_beside(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import sqlite3
@@ -12,6 +13,8 @@ import pytest
 
 from cellblock.errors import StoreError
 from cellblock.store.writer import Writer
+from full_disk import file_size_limit
+from no_threads import no_room
 from processes import eventually
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS counts (n INTEGER PRIMARY KEY, text TEXT) STRICT"
@@ -69,6 +72,49 @@ async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Pat
     writer.write((INSERT, (100, "")))
     writer.close()
     assert rows(tmp_path / "x.db") == 6
+
+
+async def test_a_check_sees_that_a_disk_is_full_and_that_it_is_not_any_more_although_nothing_waits(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    assert writer.check() == ""
+    with file_size_limit(1000):
+        assert "disk" in writer.check()
+        with pytest.raises(StoreError):
+            writer.keep(INSERT, (1, "x"))
+        assert writer.problem
+    assert writer.check() == "" == writer.problem
+    writer.close()
+    assert rows(tmp_path / "x.db") == 0
+
+
+async def test_what_has_no_room_in_the_plain_file_is_written_to_the_database(tmp_path: Path) -> None:
+    """On a disk that is full, the log of the database has room that it took before, and the plain file has none."""
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    assert writer._ahead is not None
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), writer._ahead._file, inheritable=False)
+    for number in range(4):
+        writer.keep(INSERT, (number, "x"))
+        assert rows(tmp_path / "x.db") == number + 1
+    writer._ahead.close()
+    writer._ahead = None
+    writer.close()
+
+
+async def test_without_room_for_a_thread_everything_is_written_and_the_log_is_moved_later(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "x.db", SCHEMA)
+    with no_room():
+        for number in range(10):
+            writer.keep(INSERT, (number, "x" * 900_000), 900_000)
+            writer.flush()
+        assert writer.problem == ""
+        assert rows(tmp_path / "x.db") == 10
+    assert (tmp_path / "x.db").stat().st_size < 1_000_000
+    for number in range(10, 16):
+        writer.later(INSERT, (number, "x" * 900_000), 900_000)
+        writer.flush()
+    await eventually(lambda: (tmp_path / "x.db").stat().st_size > 9_000_000)
+    writer.close()
 
 
 def killed(directory: Path, name: str) -> Writer:
@@ -152,8 +198,10 @@ async def test_what_cannot_be_kept_is_refused_and_what_waits_is_not_lost(
 
     with monkeypatch.context() as patched:
         patched.setattr("cellblock.store.ahead.Ahead.add", full)
-        with pytest.raises(StoreError, match=r"No space left on device; nothing was done"):
+        writer._connection.execute("PRAGMA query_only = 1")
+        with pytest.raises(StoreError, match=r"readonly database; nothing was done"):
             writer.keep(INSERT, (2, ""))
+        writer._connection.execute("PRAGMA query_only = 0")
     writer.keep(INSERT, (3, ""))
     writer.close()
     assert rows(tmp_path / "x.db") == 2

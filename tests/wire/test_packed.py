@@ -63,3 +63,19 @@ def test_what_is_cut_is_not_taken_for_whole() -> None:
 
 def test_a_lone_surrogate_does_not_stop_a_result() -> None:
     assert unpack(pack(["\ud800", "\ud800" * 20_000])) == ["?", "?" * 20_000]
+
+
+def test_a_value_that_is_at_many_places_is_there_once() -> None:
+    """The text of a large result is at four: each copy of it would hold up whoever packs, sends and reads it."""
+    text, picture = "x" * 1_000_000, b"y" * 1_000_000
+    data = {"text": text, "outputs": [{"text": text, "data": {"text/plain": text, "image/png": picture}}], "picture": picture}
+    packed = pack(data)
+    assert len(packed) < 2_001_000
+    read = unpack(packed)
+    assert read == data
+    assert read["text"] is read["outputs"][0]["text"]
+
+
+def test_what_an_earlier_version_has_packed_is_read() -> None:
+    head = json.dumps([{"a": None}, [[["a"], True, 3]]]).encode()
+    assert unpack(len(head).to_bytes(4) + head + b"abc") == {"a": "abc"}

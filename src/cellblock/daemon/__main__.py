@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
+from io import FileIO
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -19,6 +22,9 @@ _log = logging.getLogger("cellblock.daemon")
 _LOG_BYTES, _LOG_FILES = 4 * 1024 * 1024, 3
 _PATIENCE = 20.0
 """Seconds in which a daemon that ends must have ended, before the next one gives up."""
+
+_TOLD = 4096
+"""Bytes of an error that are told: what fits into a pipe at once."""
 
 _LAST = 4.0
 """Seconds in which kernels are ended in good order; then they end with the daemon."""
@@ -34,29 +40,52 @@ def main(arguments: list[str]) -> int:
         arguments: The state directory, and the number of a descriptor that is closed when connections are taken. With it, the
             daemon leaves the process that started it; without it, the daemon stays in the foreground.
     """
-    place, ready = Place(Path(arguments[0])), int(arguments[1]) if arguments[1:] else None
+    place = Place(Path(arguments[0]))
+    ready = os.fdopen(int(arguments[1]), "wb", buffering=0) if arguments[1:] else None
     if ready is not None and os.fork():
         return 0
+    try:
+        if (lock := _take(place)) is None:
+            return 0
+        if ready is not None:
+            os.set_inheritable(ready.fileno(), False)
+        asyncio.run(_serve(place, lock, ready))
+    except CellblockError as error:  # its message is enough; a traceback would only hide it
+        _log.error("%s", error)
+        _tell(ready, str(error))
+        return 1
+    except BaseException as error:  # the log is the only place where anybody could read of it
+        _log.exception("the daemon failed")
+        _tell(ready, f"{type(error).__name__}: {error}")
+        raise
+    return 0
+
+
+def _take(place: Place) -> int | None:
+    """Take a directory, and begin the log; None if there is a daemon already.
+
+    Raises:
+        DaemonError: The directory cannot be used.
+    """
     place.prepare()
-    lock = _lock(place)
-    if lock is None:
-        return 0
-    if ready is not None:
-        os.set_inheritable(ready, False)
-    handler = RotatingFileHandler(place.log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
+    try:
+        if (lock := _lock(place)) is None:
+            return None
+        handler = RotatingFileHandler(place.log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
+    except OSError as error:
+        raise place.unusable(error) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("cellblock.sessions").setLevel(logging.WARNING)  # which say a line for each cell
     os.umask(0o077)
-    try:
-        asyncio.run(_serve(place, lock, ready))
-    except CellblockError as error:  # its message is enough; a traceback would only hide it
-        _log.error("%s", error)
-        return 1
-    except BaseException:  # the log is the only place where anybody could read of it
-        _log.exception("the daemon failed")
-        raise
-    return 0
+    return lock
+
+
+def _tell(ready: FileIO | None, why: str) -> None:
+    """Tell the process that starts this one why it cannot, if it still waits: on a full disk, the log is empty."""
+    if ready is not None and not ready.closed:
+        with suppress(OSError):  # it has ended
+            ready.write(os.fsencode(why)[:_TOLD])
 
 
 def _lock(place: Place) -> int | None:
@@ -77,7 +106,7 @@ def _lock(place: Place) -> int | None:
             return lock
 
 
-async def _serve(place: Place, lock: int, ready: int | None) -> None:
+async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     from cellblock import settings
     from cellblock.custody.client import Custodian
     from cellblock.daemon.client import Client
@@ -87,7 +116,10 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
     from cellblock.named.limits import NamedLimits
     from cellblock.named.sessions import NamedSessions
     from cellblock.store.named import NamedStore
+    from cellblock.threads import Threads
 
+    # As many as Python would use, which most of them wait for a disk.
+    asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
     wanted = settings.current()
     limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
     store = NamedStore(place.directory)
@@ -99,12 +131,13 @@ async def _serve(place: Place, lock: int, ready: int | None) -> None:
     server = Server(sessions, custodian=custodian)
     if custodian is not None:
         custodian.watch(server.asked_to_end.set)
+    gc.freeze()  # what is loaded stays: a collection need not look at it
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
     listening = await loop.create_unix_server(lambda: Client(server), sock=place.listen(), backlog=1024)
     if ready is not None:
-        os.close(ready)
+        ready.close()
     _log.info("the daemon listens at %s", place.socket)
     try:
         await until_the_end(server, place, lock, wanted.daemon_idle_timeout or None)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
-from cellblock.daemon.codec import UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
+from cellblock.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.daemon.messages import (
     MAX_REQUEST,
     PROTOCOL,
@@ -44,6 +44,7 @@ class Client(asyncio.Protocol):
         self._waits = 0
         self._room = asyncio.Event()
         self._room.set()
+        self._writing = asyncio.Lock()
         self._hello: Hello | None = None
         self._bound: set[str] = set()
 
@@ -121,7 +122,7 @@ class Client(asyncio.Protocol):
         self._waits -= 1
         self._read_on()
         if execution.packed is not None:
-            self._send(encode_reply(number, execution.packed))
+            self._send(*encode_reply(number, execution.packed))
         else:
             self._send(encode_error(number, execution.failed or CellblockError("it has no result")))
 
@@ -132,7 +133,7 @@ class Client(asyncio.Protocol):
             if isinstance(answer, AsyncGenerator):
                 await self._answer_in_parts(number, answer)
             else:
-                await self._write(encode_reply(number, answer))
+                await self._write(*encode_reply(number, answer))
         except Exception as error:
             await self._write(self._failure(number, request, error))
 
@@ -164,19 +165,28 @@ class Client(asyncio.Protocol):
         async with aclosing(parts):
             async for part in parts:
                 await self._server.turns.give_way()
-                await self._write(encode_reply(number, part, more=True))
-        await self._write(encode_reply(number, None))
+                await self._write(*encode_reply(number, part, more=True))
+        await self._write(*encode_reply(number, None))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, frame: bytes, body: bytes = b"") -> None:
         """Write now if there is room, else when there is."""
-        if self._room.is_set():
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.write(data)
+        if self._room.is_set() and not self._writing.locked() and not body:
+            self._put(frame)
         else:
-            self._begin(self._write(data))
+            self._begin(self._write(frame, body))
 
-    async def _write(self, data: bytes) -> None:
-        await self._room.wait()
+    async def _write(self, frame: bytes, body: bytes = b"") -> None:
+        """Write a frame, or the beginning of one and its body, piece by piece. No other frame comes in between."""
+        async with self._writing:
+            await self._room.wait()
+            self._put(frame)
+            whole = memoryview(body)
+            for start in range(0, len(body), PIECE):
+                await self._server.turns.give_way()
+                await self._room.wait()
+                self._put(whole[start : start + PIECE])
+
+    def _put(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

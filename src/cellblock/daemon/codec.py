@@ -16,12 +16,14 @@ from cellblock.errors import (
     ProtocolError,
 )
 from cellblock.wire.codec import decoder, encoder
-from cellblock.wire.frames import Frame, encode_frame
+from cellblock.wire.frames import Frame, encode_frame, encode_head
 from cellblock.wire.packed import Packed, pack
 
 MAX_REPLY = 512 * 1024 * 1024
 """Bytes of the body of a reply: a result with all that `Limits` lets a cell show, in base64."""
 
+PIECE = 256 * 1024
+"""Bytes of an answer that are given to the socket at once: what it cannot take is copied."""
 
 REFUSED = object()
 """The answer of a daemon that is ending. The request was not accepted: retry with the next daemon."""
@@ -64,11 +66,16 @@ def decode_request(frame: Frame) -> tuple[int, Request]:
     return number, request
 
 
-def encode_reply(number: int, answer: Any, *, more: bool = False) -> bytes:
-    """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes."""
+def encode_reply(number: int, answer: Any, *, more: bool = False) -> tuple[bytes, bytes]:
+    """Return an answer as a frame: JSON data with bytes in it, or nothing but bytes.
+
+    Returns:
+        The frame, and no more; or the frame without its body, and its body, if that is too large to be copied.
+    """
     raw = isinstance(answer, bytes) and not isinstance(answer, Packed)
     body = answer if raw else pack(answer)
-    return encode_frame({"type": "reply", "id": number, "more": more, "raw": raw}, body, max_body=MAX_REPLY)
+    head = encode_head({"type": "reply", "id": number, "more": more, "raw": raw}, len(body), MAX_REPLY)
+    return (head, body) if len(body) > PIECE else (head + body, b"")
 
 
 def encode_error(number: int, error: CellblockError) -> bytes:

@@ -1,4 +1,4 @@
-"""Ends the daemon if it is told to end, if nobody uses it, or if its directory is no longer its own."""
+"""Ends the daemon if it is told to end, if nobody uses it, or if its directory is no longer its own; gives memory back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
+
+from cellblock.daemon.memory import Memory
 
 if TYPE_CHECKING:
     from cellblock.daemon.place import Place
@@ -27,6 +29,7 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         idle: Seconds without a kernel and without a client after which it ends; None: it stays.
     """
     used = time.monotonic()
+    memory = Memory()
     look = _LOOK if idle is None else min(_LOOK, idle / 4)
     while not server.asked_to_end.is_set():
         try:
@@ -40,6 +43,7 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         if not place.is_of(lock):
             _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
             return
+        memory.look(len(server.sessions), busy=server.sessions.busy)
         now = time.monotonic()
         if server.clients or server.sessions.kernels:
             used = now

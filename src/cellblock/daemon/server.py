@@ -59,13 +59,16 @@ from cellblock.daemon.messages import (
     WritePart,
 )
 from cellblock.daemon.uploads import Uploads
-from cellblock.errors import DaemonError
+from cellblock.errors import CheckpointError, DaemonError, KernelDiedError, LaunchError, ProtocolError, StateError
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.sessions import NamedSessions
 from cellblock.turns import Turns
 from cellblock.wire.packed import Packed, encode_item, pack_items
+
+_BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError)
+"""What those meet who use a session while another client ends it."""
 
 
 class Connected(Protocol):
@@ -97,6 +100,7 @@ class Server:
         self.asked_to_end = asyncio.Event()
         self.default_timeout = default_timeout
         self.started = time.time()
+        self._began = time.monotonic()
         self.uploads = Uploads()
         self.turns = Turns()
         self._ending: set[asyncio.Task[bool]] = set()
@@ -118,6 +122,15 @@ class Server:
         Raises:
             CellblockError: What is wrong.
         """
+        named = self.sessions.known(getattr(request, "session", ""))
+        try:
+            return await self._answer(request, body)
+        except _BY_ENDING as error:
+            if named is None or not named.ended:
+                raise
+            raise StateError(f"session {named.record.name!r} was ended before {request.op!r} was done") from error
+
+    async def _answer(self, request: Request, body: bytes) -> Any:
         match request:
             case Hello(protocol=protocol, version=version):
                 if protocol != PROTOCOL:
@@ -191,7 +204,7 @@ class Server:
             "version": __version__,
             "pid": os.getpid(),
             "started": self.started,
-            "uptime": time.time() - self.started,
+            "uptime": time.monotonic() - self._began,
             "custodian": None if self.custodian is None else self.custodian.pid,
             "clients": len(self.clients),
             **self.sessions.about(),

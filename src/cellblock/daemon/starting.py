@@ -22,7 +22,7 @@ def connect_or_start(place: Place) -> socket:
     """Return a connection to the daemon, which is started if there is none. Any number of processes may do so at once.
 
     Raises:
-        DaemonError: It cannot be started; the message has the last lines of its log.
+        DaemonError: It cannot be started; the message says why, or has the last lines of its log.
     """
     if (found := place.connect()) is not None:
         return found
@@ -71,8 +71,10 @@ def _start(place: Place) -> socket:
     finally:
         os.close(theirs)
     with os.fdopen(ready, "rb") as pipe:
-        pipe.read()  # the end is closed when the daemon takes connections, or ends
+        why = os.fsdecode(pipe.read())  # the end is closed when the daemon takes connections, or ends
     process.wait()  # it has forked: the daemon is not our child
+    if why:
+        raise DaemonError(f"the daemon did not start: {why} ({place.log})")
     deadline = time.monotonic() + _PATIENCE
     while (found := place.connect()) is None:
         if not place.is_held() or time.monotonic() > deadline:

@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv6Address, ip_address
@@ -18,6 +17,7 @@ from cellblock.egress.hang_up import on_hang_up
 from cellblock.egress.names import Address, Target, host_text, unmapped
 from cellblock.egress.rules import Denial, Refusal, Rules
 from cellblock.errors import InvalidInputError
+from cellblock.threads import Threads
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """Looks a name up: its addresses as text, best first. An `OSError` means that it has none."""
@@ -262,6 +262,6 @@ def _getaddrinfo(name: str) -> list[str]:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
+def _pool() -> Threads:
     # Not the loop's own executor: slow lookups of sandboxed code must not hold up the program that embeds this.
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="cellblock-lookup")
+    return Threads(_THREADS, "cellblock-lookup")

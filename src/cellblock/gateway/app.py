@@ -130,6 +130,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.state.settings = settings.current()
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
+    app.state.checks = service.Checks(link)
     app.state.notebooks = notebooks.Notebooks()
     for part in _PARTS:
         app.include_router(part.router, responses={"default": _PROBLEM})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cellblock.daemon.place import Place
+from cellblock.daemon.starting import connect_or_start
 from cellblock.errors import InvalidInputError
 from cellblock.gateway.options import GatewayOptions
 from cellblock.store.tokens import Tokens
@@ -43,6 +44,7 @@ def serve(
     Raises:
         InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
             the certificate cannot be used.
+        DaemonError: There is no daemon, and none can be started.
     """
     import uvicorn
 
@@ -53,7 +55,7 @@ def serve(
     check_certificate(certificate, key)
     tell = say or _say
     place = Place()
-    place.prepare()
+    connect_or_start(place).close()  # if there can be no daemon, this is the place to say so, and not each request
     once = options.auth and not options.token and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))

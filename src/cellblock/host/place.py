@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 from typing import Protocol
 
 from cellblock.leftovers import make_place, remove_place
+from cellblock.threads import run_aside
 from cellblock.wire.sandbox import Bind
 
 
@@ -89,7 +89,7 @@ class SessionPlace:
         try:
             os.rmdir(self.path)  # usually there is nothing in it
         except OSError:
-            threading.Thread(target=remove, name="cellblock-removal").start()
+            run_aside(remove, "cellblock-removal")
         else:
             if held is not None:
                 os.close(held)

@@ -56,6 +56,20 @@ def open_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def move_high(descriptor: int) -> int:
+    """Return a copy of a descriptor that is out of the way of all that are put in places of their own.
+
+    Raises:
+        OSError: There is no room for it.
+    """
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # which says only that the process may have no descriptor of such a number
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from None
+        raise
+
+
 def place_descriptors(wanted: dict[int, int]) -> None:
     """Put descriptors where they belong, and close everything else above standard error.
 
@@ -63,7 +77,7 @@ def place_descriptors(wanted: dict[int, int]) -> None:
         wanted: From their places, which follow on 3 without a gap, to where they are now.
     """
     # First out of the way of all places, or one would overwrite another that is still to be moved.
-    moved = {place: fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH) for place, source in wanted.items()}
+    moved = {place: move_high(source) for place, source in wanted.items()}
     for place, source in moved.items():
         os.dup2(source, place, inheritable=False)
     close_descriptors(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -112,11 +111,11 @@ class Programs:
             os.setsid()
             processes.die_with_parent(signal.SIGKILL)
             # Out of the way of what is closed, and of what confining puts in place of standard input.
-            source = fcntl.fcntl(descriptors[0], fcntl.F_DUPFD_CLOEXEC, processes.HIGH) if descriptors else None
+            source = processes.move_high(descriptors[0]) if descriptors else None
             for place, output in enumerate(self.outputs or (), 1):
                 os.dup2(output, place)
             if supervisor is not None:
-                kept = socket.socket(fileno=fcntl.fcntl(supervisor.detach(), fcntl.F_DUPFD_CLOEXEC, processes.HIGH))
+                kept = socket.socket(fileno=processes.move_high(supervisor.detach()))
                 supervisor = kept
             processes.close_descriptors(3)
             if self.confinement is not None:

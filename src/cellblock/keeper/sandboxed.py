@@ -6,7 +6,6 @@ the program, confined like a session's worker. When the program ends it ends, an
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import shutil
@@ -124,7 +123,7 @@ def _become(confinement: Confinement, cwd: str, command: list[str]) -> NoReturn:
     """In a fork of process 1: be the program, with its streams and nothing else."""
     try:
         os.setsid()
-        source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, processes.HIGH)  # confining puts another in its place
+        source = processes.move_high(0)  # confining puts another in its place
         processes.close_descriptors(3)
         confine(confinement)
         os.dup2(source, 0)

@@ -71,9 +71,14 @@ class EventLog:
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
-    async def prepare(self, data: Mapping[str, Any]) -> Prepared:
-        """Pack data for an event. What is very large is written to a file, and meanwhile other events can be added."""
-        packed = pack(data)
+    async def prepare(self, data: Mapping[str, Any], *, large: bool = False) -> Prepared:
+        """Pack data for an event. What is very large is written to a file, and meanwhile other events can be added.
+
+        Args:
+            data: The data.
+            large: Whether it is to be packed in a thread.
+        """
+        packed = await asyncio.to_thread(pack, data) if large else pack(data)
         return Prepared(packed, await self._journal.write_ahead(packed))
 
     def add(self, kind: EventKind, data: Mapping[str, Any], prepared: Prepared | None = None) -> None:

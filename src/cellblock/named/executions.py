@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from cellblock.named.approvals import PendingApprovals
 
 _NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
+_LARGE = 1024 * 1024
+"""Characters and bytes of a result after which it is packed in a thread."""
+
 _SAID = 2000
 """Characters from the end of its output that are shown while it runs."""
 
@@ -314,7 +317,7 @@ class Execution:
 
     async def _end(self, result: CodeExecutionResult) -> None:
         result = replace(result, recovery="restarted") if self._lost else result
-        prepared = await self.log.prepare(result.to_dict(raw=True))
+        prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
         self.result, self.packed = result, prepared.packed
         self.record = replace(self.record, state="done", ended=time.time())
         self._note_end(len(self.packed))
@@ -388,3 +391,8 @@ class Execution:
         if not self.ended:  # its task had not even begun
             self._fail(NotRunError("it was cancelled before it began to run"), "no")
         return True
+
+
+def _size(result: CodeExecutionResult) -> int:
+    """Return about how much a result has to show."""
+    return len(result.text or "") + sum(len(value) for item in result.outputs for value in item.data.values())

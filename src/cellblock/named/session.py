@@ -121,6 +121,11 @@ class NamedSession:
         return self.session.position if free else ""
 
     @property
+    def ended(self) -> bool:
+        """Whether it has been ended, or is just ending."""
+        return self._ended
+
+    @property
     def unfinished(self) -> int:
         """How many executions have not ended."""
         return sum(not execution.ended for execution in self.executions.values())

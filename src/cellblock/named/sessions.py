@@ -288,11 +288,14 @@ class NamedSessions:
         Raises:
             NotFoundError: There is none.
         """
-        found = self._names.get(session) or self._sessions.get(session)
-        if found is None:
+        if (found := self.known(session)) is None:
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         found.touch()
         return found
+
+    def known(self, session: str) -> NamedSession | None:
+        """Return a session by its name or id, which is not used by that; None if there is none."""
+        return self._names.get(session) or self._sessions.get(session)
 
     def all(self) -> list[NamedSession]:
         """Return all sessions, oldest first."""
@@ -332,8 +335,7 @@ class NamedSessions:
             making.cancel()
             await asyncio.wait([making])
             return True
-        named = self._names.get(session) or self._sessions.get(session)
-        if named is None:
+        if (named := self.known(session)) is None:
             return False
         await self._end(named)
         return True
@@ -400,26 +402,35 @@ class NamedSessions:
         """End sessions that nobody has used for as long as their options say, and note when the others were used."""
         while True:
             await asyncio.sleep(1.0)
-            now = time.monotonic()
-            for named in [*self._sessions.values()]:
-                if named.executions:
-                    continue
-                limit = named.idle_timeout
-                if limit is not None and now - named.used > limit:
-                    _log.info("session %r is ended: not used for %g s", named.record.name, limit)
-                    await self._end(named)
-                elif named.changed:
-                    named.changed = False
-                    self.store.sessions.update(named.stamp())
+            await self._look_after_all()
+
+    async def _look_after_all(self) -> None:
+        """Look once. What is local here is forgotten with it: sessions that have ended are large."""
+        now = time.monotonic()
+        for named in [*self._sessions.values()]:
+            if named.executions:
+                continue
+            limit = named.idle_timeout
+            if limit is not None and now - named.used > limit:
+                _log.info("session %r is ended: not used for %g s", named.record.name, limit)
+                await self._end(named)
+            elif named.changed:
+                named.changed = False
+                self.store.sessions.update(named.stamp())
+
+    @property
+    def busy(self) -> bool:
+        """Whether code runs in any of them."""
+        return any(named.turn.locked() for named in self._sessions.values())
 
     def about(self) -> dict[str, Any]:
         """Return how many there are, how much they use, and what is wrong."""
         sessions = self._sessions.values()
-        problems = [*self._losses]
+        problems, failing = [*self._losses], self.store.writer.check()
         if self.store.writer.moved is not None:
             problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
-        if self.store.writer.problem:
-            problems.append(f"nothing can be stored, so nothing new is run: {self.store.writer.problem}")
+        if failing:
+            problems.append(f"nothing can be stored, so nothing new is run: {failing}")
         return {
             "sessions": len(self),
             "running": sum(named.turn.locked() for named in sessions),
@@ -427,4 +438,5 @@ class NamedSessions:
             "memory": sum(named.memory for named in sessions),
             "limits": dataclasses.asdict(self.limits),
             "problems": problems,
+            "failing": failing,
         }

@@ -11,11 +11,11 @@ import itertools
 import logging
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cellblock.threads import Threads
 from cellblock.wire.packed import unpack
 
 _log = logging.getLogger("cellblock.store")
@@ -37,7 +37,7 @@ class Beside:
             directory: Where the files are. No other process uses it.
         """
         self._directory = directory
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cellblock-journal")
+        self._thread = Threads(1, "cellblock-journal")
         self._numbers = itertools.count()
         for place in (directory, directory / _AHEAD):
             place.mkdir(mode=0o700, exist_ok=True)

@@ -98,9 +98,27 @@ _PAGE = 50
 _ID = re.compile("[0-7][0-9a-f]{31}")
 
 
+class _Numbers:
+    """The first halves of ids: the time, but later ones are larger, also if the clock is set back."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def begin_after(self, number: int) -> None:
+        self._last = max(self._last, min(number, _LARGEST - 2**48))  # a file could have the largest there is
+
+    def next(self) -> int:
+        self._last = max(self._last + 1, time.time_ns())
+        return self._last
+
+
+_LARGEST = 2**63 - 1
+_numbers = _Numbers()
+
+
 def new_id() -> str:
-    """Return an id for an execution. Later ones sort after earlier ones, which keeps the database in order."""
-    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
+    """Return an id for an execution. Later ones sort after earlier ones: what was submitted first is first everywhere."""
+    return f"{_numbers.next():016x}{secrets.token_hex(8)}"
 
 
 class Journal:
@@ -120,6 +138,8 @@ class Journal:
         self.writer = writer
         self._beside = None if directory is None else Beside(directory)
         ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
+        ((last,),) = writer.read("SELECT coalesce(max(n), 0) FROM executions")
+        _numbers.begin_after(last)
         self._until_trim = 0
         self._begin_keys()
         known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}

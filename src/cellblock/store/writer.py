@@ -105,6 +105,7 @@ class Writer:
         self._checkpoint: threading.Thread | None = None
         self._is_log_large = False
         self._written = 0
+        self._checks = 0
         ((self._transaction,),) = self._connection.execute("SELECT number + 1 FROM transactions")
         self._take_up()
 
@@ -159,6 +160,16 @@ class Writer:
         self._note_written()
         return True
 
+    def check(self) -> str:
+        """Find out whether changes can be written now; return why not, or an empty text.
+
+        Nobody else may try again: after a refusal, nothing waits.
+        """
+        with suppress(StoreError):
+            self._checks = (self._checks + 1) % 1000
+            self.write((f"PRAGMA user_version = {self._checks}", ()))  # a change that changes nothing would not be written
+        return self.problem
+
     def later(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
         """Write a change soon, together with others. While nothing can be written, it waits.
 
@@ -189,10 +200,11 @@ class Writer:
             self.write((statement, values))
             return
         self.later(statement, values, size)
-        if (error := self._make_safe()) is not None:
+        if self._make_safe() is not None:
+            # On a disk that is full, the log of the database can have room that it has taken before.
             self._changes.pop()
             self._bytes -= size + 64
-            raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
+            self.write((statement, values))
 
     def make_safe(self) -> None:
         """Have what waits survive the death of this process from now on, if that can be done."""
@@ -332,8 +344,13 @@ class Writer:
         self._written, self._is_log_large = 0, False
         with suppress(OSError):
             self._is_log_large = os.stat(f"{self._path}-wal").st_size > _LARGE_LOG
-        self._checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
-        self._checkpoint.start()
+        checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
+        try:
+            checkpoint.start()
+        except RuntimeError as error:  # the machine has no room for one: the next is tried when as much was written again
+            _log.warning("no checkpoint of %s: %s", self._path, error)
+        else:
+            self._checkpoint = checkpoint
 
 
 def _open_ahead(path: Path) -> Ahead:

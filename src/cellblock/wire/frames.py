@@ -42,17 +42,31 @@ def encode_frame(header: dict[str, Any], body: bytes = b"", *, max_body: int = M
     Raises:
         ProtocolError: The other side would not accept it: it is too large, nested too deep, or no JSON.
     """
+    return encode_head(header, len(body), max_body) + body
+
+
+def encode_head(header: dict[str, Any], size: int, max_body: int) -> bytes:
+    """Return the bytes of a frame up to its body, which a caller sends by itself if it is too large to be copied.
+
+    Args:
+        header: As for `encode_frame`.
+        size: How many bytes the body has.
+        max_body: As for `encode_frame`.
+
+    Raises:
+        ProtocolError: As for `encode_frame`.
+    """
     try:
         head = _encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a {header['type']} frame's header is not valid JSON: {error}") from None
     if head.count(b"[") + head.count(b"{") > MAX_DEPTH:  # else it cannot be too deep
         _check_depth(header)
-    if len(head) > MAX_HEADER or len(body) > max_body:
+    if len(head) > MAX_HEADER or size > max_body:
         raise ProtocolError(
-            f"a {header['type']} frame of {len(head)} + {len(body)} bytes is over the limit of {MAX_HEADER} + {max_body}"
+            f"a {header['type']} frame of {len(head)} + {size} bytes is over the limit of {MAX_HEADER} + {max_body}"
         )
-    return _PREFIX.pack(len(head), len(body)) + head + body
+    return _PREFIX.pack(len(head), size) + head
 
 
 class FrameParser:

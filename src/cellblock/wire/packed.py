@@ -4,7 +4,8 @@ A result can hold many megabytes of pictures and pages. In JSON, each would be b
 milliseconds in which nothing else in the process runs.
 
 The layout: the length of the JSON, as four bytes; the JSON; the values that were taken out, one behind the other. The JSON is
-a list of the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length.
+a list of the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length,
+and a list of the other paths at which it is, too. The text of a result is at four.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Packed(bytes):
     """Data that was packed before, in place of the data itself."""
 
 
-_Taken = tuple[list[str | int], bool, int]
+_Taken = tuple[list[str | int], bool, int, list[list[str | int]]]
 _Path = tuple[Any, str | int] | None
 """Where a value is: the path of what holds it, and its key there."""
 _SMALL = frozenset((bool, float, int, type(None)))
@@ -41,10 +42,10 @@ def pack(data: Any) -> Packed:
     """
     if isinstance(data, Packed):
         return data
-    taken: list[_Taken] = []
+    taken: dict[int, _Taken] = {}  # by the identity of the value
     values: list[bytes] = []
     rest = _without_large(data, None, taken, values)
-    head = _encode([rest, taken]).encode("utf-8", "replace")
+    head = _encode([rest, [*taken.values()]]).encode("utf-8", "replace")
     return Packed(b"".join([_LENGTH.pack(len(head)), head, *values]))
 
 
@@ -69,12 +70,14 @@ def unpack(packed: bytes) -> Any:
         (length,) = _LENGTH.unpack_from(packed)
         data, taken = json.loads(packed[4 : 4 + length])
         start = 4 + length
-        for path, text, size in taken:
-            value = packed[start : start + size]
+        for path, text, size, *others in taken:  # what was packed by earlier versions has no others
+            value: Any = packed[start : start + size]
             start += size
             if len(value) != size:
                 raise ProtocolError("packed data is too short")
-            data = _with(data, path, value.decode() if text else value)
+            value = value.decode() if text else value
+            for place in (path, *(others[0] if others else ())):
+                data = _with(data, place, value)
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, struct.error) as error:
         raise ProtocolError(f"packed data is damaged: {error}") from None
     return data
@@ -86,7 +89,7 @@ def plain_json(packed: Packed) -> bytes | None:
     return packed[5:-4] if nothing_beside and packed.endswith(b",[]]") else None
 
 
-def _without_large(value: Any, path: _Path, taken: list[_Taken], values: list[bytes]) -> Any:
+def _without_large(value: Any, path: _Path, taken: dict[int, _Taken], values: list[bytes]) -> Any:
     """Return data without what is large, which is put into `values`. What has nothing large in it is not copied."""
     kind = type(value)
     if kind is str or kind is bytes:
@@ -106,18 +109,19 @@ def _without_large(value: Any, path: _Path, taken: list[_Taken], values: list[by
     return value if made is None else made
 
 
-def _take(value: str | bytes, path: _Path, taken: list[_Taken], values: list[bytes]) -> str | None:
-    if isinstance(value, str):
-        if len(value) < _LONG:
-            return value
-        data = value.encode("utf-8", "replace")
-    else:
-        data = value
+def _take(value: str | bytes, path: _Path, taken: dict[int, _Taken], values: list[bytes]) -> str | None:
+    if isinstance(value, str) and len(value) < _LONG:
+        return value
     keys: list[str | int] = []
     while path is not None:
         path, key = path
         keys.append(key)
-    taken.append((keys[::-1], isinstance(value, str), len(data)))
+    keys.reverse()
+    if (known := taken.get(id(value))) is not None:
+        known[3].append(keys)
+        return None
+    data = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    taken[id(value)] = (keys, isinstance(value, str), len(data), [])
     values.append(data)
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -65,8 +64,8 @@ def _guard(init: int, handover: socket.socket, host: int | None, control: int | 
     """Stand between the host, which knows this process, and an init in namespaces of its own. They end together."""
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), descriptor)
-    kept = fcntl.fcntl(handover.detach(), fcntl.F_DUPFD_CLOEXEC, processes.HIGH)
-    host, control = (fd if fd is None else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, processes.HIGH) for fd in (host, control))
+    kept = processes.move_high(handover.detach())
+    host, control = (fd if fd is None else processes.move_high(fd) for fd in (host, control))
     os.closerange(3, processes.HIGH)
     poll = select.poll()
     for watched in (os.pidfd_open(init), host):

@@ -9,6 +9,7 @@ import pytest
 
 from cellblock.host.output import disk
 from cellblock.host.output.disk import DiskThread
+from no_threads import no_room
 from processes import eventually
 
 
@@ -34,3 +35,17 @@ async def test_the_thread_ends_and_comes_again(monkeypatch: pytest.MonkeyPatch) 
         await thread.done()
         assert len(seen) == number + 1
         await eventually(lambda: not any(one.name == "cellblock-disk" for one in threading.enumerate()))
+
+
+async def test_without_room_for_a_thread_it_is_done_here() -> None:
+    thread = DiskThread()
+    seen: list[threading.Thread] = []
+    with no_room():
+        for _ in range(2):
+            thread.do(lambda: seen.append(threading.current_thread()), 5)
+            await thread.done()
+    assert seen == [threading.current_thread()] * 2
+    assert thread.waiting == 0
+    thread.do(lambda: seen.append(threading.current_thread()))
+    await thread.done()
+    assert seen[2] is not threading.current_thread()

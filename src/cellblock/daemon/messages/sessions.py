@@ -23,8 +23,8 @@ class About:
     """Get the status of the daemon.
 
     Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
-    ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``, and
-    ``problems``, a list of texts.
+    ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``,
+    ``problems``, a list of texts, and ``failing``: why nothing new is run now, or an empty text.
     """
 
     op: ClassVar[str] = "about"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class Checkpoint:
         id: What it is called; unique.
         name: What its maker calls it; may be empty.
         made: When it was made.
+        at: The same (`time.monotonic`): the clock can be set back.
         execution_count: The number of the last cell before it.
         automatic: Whether it was made automatically. Such ones are dropped when there are too many.
         moment: What it holds; for the host.
@@ -102,7 +104,7 @@ class Checkpoint:
         """Made by `Session.checkpoint`."""
         self.id = f"cp-{secrets.token_hex(4)}"
         self.name = name
-        self.made = datetime.now(UTC)
+        self.made, self.at = datetime.now(UTC), time.monotonic()
         self.execution_count = execution_count
         self.automatic = automatic
         self.moment = moment

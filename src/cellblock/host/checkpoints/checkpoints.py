@@ -277,7 +277,7 @@ class Checkpoints:
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
             left,
-            self.outside(0.0 if checkpoint is None else checkpoint.made.timestamp()),
+            self.outside(0.0 if checkpoint is None else checkpoint.at),
         )
 
     async def _begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
@@ -300,12 +300,12 @@ class Checkpoints:
             self.files.drop(files)
 
     def outside(self, since: float) -> list[str]:
-        """Return what was allowed outside since a time, also in branches that were adopted since."""
+        """Return what was allowed outside since a time (`time.monotonic`), also in branches that were adopted since."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def take_over(self, branch: Checkpoints) -> None:
         """Take note of what was allowed in a branch that is adopted: its cells can be undone here from now on."""
-        now = time.time()
+        now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self._cells.past.line}
         earlier = [one for one in branch.automatic.all() if one.moment.numbers < line]

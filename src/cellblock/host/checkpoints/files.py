@@ -20,6 +20,7 @@ from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.snapshots.times import Spans
 from cellblock.snapshots.tree import MIB
+from cellblock.threads import run_aside
 
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
@@ -162,10 +163,7 @@ class CheckpointFiles:
     def drop(self, snapshot: Snapshot) -> None:
         """Forget a snapshot. Its files are removed in a thread: they may be many."""
         store = self._make_store()
-        try:
-            threading.Thread(target=store.drop, args=(snapshot,), name="cellblock-files").start()
-        except RuntimeError:  # Python is about to end, and starts no thread any more
-            store.drop(snapshot)
+        run_aside(lambda: store.drop(snapshot), "cellblock-files")
 
     async def close(self) -> None:
         """Forget what was read last. Snapshots stay. It can be repeated."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -93,7 +94,7 @@ class Budget:
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._kept: deque[Checkpoint] = deque()
+        self._kept: deque[weakref.ref[Checkpoint]] = deque()  # each holds what its session has run, and so all of it
 
     def ask(self) -> float:
         """Return for how many seconds to wait; 0: it is the caller's turn."""
@@ -105,11 +106,12 @@ class Budget:
 
     def spend(self, checkpoint: Checkpoint) -> None:
         """Take note that a checkpoint is no longer the last one of its session, and drop the oldest if there are too many."""
-        self._kept.append(checkpoint)
+        self._kept.append(weakref.ref(checkpoint))
         if len(self._kept) > _MAX_KEPT:
-            self._kept = deque(one for one in self._kept if one.alive)
+            self._kept = deque(kept for kept in self._kept if (one := kept()) is not None and one.alive)
         while len(self._kept) > _MAX_KEPT:
-            self._kept.popleft().discard()
+            if (oldest := self._kept.popleft()()) is not None:
+                oldest.discard()
 
 
 @dataclass(frozen=True, slots=True)

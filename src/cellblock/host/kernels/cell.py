@@ -7,7 +7,6 @@ import functools
 import operator
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -23,6 +22,7 @@ from cellblock.model import (
     Recovery,
     Status,
 )
+from cellblock.threads import Threads
 from cellblock.wire.messages import Reply
 
 
@@ -248,7 +248,11 @@ class Cell:
         if not self._collector.large:
             return self.result(images_dir)
         await self._collector.written()
-        return await asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
+        try:
+            making = asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
+        except RuntimeError:  # there is no room for the first thread: this holds up the loop, and the result is not lost
+            return self.result(images_dir)
+        return await making
 
     def result(self, images_dir: Path) -> CodeExecutionResult:
         """Make the result, once its output is complete."""
@@ -290,6 +294,6 @@ _values_to_save = operator.attrgetter(*_SAVED)
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
+def _pool() -> Threads:
     """Threads that make results. Not asyncio's, which may all be waiting for somebody to answer `input()`."""
-    return ThreadPoolExecutor(2, thread_name_prefix="cellblock-result")
+    return Threads(2, "cellblock-result")

@@ -221,7 +221,7 @@ def _joined(text: list[str]) -> str:
         text[place] = text[place].rstrip()
         if text[place]:
             break
-    return "".join(text)
+    return "".join([piece for piece in text if piece])  # of one piece, this is the piece, and not a copy
 
 
 def overwrite(text: str) -> str:

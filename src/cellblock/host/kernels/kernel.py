@@ -50,6 +50,7 @@ from cellblock.wire.messages import (
 from cellblock.wire.protocol import State
 
 _log = logging.getLogger("cellblock.sessions")
+_CLOSED = "it was closed"
 _MOMENT = 0.001
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
@@ -253,11 +254,11 @@ class Kernel:
 
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
-            self._condemned = "it was closed"
+            self._condemned = _CLOSED
             self.channel.send(Shutdown())
             await asyncio.wait([self.control.gone], timeout=_GRACE)
         if not self.control.gone.done():
-            await self.kill()
+            await self.kill(_CLOSED)
         self._die(None)
         self.control.close()
         self._ends.close()

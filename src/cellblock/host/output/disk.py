@@ -36,12 +36,15 @@ class DiskThread:
             start, self._running = not self._running, True
             self._changed.notify()
         if start:
-            threading.Thread(target=self._run, name="cellblock-disk", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, args=(_LINGER,), name="cellblock-disk", daemon=True).start()
+            except RuntimeError:  # there is no room for a thread: a cell must not wait for one for ever
+                self._run(0)
 
-    def _run(self) -> None:
+    def _run(self, linger: float) -> None:
         while True:
             with self._changed:
-                if not self._changed.wait_for(lambda: self._tasks, _LINGER):
+                if not self._changed.wait_for(lambda: self._tasks, linger):
                     self._running = False
                     return
                 task, size = self._tasks.popleft()

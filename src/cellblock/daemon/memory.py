@@ -1,0 +1,61 @@
+"""Gives back memory that was used for a while: the C library keeps what is freed, and it may never be needed again."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+import os
+import time
+from collections.abc import Callable
+
+_MUCH = 8 * 1024 * 1024
+"""Bytes by which a process has to grow before somebody looks for what can be given back."""
+
+_CLOSING = 3.0
+"""Seconds in which a session that was ended is closed, and nobody has anything of it any more."""
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Memory:
+    """The memory of this process."""
+
+    def __init__(self) -> None:
+        self._trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
+        self._known = resident()
+        self._sessions = 0
+        self._due = math.inf
+
+    def look(self, sessions: int, *, busy: bool) -> bool:
+        """Give back what can be, if nothing runs and this process has grown, or if sessions have ended.
+
+        Args:
+            sessions: How many there are.
+            busy: Whether code runs: it takes some milliseconds, and more memory will be needed at once.
+
+        Returns:
+            Whether that was tried.
+        """
+        now = time.monotonic()
+        if sessions < self._sessions:
+            self._due = now + _CLOSING
+        self._sessions = sessions
+        ended = now >= self._due
+        if busy or self._trim is None or not (ended or resident() > self._known + _MUCH):
+            return False
+        if ended:
+            gc.collect()  # a session is a circle of objects
+            self._due = math.inf
+        self._trim(0)
+        self._known = resident()
+        return True
+
+
+def resident() -> int:
+    """Return how many bytes of memory this process has."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
