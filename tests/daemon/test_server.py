@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError
+from cellblock import DaemonError, Host, InvalidInputError, NotRunError, OutcomeUnknownError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
@@ -165,3 +165,13 @@ async def test_a_client_that_comes_back_can_answer_input(server: Server, monkeyp
     await second.close()
     assert ((await execution.wait()).text or "").endswith("ended line")
     await third.close()
+
+
+async def test_code_that_is_not_utf_8_is_the_clients_mistake(server: Server) -> None:
+    connection = await AsyncConnection.open(await connect(server), "1")
+    await connection.call(Create("one", OPTIONS))
+    for request in (Submit("one"), Submit("one", wait=True), Submit("one", follow=True)):
+        with pytest.raises(InvalidInputError, match=r"the code is not UTF-8: invalid start byte at byte 2"):
+            await connection.call(request, b"1\n\xff")
+    assert (await connection.call(Submit("one", wait=True), b"6 * 7"))["return_value"] == "42"
+    await connection.close()

@@ -932,6 +932,14 @@ MUTANTS: dict[str, Mutant] = {
         "store/test_journal.py::test_the_oldest_that_have_ended_are_forgotten",
         Edit("store/journal.py", "Journal.trim", "pass"),
     ),
+    "61 answers that nobody reads": mutant(
+        "daemon/test_floods.py::test_a_client_that_reads_no_answers_does_not_fill_the_memory",
+        Edit("daemon/client.py", "_LARGE", "()"),
+    ),
+    "61 requests at once": mutant(
+        "daemon/test_floods.py::test_only_so_many_requests_of_a_client_are_worked_on_at_once",
+        Edit("daemon/client.py", "Client._busy", "return False"),
+    ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
     ),
