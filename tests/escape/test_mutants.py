@@ -55,6 +55,8 @@ ENDLESS = frozenset(
         "56 memory",
         "60 clients that dawdle",
         "60 connections",
+        "60 handshakes",
+        "60 handshakes that do not end",
         "60 heads without end",
         "61 another user",
     }
@@ -791,6 +793,15 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_jupyter.py::test_every_named_session_is_a_kernel",
         Edit("gateway/jupyter.py", "check_session_of", "pass"),
     ),
+    "58 links among kernelspecs": mutant(
+        "jupyter/test_kernelspecs.py::test_nothing_is_written_where_a_link_leads",
+        Edit("whole_file.py", "WholeFile.__enter__", "return open(os.path.join(self._parent, self._final), 'wb')"),
+        Edit("whole_file.py", "WholeFile.finish", "pass"),
+    ),
+    "58 what lies among kernelspecs": mutant(
+        "jupyter/test_kernelspecs.py::test_what_others_have_put_among_kernelspecs_hinders_nobody",
+        Edit("jupyter/kernelspecs.py", "read_spec", "return json.loads((directory / 'kernel.json').read_bytes())"),
+    ),
     "58 clients that do not read": mutant(
         "gateway/test_jupyter.py::test_a_client_that_does_not_read_is_let_go",
         Edit("gateway/jupyter.py", "too_slow", "return False"),
@@ -901,6 +912,25 @@ MUTANTS: dict[str, Mutant] = {
     "60 connections": mutant(
         "gateway/test_protocol.py::test_more_connections_than_may_be_are_closed_at_once",
         Edit("gateway/protocol.py", "crowded", "return False"),
+    ),
+    "60 connections in one turn": mutant(
+        "gateway/test_protocol.py::test_as_many_are_closed_as_have_come_in_one_turn",
+        Edit("gateway/protocol.py", "crowded", "return False"),
+    ),
+    "60 private keys": mutant(
+        "gateway/test_serve.py::test_a_private_key_is_not_where_sessions_work", Edit("gateway/serve.py", "check_key", "pass")
+    ),
+    "60 handshakes": mutant(
+        "gateway/test_protocol.py::test_handshakes_that_do_not_end_keep_nobody_out",
+        Edit(
+            "gateway/protocol.py",
+            "BoundedHttp.connection_made",
+            "self._handshake = self.loop.create_task(self._encrypt(transport, self.tls))",
+        ),
+    ),
+    "60 handshakes that do not end": mutant(
+        "gateway/test_protocol.py::test_a_handshake_has_to_end_soon",
+        Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
     ),
     "60 clients that dawdle": mutant(
         "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
