@@ -774,6 +774,14 @@ MUTANTS: dict[str, Mutant] = {
         "custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
         Edit("custody/custodian.py", "_is_private", "return True"),
     ),
+    "57 messages to the custodian": mutant(
+        "custody/test_custodian.py::test_no_message_ends_it_or_leaves_descriptors_behind",
+        Edit("custody/custodian.py", "_parsed", "return json.loads(line)"),
+    ),
+    "57 answers of the custodian": mutant(
+        "custody/test_custodian.py::test_a_client_that_takes_no_answers_makes_it_hold_only_so_much",
+        Edit("custody/custodian.py", "_Custodian._crowded", "return False"),
+    ),
     "57 memory": mutant(
         "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
     ),
@@ -1158,6 +1166,15 @@ MUTANTS: dict[str, Mutant] = {
         f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
         Edit("host/files/walls.py", "Bounds.protects", "return False"),
         Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
+    ),
+    "65 what no policy makes writable": mutant(
+        f"{WALLS}what_no_policy_makes_writable_nobody_writes", Edit("host/files/walls.py", "_around", "return 1")
+    ),
+    "65 settings of srt": mutant(
+        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("sandbox/srt.py", "SrtPolicy.rules", "return self.filesystem")
+    ),
+    "65 patterns of srt": mutant(
+        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("sandbox/srt.py", "SrtPolicy.denied_like", "return None")
     ),
     "65 what is unpacked": mutant(
         f"{WALLS}what_a_session_may_not_write_is_left_out_of_archives_and_folders",
