@@ -1167,6 +1167,10 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/files/walls.py", "Bounds.protects", "return False"),
         Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
     ),
+    "66 decisions that were taken": mutant(
+        "named/test_approvals.py::test_what_was_allowed_says_so_if_it_is_not_kept_whole",
+        Edit("named/approvals.py", "_beginning", "return text[:1000]"),
+    ),
     "65 what no policy makes writable": mutant(
         f"{WALLS}what_no_policy_makes_writable_nobody_writes", Edit("host/files/walls.py", "_around", "return 1")
     ),
