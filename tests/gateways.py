@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import httpx
+import pytest
 
 from cellblock.store.tokens import Tokens
 
@@ -81,3 +84,19 @@ def _address(process: subprocess.Popen[str], said: IO[str]) -> str:
 def token(*scopes: str, session: str = "", **more: Any) -> str:
     """Return a fresh token."""
     return Tokens().create("test", scopes, session=session, **more)[0]
+
+
+def certificate_for_localhost(directory: Path) -> tuple[Path, Path]:
+    """Make a certificate for localhost, and its key. The test is skipped if that is not possible."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed")
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+            *("-keyout", key, "-out", certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key

@@ -135,7 +135,7 @@ LAYERS: dict[str, set[str]] = {
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
-    "jupyter": {"daemon", "errors", "model", "wire"},
+    "jupyter": {"daemon", "errors", "model", "whole_file", "wire"},
     # Of wire, how the daemon packs results: they are sent on as they are.
     "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings", "wire"},
     "kernel_mgr": {

@@ -54,6 +54,16 @@ def test_colours_are_for_terminals_that_show_them(
     assert output.painted("x", "red", stream) == ("\x1b[31mx\x1b[0m" if colours else "x")
 
 
+def test_a_table_cuts_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a narrow terminal, too: a long word can be what somebody decides about."""
+    monkeypatch.setenv("COLUMNS", "30")
+    word = "".join(f"{number:03}" for number in range(100))
+    output.print_table(["id", "given for"], [["0123456789abcdef" * 2, word]], empty="none")
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert "".join(line.split()[-1] for line in lines) == word
+    assert "…" not in "".join(lines)
+
+
 def test_nothing_in_a_table_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(["name"], [["\x1b[2J[red]x[/red]\nsecond line"]], empty="none")
     shown = capsys.readouterr().out

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -147,6 +149,74 @@ async def test_what_cannot_be_held_is_refused_and_the_rest_goes_on(directory: Pa
         await custodian.put("large", bytes(MAX_DATA + 1), [])
     await custodian.put("small", b"", [])
     custodian.close()
+
+
+def raw_client(directory: Path) -> socket.socket:
+    """Connect as those do who write the bytes themselves."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    place = open_directory(str(directory))
+    try:
+        sock.connect(address(place))
+    finally:
+        os.close(place)
+    sock.settimeout(20)
+    return sock
+
+
+HOSTILE = [
+    (b"[" * 100_000, 0),
+    (b'{"a":' * 30_000, 2),
+    (b"[]\n", 1),
+    (b"\xff\x00", 1),
+    (b'{"fds": 2, "op": "list", "n": 1}\n', 2),
+    (b'{"fds": 2, "op": "list", "n": 1}\n', 3),
+    (b'{"fds": 1, "op": "put", "n": 1}\n', 1),
+    (b'{"fds": 1, "op": "put", "key": [1], "n": 1}\n', 1),
+    (b'{"fds": 1, "op": "remove", "key": "x", "n": 1}\n', 1),
+    (b'{"fds": 3, "op": "start", "argv": [], "n": 1}\n', 3),
+    (b'{"fds": 3, "op": "start", "argv": ["/\\ud800"], "n": 1}\n', 3),
+    (b'{"fds": 3, "op": "start", "n": 1}\n', 3),
+    (b'{"fds": 2, "op": "start", "argv": ["/bin/true"], "n": 1}\n', 2),
+    (b'{"fds": 1, "op": "none", "n": 1}\n', 1),
+]
+
+
+async def test_no_message_ends_it_or_leaves_descriptors_behind(directory: Path) -> None:
+    """Every kernel ends with this process."""
+    first = Custodian.connect(directory)
+    pid = first.pid
+    first.close()
+    with raw_client(directory) as sock:
+        _, greeting, _, _ = socket.recv_fds(sock, 1000, 1)
+        os.close(greeting[0])
+        held = len(os.listdir(f"/proc/{pid}/fd"))
+        given = os.open(os.devnull, os.O_RDWR)
+        for message, count in HOSTILE:
+            socket.send_fds(sock, [message], [given] * count)
+            assert b'"n"' in sock.recv(100_000), message
+        os.close(given)
+        await processes.eventually(lambda: len(os.listdir(f"/proc/{pid}/fd")) == held)
+    again = Custodian.connect(directory)
+    assert again.pid == pid
+    again.close()
+
+
+def test_a_client_that_takes_no_answers_makes_it_hold_only_so_much(directory: Path) -> None:
+    first = Custodian.connect(directory)
+    pid = first.pid
+    first.close()
+    with raw_client(directory) as sock:
+        given = os.open(os.devnull, os.O_RDWR)
+        socket.send_fds(sock, [b'{"fds": 60, "op": "put", "key": "k", "n": 1}\n'], [given] * 60)
+        os.close(given)
+        for _ in range(2000):
+            if not select.select([], [sock], [], 0.5)[1]:
+                break  # it is not read from any more
+            sock.send(b'{"fds": 0, "op": "list", "n": 2}\n')
+        assert len(os.listdir(f"/proc/{pid}/fd")) < 64 * 60 + 200
+    again = Custodian.connect(directory)
+    assert len(again.entries) == 1
+    again.close()
 
 
 async def test_a_custodian_that_nobody_needs_ends(directory: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import tempfile
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,14 +23,17 @@ from cellblock.daemon import client as client_module
 from cellblock.daemon import server as server_module
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
-from cellblock.daemon.messages import Executions, Follow, List
+from cellblock.daemon.codec import MAX_REPLY
+from cellblock.daemon.messages import PROTOCOL, Executions, Follow, List, Submit
 from cellblock.daemon.server import Server
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.named.sessions import NamedSessions
 from cellblock.store import journal
 from cellblock.store.journal import new_id
 from cellblock.store.named import NamedStore
+from cellblock.wire.frames import FrameParser, encode_frame
 from cellblock.wire.packed import pack
+from processes import eventually
 
 COUNT = 300
 
@@ -118,3 +123,91 @@ async def test_a_list_of_executions_has_an_end(store: NamedStore, tmp_path: Path
     monkeypatch.setattr(journal, "MAX_LISTED", 100)
     async with connected(store) as connection:
         assert len(await connection.call(Executions("0" * 32, 1_000_000))) == 100
+
+
+def request(kind: str, number: int, body: bytes = b"", **fields: Any) -> bytes:
+    return encode_frame({"type": kind, "id": number, "fields": fields}, body, max_body=len(body))
+
+
+@asynccontextmanager
+async def raw_client(zygote_host: Host, workspace: Path) -> AsyncIterator[tuple[Server, socket.socket]]:
+    """A socket to a daemon that has one session, ``one``, for those who write the bytes themselves."""
+    server = Server(NamedSessions(zygote_host))
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
+    ours.setblocking(False)
+    await server.sessions.create("one", {"sandbox": False, "working_dir": str(workspace)}, {}, fresh=True)
+    try:
+        yield server, ours
+    finally:
+        ours.close()
+        await server.sessions.close()
+
+
+async def answers(sock: socket.socket, count: int) -> list[tuple[int, Any]]:
+    """Read answers, and forget what is in them."""
+    parser, found = FrameParser(MAX_REPLY), list[tuple[int, Any]]()
+    while len(found) < count:
+        data = await asyncio.get_running_loop().sock_recv(sock, 2**20)
+        found += [(frame.header["id"], frame.header["type"]) for frame in parser.frames(data)]
+    return found
+
+
+HELLO = request("hello", 1, protocol=PROTOCOL, version="1")
+
+
+async def test_a_client_that_reads_no_answers_does_not_fill_the_memory(zygote_host: Host, tmp_path: Path) -> None:
+    """What it asks for is read from disk when it has taken what it has asked for before."""
+    count, size = 64, 4 * 2**20
+    (tmp_path / "large").write_bytes(bytes(size))
+    async with raw_client(zygote_host, tmp_path) as (server, sock):
+        wanted = (request("read file", number, session="one", path="large") for number in range(2, count + 2))
+        tracemalloc.start()
+        try:
+            await asyncio.get_running_loop().sock_sendall(sock, HELLO + b"".join(wanted))
+            other = await server.answer(Submit("one"), b"1")  # the daemon goes on meanwhile
+            await server.sessions.executions.find(other["id"])[1].wait()
+            assert [number for number, _ in await answers(sock, count + 1)] == [*range(1, count + 2)]
+            assert tracemalloc.get_traced_memory()[1] < 12 * size
+        finally:
+            tracemalloc.stop()
+
+
+async def test_only_so_many_requests_of_a_client_are_worked_on_at_once(zygote_host: Host, tmp_path: Path) -> None:
+    """Also those that have come with others in one piece; the rest is worked on later, and nothing is lost."""
+    os.mkfifo(go := tmp_path / "go")
+    async with raw_client(zygote_host, tmp_path) as (server, sock):
+        execution = (await server.answer(Submit("one"), f"open({str(go)!r}).read()".encode()))["id"]
+        following = b"".join(request("follow", number, execution=execution) for number in range(2, 802))
+        before = len(asyncio.all_tasks())
+        await asyncio.get_running_loop().sock_sendall(sock, HELLO + following)
+        assert await answers(sock, 1) == [(1, "reply")]
+        await eventually(lambda: len(asyncio.all_tasks()) - before >= client_module._AT_ONCE)
+        assert len(asyncio.all_tasks()) - before <= client_module._AT_ONCE + 8
+        await asyncio.to_thread(go.write_text, "")
+        ends, parser = set[int](), FrameParser()
+        while len(ends) < 800:
+            data = await asyncio.get_running_loop().sock_recv(sock, 2**20)
+            ends |= {frame.header["id"] for frame in parser.frames(data) if not frame.header["more"]}
+        assert ends == {*range(2, 802)}
+
+
+async def test_only_so_many_bytes_of_requests_are_held_for_a_client(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_REQUEST", 2**20)
+    size, count = 2**19, 32
+    os.mkfifo(go := tmp_path / "go")
+    async with raw_client(zygote_host, tmp_path) as (server, sock):
+        await server.answer(Submit("one"), f"open({str(go)!r}).read()".encode())
+        wanted = [request("complete", number, b" " * size, session="one") for number in range(2, count + 2)]
+        before = len(asyncio.all_tasks())
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(sock, HELLO + b"".join(wanted)))
+        assert await answers(sock, 1) == [(1, "reply")]
+        await eventually(lambda: len(asyncio.all_tasks()) - before >= 3)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert not sending.done()
+        await asyncio.to_thread(go.write_text, "")
+        assert {number for number, _ in await answers(sock, count)} == {*range(2, count + 2)}
+        await sending

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import DaemonError, Host, NotRunError, OutcomeUnknownError, StateError
+from cellblock import DaemonError, Host, InvalidInputError, NotRunError, OutcomeUnknownError, StateError
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
@@ -171,7 +171,7 @@ async def test_what_asks_a_session_that_is_being_ended_is_told_so(server: Server
     """The kernel that is killed by that has not died: it was told to go."""
     os.mkfifo(wait := tmp_path / "wait")
     connection, other = [await AsyncConnection.open(await connect(server), "1") for _ in range(2)]
-    await connection.call(Create("one", OPTIONS))
+    await connection.call(Create("one", {**OPTIONS, "recovery": "none"}))
     code = f"import os; begun = lambda: (open({str(tmp_path / 'begun')!r}, 'w'), open({str(wait)!r}).read())\n"
     result = await connection.call(Submit("one", wait=True), f"{code}os.register_at_fork(before=begun)".encode())
     assert result["status"] == "success"
@@ -197,4 +197,14 @@ async def test_a_large_answer_comes_whole_between_others(server: Server) -> None
     assert result["return_value"] == result["text"] == repr("x" * 3_000_000)
     assert [(await task)["return_value"] for task in small] == [str(number) for number in range(20)]
     assert [len(await task) for task in lists] == [2] * 20
+    await connection.close()
+
+
+async def test_code_that_is_not_utf_8_is_the_clients_mistake(server: Server) -> None:
+    connection = await AsyncConnection.open(await connect(server), "1")
+    await connection.call(Create("one", OPTIONS))
+    for request in (Submit("one"), Submit("one", wait=True), Submit("one", follow=True)):
+        with pytest.raises(InvalidInputError, match=r"the code is not UTF-8: invalid start byte at byte 2"):
+            await connection.call(request, b"1\n\xff")
+    assert (await connection.call(Submit("one", wait=True), b"6 * 7"))["return_value"] == "42"
     await connection.close()

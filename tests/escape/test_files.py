@@ -146,7 +146,8 @@ top, root = os.stat(start + '/..' * 40), os.stat('/')
 async def test_descriptors_of_directories_lead_no_further_up(cell: Session) -> None:
     code = """
 found = []
-for place in ('.', '/usr', '/tmp', '/dev/shm', '/proc', '/sys/devices/system/cpu'):
+places = ['.', '/usr', '/tmp', '/dev/shm', '/proc']
+for place in places + [place for place in ('/sys/devices/system/cpu',) if os.path.exists(place)]:  # where users may look
     here = os.open(place, os.O_PATH)
     for _ in range(40):
         above = os.open('..', os.O_PATH, dir_fd=here)

@@ -55,6 +55,8 @@ ENDLESS = frozenset(
         "56 memory",
         "60 clients that dawdle",
         "60 connections",
+        "60 handshakes",
+        "60 handshakes that do not end",
         "60 heads without end",
         "61 another user",
     }
@@ -772,6 +774,14 @@ MUTANTS: dict[str, Mutant] = {
         "custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
         Edit("custody/custodian.py", "_is_private", "return True"),
     ),
+    "57 messages to the custodian": mutant(
+        "custody/test_custodian.py::test_no_message_ends_it_or_leaves_descriptors_behind",
+        Edit("custody/custodian.py", "_parsed", "return json.loads(line)"),
+    ),
+    "57 answers of the custodian": mutant(
+        "custody/test_custodian.py::test_a_client_that_takes_no_answers_makes_it_hold_only_so_much",
+        Edit("custody/custodian.py", "_Custodian._crowded", "return False"),
+    ),
     "57 memory": mutant(
         "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
     ),
@@ -790,6 +800,15 @@ MUTANTS: dict[str, Mutant] = {
     "58 kernels of others": mutant(
         "gateway/test_jupyter.py::test_every_named_session_is_a_kernel",
         Edit("gateway/jupyter.py", "check_session_of", "pass"),
+    ),
+    "58 links among kernelspecs": mutant(
+        "jupyter/test_kernelspecs.py::test_nothing_is_written_where_a_link_leads",
+        Edit("whole_file.py", "WholeFile.__enter__", "return open(os.path.join(self._parent, self._final), 'wb')"),
+        Edit("whole_file.py", "WholeFile.finish", "pass"),
+    ),
+    "58 what lies among kernelspecs": mutant(
+        "jupyter/test_kernelspecs.py::test_what_others_have_put_among_kernelspecs_hinders_nobody",
+        Edit("jupyter/kernelspecs.py", "read_spec", "return json.loads((directory / 'kernel.json').read_bytes())"),
     ),
     "58 clients that do not read": mutant(
         "gateway/test_jupyter.py::test_a_client_that_does_not_read_is_let_go",
@@ -902,6 +921,25 @@ MUTANTS: dict[str, Mutant] = {
         "gateway/test_protocol.py::test_more_connections_than_may_be_are_closed_at_once",
         Edit("gateway/protocol.py", "crowded", "return False"),
     ),
+    "60 connections in one turn": mutant(
+        "gateway/test_protocol.py::test_as_many_are_closed_as_have_come_in_one_turn",
+        Edit("gateway/protocol.py", "crowded", "return False"),
+    ),
+    "60 private keys": mutant(
+        "gateway/test_serve.py::test_a_private_key_is_not_where_sessions_work", Edit("gateway/serve.py", "check_key", "pass")
+    ),
+    "60 handshakes": mutant(
+        "gateway/test_protocol.py::test_handshakes_that_do_not_end_keep_nobody_out",
+        Edit(
+            "gateway/protocol.py",
+            "BoundedHttp.connection_made",
+            "self._handshake = self.loop.create_task(self._encrypt(transport, self.tls))",
+        ),
+    ),
+    "60 handshakes that do not end": mutant(
+        "gateway/test_protocol.py::test_a_handshake_has_to_end_soon",
+        Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
+    ),
     "60 clients that dawdle": mutant(
         "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
         Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
@@ -931,6 +969,14 @@ MUTANTS: dict[str, Mutant] = {
     "61 the journal is bounded": mutant(
         "store/test_journal.py::test_the_oldest_that_have_ended_are_forgotten",
         Edit("store/journal.py", "Journal.trim", "pass"),
+    ),
+    "61 answers that nobody reads": mutant(
+        "daemon/test_floods.py::test_a_client_that_reads_no_answers_does_not_fill_the_memory",
+        Edit("daemon/client.py", "_LARGE", "()"),
+    ),
+    "61 requests at once": mutant(
+        "daemon/test_floods.py::test_only_so_many_requests_of_a_client_are_worked_on_at_once",
+        Edit("daemon/client.py", "Client._busy", "return False"),
     ),
     "61 ids of executions": mutant(
         "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
@@ -1120,6 +1166,19 @@ MUTANTS: dict[str, Mutant] = {
         f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
         Edit("host/files/walls.py", "Bounds.protects", "return False"),
         Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
+    ),
+    "66 decisions that were taken": mutant(
+        "named/test_approvals.py::test_what_was_allowed_says_so_if_it_is_not_kept_whole",
+        Edit("named/approvals.py", "_beginning", "return text[:1000]"),
+    ),
+    "65 what no policy makes writable": mutant(
+        f"{WALLS}what_no_policy_makes_writable_nobody_writes", Edit("host/files/walls.py", "_around", "return 1")
+    ),
+    "65 settings of srt": mutant(
+        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("sandbox/srt.py", "SrtPolicy.rules", "return self.filesystem")
+    ),
+    "65 patterns of srt": mutant(
+        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("sandbox/srt.py", "SrtPolicy.denied_like", "return None")
     ),
     "65 what is unpacked": mutant(
         f"{WALLS}what_a_session_may_not_write_is_left_out_of_archives_and_folders",

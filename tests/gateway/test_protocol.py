@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -14,7 +16,8 @@ import pytest
 import uvicorn
 
 from cellblock.gateway import protocol
-from gateways import Gateway, own_gateway, token
+from cellblock.gateway.serve import encryption
+from gateways import Gateway, certificate_for_localhost, own_gateway, token
 
 pytestmark = pytest.mark.slow
 
@@ -58,13 +61,13 @@ async def test_garbage_ends_its_connection(gateway: Gateway, sent: bytes) -> Non
 
 
 @asynccontextmanager
-async def server(app: Any) -> AsyncIterator[tuple[int, uvicorn.server.ServerState]]:
+async def server(app: Any, kind: Any = protocol.BoundedHttp) -> AsyncIterator[tuple[int, uvicorn.server.ServerState]]:
     """Serve an application in this process; yield the port, and what the server knows."""
     config = uvicorn.Config(app, http=protocol.BoundedHttp, ws=protocol.BoundedWebSocket, lifespan="off", log_level="critical")
     config.load()
     state = uvicorn.server.ServerState()
     made = await asyncio.get_running_loop().create_server(
-        lambda: cast("Any", protocol.BoundedHttp)(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: kind(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
     async with made:
         yield made.sockets[0].getsockname()[1], state
@@ -75,6 +78,12 @@ async def endless(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"100000000")]})
     for _ in range(100):
         await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
+
+
+async def brief(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer and let the connection be kept."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
 
 
 async def test_a_head_of_a_request_has_a_limit() -> None:
@@ -274,6 +283,119 @@ async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.
             while state.connections:
                 await asyncio.sleep(0.01)
         assert vars(state)["silent"] == {}
+
+
+async def test_as_many_are_closed_as_have_come_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
+    async with server(endless) as (port, state):
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]  # nothing else runs meanwhile
+        async with asyncio.timeout(5):
+            while not len(state.connections) == 3 == len(vars(state).get("silent", ())):
+                await asyncio.sleep(0.01)
+        for each in silent:
+            each.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_connections_that_are_kept_without_a_request_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
+    async with server(brief) as (port, state):
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in kept:
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
+        for _, each in (*kept, (reader, writer)):
+            each.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> tuple[type[protocol.BoundedHttp], ssl.SSLContext]:
+    """Connections over TLS, and how a client begins them."""
+    pair = certificate_for_localhost(tmp_path)
+
+    class Encrypted(protocol.BoundedHttp):
+        tls = encryption(*pair)
+
+    return Encrypted, ssl.create_default_context(cafile=str(pair[0]))
+
+
+async def test_handshakes_that_do_not_end_keep_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, encrypted: tuple[type[protocol.BoundedHttp], ssl.SSLContext]
+) -> None:
+    """A connection counts from its beginning, not only from the end of its handshake."""
+    kind, context = encrypted
+    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", 3)
+    async with server(brief, kind) as (port, state):
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        silent[-1][1].write(b"\x16\x03\x01")  # the beginning of a handshake
+        async with asyncio.timeout(20):
+            while len(state.connections) != 3:
+                await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
+        for _, each in (*silent, (reader, writer)):
+            each.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_handshake_has_to_end_soon(
+    monkeypatch: pytest.MonkeyPatch, encrypted: tuple[type[protocol.BoundedHttp], ssl.SSLContext]
+) -> None:
+    kind, _ = encrypted
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
+    async with server(brief, kind) as (port, state):
+        for sent in (b"", b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", bytes(70_000)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            with suppress(ConnectionError):
+                assert b"HTTP/" not in await asyncio.wait_for(reader.read(), 20)
+            writer.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
+        assert vars(state)["silent"] == {}
+
+
+async def test_what_comes_together_with_the_end_of_a_handshake_is_read(
+    encrypted: tuple[type[protocol.BoundedHttp], ssl.SSLContext],
+) -> None:
+    kind, context = encrypted
+    async with server(brief, kind) as (port, state):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65536))
+        client.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        writer.write(outgoing.read())  # the client's last word of the handshake, and its request
+        incoming.write(await asyncio.wait_for(reader.read(65536), 20))
+        answer = b""
+        while b"ok" not in answer:
+            try:
+                answer += client.read(65536)
+            except ssl.SSLWantReadError:
+                incoming.write(await asyncio.wait_for(reader.read(65536), 20))
+        assert answer.startswith(b"HTTP/1.1 200")
+        writer.close()
+        async with asyncio.timeout(20):
+            while state.connections:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_body_that_stops_is_given_up(gateway: Gateway) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -20,9 +19,10 @@ from websockets.sync.client import connect
 
 import cellblock
 from cellblock.errors import InvalidInputError
-from cellblock.gateway.serve import check_certificate, listen
+from cellblock.gateway.options import GatewayOptions
+from cellblock.gateway.serve import check_certificate, check_key, listen, serve
 from daemons import own_daemon
-from gateways import Gateway, own_gateway, token
+from gateways import Gateway, certificate_for_localhost, own_gateway, token
 from processes import eventually
 
 
@@ -47,18 +47,7 @@ def free_port() -> int:
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate for localhost, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is needed")
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
-            *("-keyout", key, "-out", certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
+    return certificate_for_localhost(tmp_path)
 
 
 def test_a_port_that_is_in_use_is_told_in_one_line() -> None:
@@ -76,13 +65,36 @@ def test_certificates_that_cannot_be_used_are_told(tmp_path: Path, pair: tuple[P
             check_certificate(*wrong)
 
 
+def test_a_private_key_is_not_where_sessions_work(
+    tmp_path: Path, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions that are made over HTTP work in the gateway's directory."""
+    certificate, key = pair
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "state"))
+    (work := tmp_path / "work").mkdir()
+    (work / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for where in (key, Path("key.pem"), work / "link" / "key.pem"):
+        with pytest.raises(InvalidInputError, match=r"is in .*, where sessions work and could read it: move it"):
+            serve(port=-1, certificate=certificate, key=where)
+    for options in (GatewayOptions(workspaces=tmp_path), GatewayOptions(session_options={"working_dir": str(tmp_path)})):
+        monkeypatch.chdir(work)
+        with pytest.raises(InvalidInputError, match="where sessions work"):
+            check_key(key, options)
+    check_key(key, GatewayOptions())
+    monkeypatch.chdir(tmp_path)
+    check_key(key, GatewayOptions(workspaces=work))
+
+
 @pytest.mark.slow
 async def test_https_and_wss(gateway: Gateway, tmp_path: Path, pair: tuple[Path, Path]) -> None:
     log, port = tmp_path / "log", free_port()
-    serve = ("cellblock", "serve", "--port", str(port), "--certificate", str(pair[0]), "--key", str(pair[1]))
+    pair[1].chmod(0o644)
+    command = ("cellblock", "serve", "--port", str(port), "--certificate", str(pair[0]), "--key", str(pair[1]))
     trusted = ssl.create_default_context(cafile=str(pair[0]))
-    with started(*serve, log=log):
+    with started(*command, log=log):
         await eventually(lambda: b"listens" in log.read_bytes(), 60)
+        assert b"Other users can read the private key" in log.read_bytes()
         with httpx.Client(verify=trusted, headers={"Authorization": f"Bearer {token('run')}"}) as client:
             answer = client.post(f"https://localhost:{port}/sessions/tls/execute", json={"code": "6 * 7"})
             assert answer.json()["return_value"] == "42"

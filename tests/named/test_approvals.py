@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cellblock import Approvals, Host
+from cellblock.daemon import checkpoints
+from cellblock.daemon.messages import Adopt, Fork
+from cellblock.named.executions import Execution
+from cellblock.named.past import PastExecution
+from cellblock.named.session import NamedSession
 from cellblock.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
@@ -57,3 +62,54 @@ async def test_what_is_allowed_for_good_is_listed_and_can_be_revoked(
     await eventually(lambda: sessions.approvals.waiting())
     await sessions.approvals.decide(tuple(asked.id for asked in sessions.approvals.waiting()), allow=False)
     assert not (await asks.wait()).ok
+
+
+async def test_what_was_allowed_says_so_if_it_is_not_kept_whole(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", APPROVED)
+    execution = submit(sessions, named, f"get_ipython().getoutput('echo {'x' * 2000}')", live=True)
+    await eventually(lambda: sessions.approvals.waiting())
+    (waits,) = sessions.approvals.waiting()
+    await sessions.approvals.decide((waits.id,), allow=True, always="call")
+    await execution.wait()
+    (permission,) = sessions.approvals.allowed()
+    kept, _, said = permission.text.partition("… [")
+    assert kept == waits.text[:1000]
+    assert said.startswith(f"{len(waits.text) - 1000:,} more characters: 'cellblock approvals list --json'")
+
+
+async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessions) -> None:
+    """Nor does what a branch waits for end with the session that it comes from."""
+
+    async def asked(named: NamedSession, always: str = "") -> Execution | PastExecution:
+        """Run what asks; if it is to be allowed for good, do that, and wait for its end."""
+        execution = submit(sessions, named, ASKS, live=True)
+        session = named.record.kernel_id
+        await eventually(lambda: sessions.approvals.waiting(session))
+        (waits,) = sessions.approvals.waiting(session)
+        assert waits.session_name == named.record.name
+        if always:
+            assert await sessions.approvals.decide((waits.id,), allow=True, always=always) == [waits.id]
+            assert "done" in (await execution.wait()).output
+        return execution
+
+    parent = await sessions.create("parent", APPROVED)
+    await asked(parent, "tool")
+    await checkpoints.answer(sessions, Fork("parent", ("first", "second", "third"), "shared"))
+    first, second, third = (sessions.find(name) for name in ("first", "second", "third"))
+    assert [one.session_name for one in sessions.approvals.allowed()] == ["parent"]
+    await asked(first, "tool")  # what was allowed for the parent is not allowed for its branches
+    waits = await asked(second)  # nor for one what was allowed for another
+    assert [one.session_name for one in sessions.approvals.allowed()] == ["parent", "first"]
+    await checkpoints.answer(sessions, Adopt("parent", "first"))
+    assert [one.session_name for one in sessions.approvals.allowed()] == ["parent"]
+    assert "done" in (await submit(sessions, parent, ASKS, live=True).wait()).output  # it keeps what it was allowed
+    await sessions.destroy("parent")
+    assert sessions.approvals.allowed() == []
+    (left,) = sessions.approvals.waiting()
+    assert (left.session_name, left.state) == ("second", "pending")
+    await sessions.approvals.decide((left.id,), allow=True)
+    assert "done" in (await waits.wait()).output
+    await asked(third, "call")
+    again = await sessions.create("parent", APPROVED)
+    assert sessions.approvals.allowed(again.record.kernel_id) == []
+    await asked(again, "call")

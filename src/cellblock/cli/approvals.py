@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cellblock.approvals.request import visible
 from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.client import ask, connect_if_running
 from cellblock.cli.forms import fields_of, read_answer
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from cellblock.model.decisions import Decision
 
 app = new_app("Decide about tool calls, commands and hosts, and see what was decided.", no_args_is_help=False)
-_MAX_SHOWN = 200  # characters of a call's arguments
+_MAX_SHOWN = 200  # characters of a call
+_CUT = "only the beginning of its arguments is on record"
 
 Last = Annotated[int, typer.Option("--last", min=1, max=10**9, metavar="N", help="How many decisions to show.")]
 SessionId = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Only those of this session (name or id).")]
@@ -54,12 +57,31 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
         print("No decision is on record." if session is None else f"No decision of session {printable(session)} is on record.")
     for decision in decisions:
         at = datetime.fromtimestamp(decision.at).astimezone().isoformat(sep=" ", timespec="seconds")
-        call = f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}"
-        shown = call if len(call) <= _MAX_SHOWN else f"{call[:_MAX_SHOWN]}…"
+        shown = _shown(decision)
         by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
         name = names.get(decision.session, decision.session)
         print(printable(f"{at}  {name}  {decision.outcome:5}  {shown}  ({by})", lines=False))
     return OK
+
+
+def _shown(decision: Decision) -> str:
+    """Return what was decided about in one line, which says so if it is not all of it."""
+    call = visible(f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}")
+    left_out = []
+    if len(call) > _MAX_SHOWN:
+        left_out.append(f"{len(call) - _MAX_SHOWN:,} more characters: --json shows them")
+    if not _is_whole(decision):
+        left_out.append(_CUT)
+    return f"{call[:_MAX_SHOWN]}… [{'; '.join(left_out)}]" if left_out else call
+
+
+def _is_whole(decision: Decision) -> bool:
+    """Whether all of what was decided about is on record: of long arguments only the beginning is."""
+    try:
+        json.loads(decision.payload)
+    except ValueError:
+        return False
+    return True
 
 
 def _names() -> dict[str, str]:
@@ -77,6 +99,7 @@ def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
     return {name: getattr(decision, name) for name in fields} | {
         "session_name": names.get(decision.session, ""),
         "arguments": arguments,
+        "complete": _is_whole(decision),
     }
 
 

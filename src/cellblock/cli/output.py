@@ -54,7 +54,9 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, em
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*headings, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")  # rich would cut a long word to the width of its column
     for row in rows:
         table.add_row(*map(_cell, row))
     if table.row_count:

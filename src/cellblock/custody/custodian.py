@@ -32,6 +32,9 @@ MAX_DATA = 64 * 1024
 MAX_FDS = 64
 """Descriptors of one entry."""
 
+_MAX_ANSWERS = 64
+"""Answers that may wait for a client before it is read from again: each holds copies of descriptors."""
+
 _MAX_ENTRIES = 20_000
 _MAX_HEAD = 160 * 1024  # the head of a message; a command line is the longest
 _STATUS = struct.Struct("!i")
@@ -75,13 +78,21 @@ def receive(sock: socket.socket) -> Message | None:
         return None
     try:
         line, _, rest = data.partition(b"\n")
-        head = json.loads(line)
+        head = _parsed(line)
         if head["fds"] != len(fds):
             raise OSError(24, f"{len(fds)} of {head['fds']} descriptors arrived: this process may open no more")
     except (OSError, ValueError, KeyError, TypeError):
         close_all(fds)
         raise
     return Message(head, rest, fds)
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        head: dict[str, Any] = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    return head
 
 
 def close_all(fds: Sequence[int]) -> None:
@@ -122,7 +133,8 @@ class _Custodian:
             watched: list[Any] = [self._wake, self._listener]
             timeout = None
             if self._client is not None:
-                watched.append(self._client)
+                if not self._crowded:
+                    watched.append(self._client)
             else:
                 timeout = self._alone_since + self._patience - time.monotonic()
                 if timeout <= 0:
@@ -131,7 +143,7 @@ class _Custodian:
             for item in watched:
                 poll.register(item, select.POLLIN)
             if self._client is not None and self._answers:
-                poll.register(self._client, select.POLLIN | select.POLLOUT)
+                poll.register(self._client, select.POLLOUT if self._crowded else select.POLLIN | select.POLLOUT)
             ready = {fd for fd, _ in poll.poll(None if timeout is None else timeout * 1000)}
             if self._wake in ready:
                 if signal.SIGTERM in os.read(self._wake, 4096):
@@ -161,7 +173,7 @@ class _Custodian:
 
     def _serve(self) -> None:
         """Do what the client has asked for."""
-        while self._client is not None:
+        while self._client is not None and not self._crowded:
             number = None
             try:
                 message = receive(self._client)
@@ -169,13 +181,20 @@ class _Custodian:
                     self._drop_client()
                     return
                 number = message.head.get("n")
-                self._obey(message)
+                try:
+                    self._obey(message)
+                finally:
+                    close_all(message.fds)  # what was not taken
             except BlockingIOError:
                 return
             except ConnectionResetError:
                 continue  # it ended with answers unread; what it had sent before is still to be read
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except Exception as error:  # whatever a message does: every kernel ends with this process
                 self._answer({"n": number, "error": str(error) or repr(error)})
+
+    @property
+    def _crowded(self) -> bool:
+        return len(self._answers) >= _MAX_ANSWERS
 
     def _drop_client(self) -> None:
         assert self._client is not None
@@ -203,15 +222,14 @@ class _Custodian:
             case "end":
                 os._exit(0)
             case _:
-                close_all(message.fds)
                 raise ValueError(f"there is no operation {head['op']!r}")
 
     def _put(self, key: str, message: Message) -> None:
         if len(message.data) > MAX_DATA or len(self._entries) >= _MAX_ENTRIES:
-            close_all(message.fds)
             raise ValueError("the entry is too large" if len(message.data) > MAX_DATA else "there are too many entries")
         self._remove(key)
-        self._entries[key] = message.data, message.fds
+        self._entries[key] = message.data, [*message.fds]
+        message.fds.clear()
 
     def _remove(self, key: str) -> None:
         _, fds = self._entries.pop(key, (b"", []))
@@ -219,7 +237,6 @@ class _Custodian:
 
     def _start(self, head: dict[str, Any], fds: list[int]) -> None:
         stdin, out, status = fds
-        pid = None
         try:
             actions = [(os.POSIX_SPAWN_DUP2, source, place) for source, place in ((stdin, 0), (out, 1), (out, 2))]
             argv = head["argv"]
@@ -227,8 +244,7 @@ class _Custodian:
         except OSError as error:
             self._answer({"n": head["n"], "error": error.strerror, "code": error.errno})
             return
-        finally:
-            close_all([stdin, out] if pid is not None else fds)
+        fds.remove(status)
         self._children[pid] = status
         self._answer({"n": head["n"], "pid": pid}, fds=[os.pidfd_open(pid)])
 

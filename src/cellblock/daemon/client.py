@@ -6,8 +6,9 @@ import asyncio
 import functools
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 from cellblock.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
@@ -17,7 +18,12 @@ from cellblock.daemon.messages import (
     Create,
     End,
     Hello,
+    ListFiles,
+    Lookup,
+    ReadFile,
+    ReadPart,
     Request,
+    Source,
     Submit,
 )
 from cellblock.daemon.place import peer
@@ -30,7 +36,12 @@ from cellblock.wire.frames import Frame, FrameParser
 _log = logging.getLogger("cellblock.daemon")
 
 _AT_ONCE = 256
-"""Requests of one client that are worked on at once; more have to wait in its socket."""
+"""Requests of one client that are worked on at once; more have to wait in its socket. Their bodies together have no more bytes
+than the largest request, or there is one alone."""
+
+_LARGE = (ListFiles, Lookup, ReadFile, ReadPart, Source)
+"""Requests whose answers can be large, and are made from what is there. Those of one client are answered one after the other:
+a client that reads no answers is not to fill the memory with them."""
 
 
 class Client(asyncio.Protocol):
@@ -42,6 +53,12 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = 0
+        self._frames: deque[Frame] = deque()
+        """What was read together with requests that are worked on, and has to wait."""
+        self._mistake: ProtocolError | None = None
+        """Why the bytes after those cannot be read."""
+        self._bytes = 0
+        self._large = asyncio.Lock()
         self._room = asyncio.Event()
         self._room.set()
         self._writing = asyncio.Lock()
@@ -60,13 +77,30 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        assert self._transport is not None
         try:
-            for frame in self._parser.frames(data):
-                self._take(frame)
+            self._frames.extend(self._parser.frames(data))
         except ProtocolError as error:
+            self._mistake = error
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take requests for as long as there may be more at once, and read on after them."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            while self._frames and not self._busy:
+                self._take(self._frames.popleft())
+            if self._mistake is not None and not self._frames:
+                raise self._mistake
+        except ProtocolError as error:
+            self._frames.clear()
             self._transport.write(encode_error(UNREADABLE, error))
             self._transport.close()
+            return
+        if self._busy:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _take(self, frame: Frame) -> None:
         assert self._transport is not None
@@ -84,26 +118,24 @@ class Client(asyncio.Protocol):
         if isinstance(request, Submit) and request.wait:
             self._run(number, request, frame.body)
         else:
-            self._begin(self._answer(number, request, functools.partial(self._server.answer, request, frame.body)))
-        if self._busy:
-            self._transport.pause_reading()
+            work = functools.partial(self._server.answer, request, frame.body)
+            self._begin(self._answer(number, request, work), len(frame.body))
 
     @property
     def _busy(self) -> bool:
-        return len(self._tasks) + self._waits >= _AT_ONCE
+        return len(self._tasks) + self._waits >= _AT_ONCE or self._bytes >= MAX_REQUEST
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None], size: int = 0) -> None:
+        """Begin to work on something that holds so many bytes of a request."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        self._bytes += size
+        task.add_done_callback(functools.partial(self._done, size=size))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[None], size: int) -> None:
         self._tasks.discard(task)
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if self._transport is not None and not self._busy:
-            self._transport.resume_reading()
+        self._bytes -= size
+        self._go_on()
 
     def _run(self, number: int, request: Submit, body: bytes) -> None:
         """Run code, and answer when it has ended. There is no task for this: most requests are of this kind."""
@@ -120,7 +152,7 @@ class Client(asyncio.Protocol):
 
     def _answer_result(self, number: int, execution: Execution) -> None:
         self._waits -= 1
-        self._read_on()
+        self._go_on()
         if execution.packed is not None:
             self._send(*encode_reply(number, execution.packed))
         else:
@@ -129,11 +161,12 @@ class Client(asyncio.Protocol):
     async def _answer(self, number: int, request: Request, work: Callable[[], Awaitable[Any]]) -> None:
         try:
             self._bind(request)
-            answer = await work()
-            if isinstance(answer, AsyncGenerator):
-                await self._answer_in_parts(number, answer)
-            else:
-                await self._write(*encode_reply(number, answer))
+            async with self._large if isinstance(request, _LARGE) else nullcontext():
+                answer = await work()
+                if isinstance(answer, AsyncGenerator):
+                    await self._answer_in_parts(number, answer)
+                else:
+                    await self._write(*encode_reply(number, answer))
         except Exception as error:
             await self._write(self._failure(number, request, error))
 

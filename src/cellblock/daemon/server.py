@@ -59,7 +59,15 @@ from cellblock.daemon.messages import (
     WritePart,
 )
 from cellblock.daemon.uploads import Uploads
-from cellblock.errors import CheckpointError, DaemonError, KernelDiedError, LaunchError, ProtocolError, StateError
+from cellblock.errors import (
+    CheckpointError,
+    DaemonError,
+    InvalidInputError,
+    KernelDiedError,
+    LaunchError,
+    ProtocolError,
+    StateError,
+)
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
@@ -249,7 +257,7 @@ class Server:
         execution = Execution(
             named.record.kernel_id,
             named.record.name,
-            body.decode("utf-8", "surrogatepass"),
+            _code(body),
             language=request.language,
             kernel_type=OWN_KERNEL if request.own else named.record.kernel_type,
             timeout=self.default_timeout if request.timeout == 0 else _seconds(request.timeout),
@@ -287,6 +295,13 @@ async def _events(execution: Execution | PastExecution, after: int, *, answers: 
     finally:
         if asked is not None:
             asked.stdin.remove_reader()
+
+
+def _code(body: bytes) -> str:
+    try:
+        return body.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"the code is not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _seconds(milliseconds: int) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,13 +14,13 @@ from fastapi import APIRouter, Depends
 
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import needs_of_any
+from cellblock.jupyter.kernelspecs import read_spec
 from cellblock.model.sessions import OWN_KERNEL
 
 router = APIRouter(prefix="/api", tags=["Jupyter"])
 
 _read = Depends(needs_of_any("read"))
 
-_MAX_SPEC = 64 * 1024
 _PLACES = ("/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels")
 """Where kernelspecs are that every sandbox can read, beside those of the interpreter's own environment."""
 
@@ -47,19 +46,10 @@ def _specs_in(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the kernelspecs of a directory. Every name that begins with ``python`` means cellblock's own kernel."""
     with suppress(OSError):
         for directory in sorted(place.iterdir()):
-            spec = None if directory.name.startswith("python") else _read_spec(directory / "kernel.json")
-            if spec is not None and "cellblock.jupyter" not in spec.get("argv", ()):
+            spec = None if directory.name.startswith("python") else read_spec(directory)
+            if spec is not None and isinstance(argv := spec.get("argv"), list) and "cellblock.jupyter" not in argv:
                 shown = {"display_name": spec.get("display_name", directory.name), "language": spec.get("language", "")}
                 yield directory.name, {**shown, "metadata": spec.get("metadata", {})}
-
-
-def _read_spec(path: Path) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            spec = json.loads(file.read(_MAX_SPEC))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return spec if isinstance(spec, dict) else None
 
 
 async def check_installed(name: str) -> None:

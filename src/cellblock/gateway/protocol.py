@@ -7,12 +7,14 @@ unread bytes resets it, and the client may lose the answer. So the rest of the b
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 if TYPE_CHECKING:
+    import ssl
+
     from websockets.frames import Frame
 
 MAX_HEAD = 64 * 1024
@@ -23,7 +25,7 @@ MAX_CONNECTIONS = 4000
 descriptors, and the daemon's connections need some."""
 
 HEAD_SECONDS = 10.0
-"""Seconds in which the head of a request has to come."""
+"""Seconds in which the head of a request has to come, and a TLS handshake before it."""
 
 READ_SECONDS = 60.0
 """Seconds for which a client may leave an answer unread."""
@@ -41,10 +43,20 @@ WEBSOCKET_READ = 16 * 1024
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection."""
+    """One connection.
+
+    Attributes:
+        tls: How it is encrypted; None if it is not. Encryption begins here and not in asyncio, which says nothing of a
+            connection before its handshake is done: any number could be open that nobody has counted.
+    """
+
+    tls: ClassVar[ssl.SSLContext | None] = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._joined: _Joined | None = None
+        self._handshake: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
         self._head = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
@@ -52,15 +64,41 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """See `asyncio.Protocol`."""
-        self._joined = _Joined(transport, self.loop)
-        self._joined.limit_reads(HTTP_READ)
-        super().connection_made(cast("asyncio.Transport", self._joined))
+        self.transport = transport
+        self.connections.add(self)
         if crowded(len(self.connections)):
             oldest = next(iter(self._silent), self)
+            self._silent.pop(oldest, None)  # many can come in one turn of the loop, before the first is gone
             oldest.transport.abort()
             if oldest is self:
                 return
         self._expect_head()
+        if self.tls is None:
+            self._begin(transport)
+        else:
+            transport.pause_reading()  # until it is known who decrypts what comes
+            self._handshake = self.loop.create_task(self._encrypt(transport, self.tls))
+
+    async def _encrypt(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        try:
+            encrypted = await self.loop.start_tls(
+                transport, self, context, server_side=True, ssl_shutdown_timeout=REST_SECONDS
+            )
+        except OSError as error:  # it does not speak TLS, or has left
+            self.connection_lost(error)
+            return
+        if encrypted is None or encrypted.is_closing():
+            self.connection_lost(None)
+            return
+        self._begin(encrypted)
+        for data in self._early:
+            self.data_received(data)
+        self._early.clear()
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        self._joined = _Joined(transport, self.loop)
+        self._joined.limit_reads(HTTP_READ)
+        super().connection_made(cast("asyncio.Transport", self._joined))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
@@ -71,6 +109,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self._joined is None:
+            self._early.append(data)  # it came together with the end of the handshake
+            return
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -93,6 +134,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """See `httptools`."""
         self._in_head = False
+        assert self._joined is not None
         self._joined.unread = True
         _cancel(self._head_timer)
         self._silent.pop(self, None)
@@ -100,12 +142,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """See `httptools`."""
+        assert self._joined is not None
         self._joined.unread = False
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """See uvicorn: a request is answered. If its body has not come yet, it has to come soon."""
         super().on_response_complete()
+        assert self._joined is not None
+        if self.cycle.response_complete:
+            self._silent[self] = None  # whether it is closed now or kept: if there are too many, it goes first
         if self._joined.unread and self.cycle.response_complete:
             _cancel(self._head_timer)
             self._head_timer = self.loop.call_later(REST_SECONDS, self.transport.abort)
@@ -113,6 +159,7 @@ class BoundedHttp(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """See uvicorn, which leaves a handshake without an answer if its head is not what a WebSocket's has to be."""
         super().handle_websocket_upgrade()
+        assert self._joined is not None
         self._joined.limit_reads(WEBSOCKET_READ)
         handshake = getattr(self.transport.get_protocol(), "conn", None)
         if getattr(handshake, "handshake_exc", None) is not None and not self.transport.is_closing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import secrets
 import socket
 import ssl
@@ -43,7 +44,7 @@ def serve(
 
     Raises:
         InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
-            the certificate cannot be used.
+            the certificate cannot be used, or sessions could read its key.
         DaemonError: There is no daemon, and none can be started.
     """
     import uvicorn
@@ -54,6 +55,10 @@ def serve(
     check_address(host, auth=options.auth)
     check_certificate(certificate, key)
     tell = say or _say
+    if (secret := key or certificate) is not None:
+        check_key(secret, options)
+        if os.stat(secret).st_mode & 0o044:
+            tell(f"Other users can read the private key {secret}: chmod 600 it")
     place = Place()
     connect_or_start(place).close()  # if there can be no daemon, this is the place to say so, and not each request
     once = options.auth and not options.token and not Tokens(place.directory).all()
@@ -109,11 +114,38 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
             raise InvalidInputError("a private key needs its certificate: --certificate FILE")
         return
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        encryption(certificate, key)
     except (OSError, ValueError) as error:  # SSLError is an OSError
         files = f"{certificate} and {key}" if key is not None else f"{certificate}"
         why = error.strerror if type(error) is not ssl.SSLError and isinstance(error, OSError) else "no pair in PEM format"
         raise InvalidInputError(f"the TLS certificate and its key cannot be read from {files}: {why}") from error
+
+
+def check_key(key: Path, options: GatewayOptions) -> None:
+    """Check that the private key is not where the gateway's sessions work: they could read it.
+
+    Raises:
+        InvalidInputError: It is.
+    """
+    given = options.session_options.get("working_dir")
+    places = [given if isinstance(given, str) else os.getcwd()] if options.workspaces is None else [options.workspaces]
+    for place in map(os.path.realpath, places):
+        if Path(os.path.realpath(key)).is_relative_to(place):
+            raise InvalidInputError(
+                f"the private key {key} is in {place}, where sessions work and could read it: "
+                "move it, or start the gateway in another directory"
+            )
+
+
+def encryption(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """Return how connections are encrypted.
+
+    Raises:
+        OSError, ValueError: The certificate or its key cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
@@ -122,9 +154,12 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
 
     from cellblock.gateway.protocol import BoundedHttp, BoundedWebSocket
 
+    class Http(BoundedHttp):
+        tls = None if certificate is None else encryption(certificate, key)
+
     return uvicorn.Config(
         app,
-        http=BoundedHttp,
+        http=Http,
         ws=BoundedWebSocket,
         log_level="warning",
         access_log=False,  # which would write tokens in the addresses of WebSockets
@@ -133,8 +168,6 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         ws_max_size=16 * 1024 * 1024,
         ws_per_message_deflate=False,  # it costs small messages more than it saves
         timeout_graceful_shutdown=5,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
     )
 
 

@@ -6,17 +6,21 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
+from cellblock.whole_file import WholeFile
 
 NAME = "cellblock"
 _MODULE = "cellblock.jupyter"
+_MAX_SPEC = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
         prefix: Where: below ``share/jupyter`` of this directory; in this user's own directory by default.
 
     Raises:
-        InvalidInputError: The name cannot be one, or something else has it.
+        InvalidInputError: The name cannot be one, something else has it, or the kernelspec cannot be written.
         UnsupportedError: pyzmq is not installed.
     """
     if find_spec("zmq") is None:
@@ -59,6 +63,8 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or name.startswith("."):
         raise InvalidInputError(f"a kernelspec's name has letters, digits and ._- , not {name[:100]!r}")
     directory = (user_directory() if prefix is None else prefix / "share" / "jupyter") / "kernels" / name
+    if directory.is_symlink():  # it leads to a place that nobody has named
+        raise InvalidInputError(f"{directory} is a symbolic link: remove it, or choose another --name")
     if directory.exists() and _read(directory) is None:
         raise InvalidInputError(f"{directory} is a kernelspec of another program: choose another --name")
     isolated = options.get("sandbox", True)
@@ -70,8 +76,12 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
         "interrupt_mode": "message",
         "metadata": {"debugger": False, "cellblock": dict(options)},
     }
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with WholeFile(directory / "kernel.json", 0o666) as file:
+            file.write(json.dumps(spec, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise InvalidInputError(f"{directory} cannot be written: {error.strerror}; --prefix names another place") from error
     return Kernelspec(name, directory, display_name, options)
 
 
@@ -80,10 +90,17 @@ def remove(name: str = NAME) -> Kernelspec:
 
     Raises:
         NotFoundError: There is none of that name.
+        InvalidInputError: It cannot be removed.
     """
     for found in installed():
         if found.name == name:
-            shutil.rmtree(found.directory)
+            try:
+                if found.directory.is_symlink():
+                    found.directory.unlink()
+                else:
+                    shutil.rmtree(found.directory)
+            except OSError as error:
+                raise InvalidInputError(f"{found.directory} cannot be removed: {error.strerror}") from error
             return found
     raise NotFoundError(f"cellblock has installed no kernelspec {name[:100]!r}")
 
@@ -92,8 +109,8 @@ def installed() -> list[Kernelspec]:
     """Return the kernelspecs that `install` has installed."""
     found: list[Kernelspec] = []
     for place in _places():
-        directories = sorted(place.iterdir()) if place.is_dir() else []
-        found += [spec for spec in map(_read, directories) if spec is not None]
+        with suppress(OSError):  # there are none, or this user may not look
+            found += [spec for spec in map(_read, sorted(place.iterdir())) if spec is not None]
     return found
 
 
@@ -115,10 +132,28 @@ def _places() -> Iterator[Path]:
 
 def _read(directory: Path) -> Kernelspec | None:
     """Return a kernelspec of cellblock; None if it is another program's, or none."""
+    spec = read_spec(directory)
     try:
-        spec = json.loads((directory / "kernel.json").read_bytes())
-        if _MODULE not in spec["argv"]:
+        if spec is None or _MODULE not in spec["argv"]:
             return None
         return Kernelspec(directory.name, directory, str(spec["display_name"]), dict(spec["metadata"]["cellblock"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
+
+
+def read_spec(directory: Path) -> dict[str, Any] | None:
+    """Return what the kernelspec in a directory says; None if there is none, or one that nobody could read.
+
+    Others may have put anything there: it is not waited for, and not more is read than a kernelspec can have.
+    """
+    try:
+        with open(directory / "kernel.json", "rb", opener=_without_waiting) as file:
+            whole = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            spec = json.loads(file.read(_MAX_SPEC)) if whole else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return spec if isinstance(spec, dict) else None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

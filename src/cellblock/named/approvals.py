@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.named")
 _MAX_BY = 100
+_MAX_TEXT = 1000
 
 
 class PendingApprovals:
@@ -175,7 +176,7 @@ class PendingApprovals:
                     kind=request.kind,
                     server=request.server_name,
                     tool=request.tool_name,
-                    text=str(request)[:1000],
+                    text=_beginning(str(request)),
                     by=request.by,
                 ),
                 key,
@@ -213,3 +214,10 @@ class PendingApprovals:
     def leave(self, session: str) -> None:
         """Forget the broker of a session that has ended."""
         self._brokers.pop(session, None)
+
+
+def _beginning(text: str) -> str:
+    """Return what is kept of what was allowed, which says so if it is not all of it."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT:,} more characters: 'cellblock approvals list --json' shows them]"

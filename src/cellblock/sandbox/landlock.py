@@ -51,7 +51,8 @@ _OF_FILES = (
     | abi.LANDLOCK_ACCESS_FS_WRITE_FILE
     | abi.LANDLOCK_ACCESS_FS_TRUNCATE
 )
-_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+"""An optional path that this user cannot reach is as good as absent: the session would not reach it, either."""
 _RESOLVE = abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS
 
 

@@ -154,7 +154,7 @@ def _check_writable(
             if is_inside(top, path):
                 raise InvalidInputError(f"Landlock cannot let a session write {top}: it is part of the interpreter in {path}")
     own = [name for name in policy.filesystem.deny_write if name not in PROTECTED]
-    for path in denied_paths(own, policy, facts, workspace):
+    for path in denied_paths(own, policy.filesystem.write, facts, workspace):
         _check_apart(tops, path, "deny_write names it: take it out of deny_write, or of what is writable")
 
 

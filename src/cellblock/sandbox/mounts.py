@@ -213,7 +213,7 @@ class _Builder:
         try:
             descriptor = clone_tree(step.source)
         except OSError as error:
-            if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR):
+            if step.optional and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
                 return
             raise OSError(error.errno, f"cannot open {step.source}: {error.strerror}") from error
         set_attributes(descriptor, b"", _BIND_ATTRIBUTES[step.access])

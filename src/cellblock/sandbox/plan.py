@@ -304,7 +304,7 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
         if path not in masked and any(is_inside(path, above) for above in hidden):
             add(path, Bind(path, path, "ro"))
     # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
-    kept = denied_paths(policy.filesystem.deny_write, policy, facts, workspace)
+    kept = denied_paths(policy.filesystem.deny_write, policy.filesystem.write, facts, workspace)
     denied = [*interpreter, *kept]
     # Also what lies in something denied: a denial wins, however long the path is that is allowed.
     unwritable = {top for top in writable if top in denied or any(is_inside(top, path) for path in kept)}
@@ -316,18 +316,18 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
     ]
 
 
-def denied_paths(patterns: Iterable[str], policy: Policy, facts: Facts, workspace: str) -> list[str]:
+def denied_paths(patterns: Iterable[str], write: Iterable[str], facts: Facts, workspace: str) -> list[str]:
     """Return the paths that cannot be written. A relative pattern is meant in every directory that otherwise could be.
 
     Args:
         patterns: The patterns.
-        policy: What is asked.
+        write: Those of what can be written.
         facts: What this machine has.
         workspace: The directory that ``.`` is.
     """
     patterns = [*patterns]
     denied = resolve_paths(patterns, workspace, facts, absolute_only=True)
-    for top in dict.fromkeys((workspace, *resolve_paths(policy.filesystem.write, workspace, facts))):
+    for top in dict.fromkeys((workspace, *resolve_paths(write, workspace, facts))):
         denied += [os.path.normpath(os.path.join(top, name)) for name in patterns if name[0] not in "/~"]
     return denied
 
@@ -342,7 +342,7 @@ def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[s
     patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
     for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
-        denied = dict.fromkeys(denied_paths(patterns, policy, facts, workspace))
+        denied = dict.fromkeys(denied_paths(patterns, policy.filesystem.write, facts, workspace))
         if top == workspace and ENV in policy.filesystem.deny_read:  # a person's, whether or not it exists
             denied[f"{top}/{ENV}"] = None
         names = tuple(os.path.relpath(path, top) for path in denied if path != top and is_inside(path, top))

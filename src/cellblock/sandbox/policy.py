@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -197,6 +198,26 @@ class Policy:
             unix_sockets=network.boolean("allowAllUnixSockets"),
             weaker_proc=top.boolean("enableWeakerNestedSandbox"),
         ).checked()
+
+    @property
+    def rules(self) -> Filesystem:
+        """The files that a session can see and change, for those who keep to that outside of the sandbox."""
+        return self.filesystem
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """What can be read, whatever around it is masked."""
+        return (".", *self.filesystem.read, *self.filesystem.write)
+
+    def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
+        """Return what some denials match besides the paths that they name, as a pattern of absolute paths: nothing here.
+
+        Args:
+            names: The denials.
+            workspace: What relative ones are relative to.
+            home: What ``~`` is.
+        """
+        return None
 
     def checked(self) -> Self:
         """Return the policy, if its parts are of the right types and its limits are possible.

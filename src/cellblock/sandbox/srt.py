@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -17,7 +18,7 @@ from typing import Any, Self
 
 from cellblock.errors import InvalidInputError
 from cellblock.sandbox import plan, seccomp
-from cellblock.sandbox.policy import Network, Policy
+from cellblock.sandbox.policy import Filesystem, Network, Policy
 from cellblock.sandbox.probe import Facts
 from cellblock.wire.control import Setup
 
@@ -91,6 +92,26 @@ class SrtPolicy(Policy):
                 "and no policy to its sessions"
             )
         return self
+
+    @property
+    def rules(self) -> Filesystem:
+        """See `Policy.rules`. What srt or a native sandbox protects without being told is protected, too."""
+        files = json.loads(self.given).get("filesystem")
+        read, write, deny_read, deny_write = (
+            _texts(files, key) for key in ("allowRead", "allowWrite", "denyRead", "denyWrite")
+        )
+        own = self.filesystem
+        return Filesystem(read, write, (*deny_read, *own.deny_read), (*deny_write, *own.deny_write))
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """See `Policy.shown`. To srt, what can be written can be masked."""
+        return self.rules.read
+
+    def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
+        """See `Policy.denied_like`. A denial with ``*``, ``?`` or ``[`` is a pattern to srt."""
+        found = [_pattern(name, workspace, home) for name in names if any(mark in name for mark in "*?[")]
+        return re.compile("|".join(found), re.IGNORECASE) if found else None
 
     def reaches(self) -> bool:
         """Whether something on the network can be reached."""
@@ -314,6 +335,33 @@ _PACKAGES = {"bwrap": "bubblewrap", "socat": "socat", "rg": "ripgrep"}
 
 def _commands(platform: str) -> Iterable[str]:
     return ("srt", "node", "rg", "bash", *(("bwrap", "socat") if platform == "linux" else ()))
+
+
+_WILD = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])")
+_MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _pattern(name: str, workspace: str, home: str) -> str:
+    """Return a pattern of srt's settings as a regular expression, as srt translates it."""
+    name = name.removesuffix("/**") or "/"
+    around = "" if name.startswith("/") else re.escape(home) if name.startswith("~") else re.escape(f"{workspace}/")
+    parts = _WILD.split(name.removeprefix("~").removeprefix("./"))
+    translated = [_MEANING.get(part) or (_class(part) if number % 2 else re.escape(part)) for number, part in enumerate(parts)]
+    return around + "".join(translated)
+
+
+def _class(part: str) -> str:
+    try:
+        re.compile(part)
+    except re.error:
+        return re.escape(part)
+    return part
+
+
+def _texts(files: object, key: str) -> tuple[str, ...]:
+    """Return a list of the settings for files; srt itself says what is wrong with it."""
+    found = files.get(key) if isinstance(files, dict) else None
+    return tuple(text for text in found if isinstance(text, str) and text) if isinstance(found, list) else ()
 
 
 def _with_own_place(given: dict[str, Any], place: SrtDirectories) -> dict[str, Any]:

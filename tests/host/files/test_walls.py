@@ -6,14 +6,17 @@ import errno
 import io
 import tarfile
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cellblock import FilesError, Host
 from cellblock.host.files import Files
-from cellblock.host.files.walls import UNREADABLE, UNWRITABLE, Walls
+from cellblock.host.files.walls import OUTSIDE, UNREADABLE, UNWRITABLE, Walls
 from cellblock.sandbox.policy import Filesystem, Policy
+from cellblock.sandbox.srt import SrtPolicy
 from cells import ok
 
 PROTECTED = [".git/config", ".git/hooks/pre-commit", ".GIT/config", ".vscode/tasks.json", ".claude/settings.json", ".envrc"]
@@ -160,3 +163,92 @@ async def test_what_a_branch_was_given_does_not_come_to_the_workspace_under_a_pr
         await session.adopt(branch)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
     assert (tmp_path / "data").read_text() == "2"
+
+
+@pytest.mark.parametrize("write", [(), ("out",), ("out/deeper", "kept/..")])
+async def test_what_no_policy_makes_writable_nobody_writes(host: Host, workspace: Path, write: tuple[str, ...]) -> None:
+    for name in ("out/deeper", "kept"):
+        (workspace / name).mkdir(parents=True)
+    (workspace / "kept/file").write_text("kept")
+    files = Files(workspace, walls=Walls.of(Policy(Filesystem(write=write)), host.facts, str(workspace), str(workspace)))
+    if write[-1:] == ("kept/..",):
+        await files.write("anywhere", b"x")  # this is the workspace itself
+        return
+    for path in ("new", "kept/file", "outer"):
+        for work in (
+            files.write(path, b"x"),
+            files.mkdir(path),
+            files.untar(archive("f"), path),
+            files.upload(__file__, path),
+        ):
+            with pytest.raises(FilesError, match="not among what the session's sandbox lets it write"):
+                await work
+    with pytest.raises(FilesError, match="not among what"):
+        await files.remove("kept", recursive=True)
+    taken = await files.untar(archive("new", "out/new"))
+    assert [one.path for one in taken.skipped if one.reason == OUTSIDE] == (["new"] if write else ["new", "out/new"])
+    assert (workspace / "kept/file").read_text() == "kept"
+    assert not (workspace / "new").exists()
+    assert await files.read("kept/file") == b"kept"
+
+
+OWN_SETTINGS: dict[str, Any] = {
+    "filesystem": {
+        "denyRead": ["private", "**/*.pem", "data/[ab]?/**"],
+        "allowRead": ["private/open"],
+        "allowWrite": ["."],
+        "denyWrite": ["kept", "conf*"],
+    },
+    "network": {"allowedDomains": [], "deniedDomains": []},
+}
+
+
+async def test_settings_of_srt_count_as_srt_means_them(host: Host, workspace: Path) -> None:
+    files = Files(workspace, walls=Walls.of(SrtPolicy.parse(OWN_SETTINGS), host.facts, str(workspace), str(workspace)))
+    hidden = ["private/key", "a.pem", "deep/er/b.PEM", "data/a1/x", ".env"]
+    for path in (*hidden, "private/open/x", "data/c1/x", "kept/x", "config"):
+        await files.write(path, b"x", trusted=True)
+    for path in hidden:
+        for work in (files.read(path), files.stat(path), files.write(path, b"y"), unpacked(files.tar(path))):
+            with pytest.raises(FilesError, match="the session's sandbox hides it"):
+                await work
+    for path in ("kept/x", "kept/new", "config", "confetti/x", ".git/config"):
+        with pytest.raises(FilesError, match="the session's sandbox protects it"):
+            await files.write(path, b"y")
+    assert await files.read("private/open/x") == await files.read("data/c1/x") == await files.read("config") == b"x"
+    await files.write("private/open/x", b"y")
+    seen = [info.path for info in await files.list(recursive=True) if info.kind == "file"]
+    assert seen == ["config", "data/c1/x", "kept/x", "private/open/x"]
+
+
+async def test_a_workspace_in_something_that_srt_hides_is_hidden(host: Host, workspace: Path) -> None:
+    for shown, readable in ((["data"], ["data/x"]), (["."], ["data/x", "x"]), ([], [])):
+        settings = {"denyRead": [str(workspace.parent)], "allowRead": shown, "allowWrite": ["."], "denyWrite": []}
+        policy = SrtPolicy.parse({"filesystem": settings})
+        files = Files(workspace, walls=Walls.of(policy, host.facts, str(workspace), str(workspace)))
+        for path in ("x", "data/x"):
+            await files.write(path, b"x", trusted=True)
+            with pytest.raises(FilesError, match="hides it") if path not in readable else nullcontext():
+                await files.read(path)
+
+
+@pytest.mark.srt
+async def test_under_srt_the_host_does_what_the_session_can_do(tmp_path: Path) -> None:
+    for name in ("private", "kept"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    (tmp_path / "link").symlink_to("private/file")
+    settings = {**OWN_SETTINGS, "filesystem": {**OWN_SETTINGS["filesystem"], "denyRead": ["private"], "allowRead": []}}
+    async with Host(isolate="srt", policy=SrtPolicy.parse(settings)) as host, host.session(working_dir=tmp_path) as session:
+        await ok(session, "import os\ndef fails(path, mode):\n    try: open(path, mode)\n    except OSError: return True")
+        assert (
+            await session.execute("fails('private/file', 'r'), fails('kept/file', 'w'), fails('new', 'w')")
+        ).text == "(True, True, None)"
+        for work in (session.files.read("private/file"), session.files.read("link"), session.files.write("kept/file", b"y")):
+            with pytest.raises(FilesError):
+                await work
+        await session.files.write("new", b"y")
+        packed = await unpacked(session.files.tar())
+        assert "private/file" not in packed
+        assert "kept/file" in packed
+    assert (tmp_path / "kept/file").read_text() == "x"

@@ -76,7 +76,7 @@ class Past:
         del self._spans[:-_KEPT]
 
     def rest(self, state: int) -> None:
-        """Take note that the work of a cell has ended, or that the files were kept after it: later changes are not its work."""
+        """Take note that a cell has ended, or that the files were kept after it: later changes are not its work."""
         if self._spans and self._spans[-1][0] == state and self._spans[-1][2] is None:
             self._spans[-1] = (state, self._spans[-1][1], time.time_ns())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = "the session's sandbox hides it"
 UNWRITABLE = "the session's sandbox protects it"
+OUTSIDE = "it is not among what the session's sandbox lets it write"
 _WHY = "so nobody does that in the session's name (docs/files.md)"
 
 
@@ -34,11 +36,17 @@ class Walls:
         hidden: What cannot be read or written.
         shown: What can, although something above it is hidden.
         protected: What cannot be written.
+        writable: What can be written, if it is not protected. ``/`` is everything.
+        hidden_like: What else is hidden, as a pattern of absolute paths.
+        protected_like: What else is protected.
     """
 
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ("/",)
+    hidden_like: re.Pattern[str] | None = None
+    protected_like: re.Pattern[str] | None = None
 
     @classmethod
     def of(cls, policy: Policy, facts: Facts, workspace: str, directory: str) -> Self:
@@ -51,13 +59,20 @@ class Walls:
             directory: Where it works: there, or in the directory of a branch. What is protected at the top of the workspace is
                 protected at the top of a branch, too, because a branch's files become those of the workspace.
         """
-        rules = policy.filesystem
+        rules = policy.rules
         hidden, protected = [], []
         for top in dict.fromkeys((workspace, directory)):
             hidden += resolve_paths((name for name in rules.deny_read if name != "/"), top, facts)
-            protected += denied_paths(rules.deny_write, policy, facts, top)
-        shown = resolve_paths((name for name in (*rules.read, *rules.write) if name != "/"), workspace, facts)
-        return cls(tuple(dict.fromkeys(hidden)), tuple(shown), tuple(dict.fromkeys(protected)))
+            protected += denied_paths(rules.deny_write, rules.write, facts, top)
+        shown = resolve_paths((name for name in policy.shown if name != "/"), workspace, facts)
+        return cls(
+            tuple(dict.fromkeys(hidden)),
+            tuple(dict.fromkeys(shown)),
+            tuple(dict.fromkeys(protected)),
+            tuple(dict.fromkeys(resolve_paths(rules.write, workspace, facts))),
+            policy.denied_like(rules.deny_read, workspace, facts.home),
+            policy.denied_like(rules.deny_write, workspace, facts.home),
+        )
 
     def within(self, root: str) -> Bounds:
         """Return what of this is in a directory, whatever links lead there now.
@@ -65,7 +80,20 @@ class Walls:
         Args:
             root: The directory, absolute and without links.
         """
-        return Bounds(*(frozenset(map(_folded, _beneath(root, paths))) for paths in (self.hidden, self.shown, self.protected)))
+
+        def named(paths: Iterable[str]) -> frozenset[Parts]:
+            return frozenset(map(_folded, _beneath(root, paths)))
+
+        return Bounds(
+            named(self.hidden),
+            named(self.shown),
+            named(self.protected),
+            writable=None if _around(root, self.writable) else named(self.writable),
+            all_hidden=_around(root, self.hidden) > _around(root, self.shown),
+            hidden_like=self.hidden_like,
+            protected_like=self.protected_like,
+            root=root,
+        )
 
     def names(self, root: str) -> set[str]:
         """Return what of this is in a directory as a snapshot's limits have it: ``/.env`` is at the top.
@@ -86,16 +114,25 @@ class Bounds:
     hidden: frozenset[Parts] = frozenset()
     shown: frozenset[Parts] = frozenset()
     protected: frozenset[Parts] = frozenset()
+    writable: frozenset[Parts] | None = None
+    """None: everything."""
+    all_hidden: bool = False
+    """Whether something around the workspace is hidden, and the workspace with it."""
+    hidden_like: re.Pattern[str] | None = None
+    protected_like: re.Pattern[str] | None = None
+    root: str = ""
 
     def hides(self, parts: Parts) -> bool:
         """Whether the session cannot read what is at a path."""
         folded = _folded(parts)
-        hidden = _longest(folded, self.hidden)
-        return hidden > 0 and _longest(folded, self.shown) < hidden
+        hidden, shown = _longest(folded, self.hidden), _longest(folded, self.shown)
+        if self.hidden_like is not None:
+            hidden = max(hidden, _longest_like(parts, self.hidden_like, self.root))
+        return shown < hidden or (shown == 0 and self.all_hidden)
 
     def protects(self, parts: Parts) -> bool:
         """Whether the session cannot write what is at a path."""
-        return self.hides(parts) or _longest(_folded(parts), self.protected) > 0
+        return bool(self.why_unwritable(parts))
 
     def why_unreadable(self, parts: Parts) -> str:
         """Return why something must not be read; empty if it may be."""
@@ -103,7 +140,15 @@ class Bounds:
 
     def why_unwritable(self, parts: Parts) -> str:
         """Return why something must not be written; empty if it may be."""
-        return UNREADABLE if self.hides(parts) else UNWRITABLE if self.protects(parts) else ""
+        if self.hides(parts):
+            return UNREADABLE
+        folded = _folded(parts)
+        if _longest(folded, self.protected) > 0:
+            return UNWRITABLE
+        if self.protected_like is not None and _longest_like(parts, self.protected_like, self.root) > 0:
+            return UNWRITABLE
+        # Of the workspace itself nothing is written but what is in it, and that is checked.
+        return "" if self.writable is None or not parts or _longest(folded, self.writable) > 0 else OUTSIDE
 
     def check_readable(self, verb: str, parts: Parts) -> None:
         """Check that the session can read what is at a path.
@@ -158,3 +203,15 @@ def _beneath(root: str, paths: Iterable[str]) -> set[Parts]:
     """Return those paths that are in a directory, and where those lead that are links, from its top."""
     places = {place for path in paths for place in (path, os.path.realpath(path))}
     return {tuple(place[len(root) :].strip("/").split("/")) for place in places if place != root and is_inside(place, root)}
+
+
+def _around(root: str, paths: Iterable[str]) -> int:
+    """Return the length of the longest path among some that is a directory or above it; 0 for none."""
+    places = {place for path in paths for place in (path, os.path.realpath(path))}
+    return max((len(place) for place in places if is_inside(root, place)), default=0)
+
+
+def _longest_like(parts: Parts, pattern: re.Pattern[str], root: str) -> int:
+    """Return the length of the longest beginning of a path that a pattern matches; 0 for none."""
+    lengths = range(1, len(parts) + 1)
+    return max((length for length in lengths if pattern.fullmatch(f"{root}/{show(parts[:length])}")), default=0)
