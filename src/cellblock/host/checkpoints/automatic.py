@@ -105,10 +105,13 @@ class AutomaticCheckpoints:
         """Return why what begins now could not be undone; empty if it could."""
         if self._kind is None:
             return "the session was made with recovery='none'"
-        if self._every.fresh:
-            return "" if self.filing.first is not None else self.filing.skipped or "the files were not kept before it"
-        if (made := self.present()) is None:
+        made = self.present()
+        if made is None and not self._every.fresh:
             return self.skipped or "it came before a checkpoint was made"
+        if self._every.files.too_many:
+            return ""  # `undo` looks whether files have changed
+        if made is None:
+            return "" if self.filing.first is not None else self.filing.skipped or "the files were not kept before it"
         return "" if made.snapshot is not None else made.without_files or "it came before the files were kept"
 
     def before_cell(self) -> str:

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 # What is kept automatically after each cell must cost little.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
+_MAX_SHARED = 2_000
+"""Files that are kept in a directory that nobody has given to the session: it is its program's, and may hold anything"""
 
 
 class CheckpointFiles:
@@ -34,6 +36,7 @@ class CheckpointFiles:
 
     Attributes:
         own: Whether the program has given the session a directory of its own.
+        too_many: Why no files are kept automatically any more: there are too many in a directory that is not its own.
     """
 
     def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool) -> None:
@@ -46,6 +49,7 @@ class CheckpointFiles:
             own: Whether the program has given the session this directory.
         """
         self.own = own
+        self.too_many = ""
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
         self._walls = walls
@@ -80,14 +84,21 @@ class CheckpointFiles:
         )
 
     def _take_small(self, store: Store, stopped: Callable[[], bool], hurry: Callable[[], bool]) -> Snapshot | None:
+        if self.too_many:
+            raise SnapshotError(self.too_many)
         small = replace(_SMALL, ignore=self._limits.ignore)
+        if not self.own:
+            small = replace(small, max_files=min(small.max_files, _MAX_SHARED))
         snapshot = self._snapshots(store).take(small, stopped, hurry)
         if snapshot is not None and not snapshot.whole:
             store.drop(snapshot)
-            raise SnapshotError(
+            why = (
                 f"there are more than {small.max_files:,} files and folders, or folders are nested too deep, in "
                 f"{self._workspace}: session.checkpoint(files='copy') keeps more"
             )
+            if not self.own:
+                self.too_many = f"{why}, and so does a session with a working_dir"
+            raise SnapshotError(self.too_many or why)
         return snapshot
 
     async def restore(
