@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from bench import report, run  # noqa: E402
+from bench import report, run, soak  # noqa: E402
 from bench.figures import FIGURES, FLOOR, Figure, Results, Row, Value, percentile, rows, values  # noqa: E402
 from bench.steps import STEPS  # noqa: E402
 from bench.systems import NAMES  # noqa: E402
@@ -139,6 +139,36 @@ def test_tables_take_the_place_of_older_ones(tmp_path: Path) -> None:
     page.write_text("nothing")
     with pytest.raises(ValueError, match="no place"):
         report.insert(page, "new")
+
+
+@pytest.mark.parametrize(
+    ("answers", "seen", "wrong"),
+    [
+        ([(0, 10, 1), (1, 11, 2), (0, 12, 3)], [10, 11, 12], ""),
+        ([(0, 10, 1), (1, 11, 2)], [10, 11, 12], "other cells than were answered"),  # one ran, and its answer was lost
+        ([(0, 10, 1), (1, 11, 3)], [10, 11, 11], "has run"),  # one ran twice
+        ([(0, 10, 1), (1, 11, 2)], [11, 10], "other cells than were answered, or in another order"),
+        ([(0, 10, 2), (0, 12, 1)], [12, 10], "cells of client 0 in another order"),
+        ([], [], ""),
+    ],
+)
+def test_a_soak_sees_what_is_lost_doubled_or_out_of_order(
+    answers: list[tuple[int, int, int]], seen: list[int], wrong: str
+) -> None:
+    found = [*soak.compare(0, [soak.Answer(*answer) for answer in answers], soak.digest(seen))]
+    assert bool(found) == bool(wrong)
+    assert any(wrong in one for one in found) or not wrong
+
+
+@pytest.mark.slow
+async def test_a_soak_gives_numbers(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "workspace").mkdir()
+    with soak.served(tmp_path / "home", tmp_path / "workspace") as (port, gateway):
+        soaked = await soak.soak(port, tmp_path / "home", gateway, 3, 2, 4)
+    assert soaked["wrong"] == []
+    assert soaked["executions"] > 4
+    assert "nothing was lost, doubled or out of order" in soak.table(soaked)
 
 
 @pytest.mark.slow

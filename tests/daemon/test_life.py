@@ -268,6 +268,18 @@ async def test_a_daemon_whose_directory_is_gone_ends(home: Path) -> None:
     assert "the daemon ends" in (home.with_name("elsewhere") / "daemon.log").read_text()
 
 
+def test_a_daemon_that_cannot_write_its_log_says_why_it_does_not_start(home: Path) -> None:
+    """On a full disk, the log is empty, and nobody could read there what is wrong."""
+    home.mkdir(mode=0o700)
+    (home / "daemon.log").mkdir()
+    with pytest.raises(DaemonError, match=r"did not start: \S+ cannot be used for the daemon: Is a directory"):
+        control.start()
+    (home / "daemon.log").rmdir()
+    (home / "named.db").mkdir()
+    with pytest.raises(DaemonError, match=r"did not start: \S+named\.db cannot be used"):
+        control.start()
+
+
 @pytest.mark.slow
 def test_what_is_in_the_place_of_the_socket_is_replaced_or_refused(home: Path) -> None:
     home.mkdir(mode=0o700)

@@ -21,6 +21,7 @@ import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.gateway.options import GatewayOptions
 from cellblock.gateway.serve import check_certificate, check_key, listen, serve
+from cli_runs import run_here
 from daemons import own_daemon
 from gateways import Gateway, certificate_for_localhost, own_gateway, token
 from processes import eventually
@@ -158,3 +159,17 @@ async def test_two_gateways_serve_the_same_sessions(gateway: Gateway) -> None:
     with own_gateway() as other, other.client(secret) as second, gateway.client(secret) as first:
         first.post("/sessions/both/execute", json={"code": "x = 42"})
         assert second.post("/sessions/both/execute", json={"code": "x"}).json()["return_value"] == "42"
+
+
+def test_a_gateway_without_a_daemon_ends_at_once_and_says_why_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would listen, and answer each request with the same error."""
+    (tmp_path / "state" / "named.db").mkdir(parents=True)
+    (tmp_path / "state").chmod(0o700)
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "state"))
+    done = run_here("serve", "--port", "0", "--no-auth")
+    assert done.returncode not in (0, None)
+    assert "the daemon did not start" in done.stderr
+    assert "named.db cannot be used" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -203,6 +203,7 @@ async def test_the_oldest_that_have_ended_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
     monkeypatch.setattr(f"cellblock.store.journal.{limit}", value)
+    monkeypatch.setattr("cellblock.store.journal._AGE_EVERY", 0.0)
     store = NamedStore(tmp_path)
     running = record(state="running")
     store.journal.add(running, b"", "x")

@@ -32,14 +32,14 @@ class Memory:
 
         Args:
             sessions: How many there are.
-            busy: Whether code runs: it takes some milliseconds, and more memory will be needed at once.
+            busy: Whether code runs, or a session is being ended: it takes some milliseconds, and more memory will be needed.
 
         Returns:
             Whether that was tried.
         """
         now = time.monotonic()
         if sessions < self._sessions:
-            self._due = now + _CLOSING
+            self._due = min(self._due, now + _CLOSING)
         self._sessions = sessions
         ended = now >= self._due
         if busy or self._trim is None or not (ended or resident() > self._known + _MUCH):

@@ -38,7 +38,7 @@ def text_wanted(request: Request) -> int | None:
     Raises:
         RequestValidationError: It asks for something else.
     """
-    if not request.url.query:
+    if not request.scope["query_string"]:  # which costs nothing: nearly all requests have none
         return None
     return read_query(request.query_params.get("format"), request.query_params.get("max_chars"))
 

@@ -420,8 +420,8 @@ class NamedSessions:
 
     @property
     def busy(self) -> bool:
-        """Whether code runs in any of them."""
-        return any(named.turn.locked() for named in self._sessions.values())
+        """Whether code runs in any of them, or one is being ended."""
+        return bool(self._closing) or any(named.turn.locked() for named in self._sessions.values())
 
     def about(self) -> dict[str, Any]:
         """Return how many there are, how much they use, and what is wrong."""

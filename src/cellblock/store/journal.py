@@ -69,6 +69,9 @@ MAX_AGE = 30 * 86_400.0
 
 _TRIM_EVERY, _TRIM = 50, 100  # rows that were added, and that are removed then: in a few milliseconds
 
+_AGE_EVERY = 60.0
+"""Seconds between two looks at how old the oldest are."""
+
 # A number that is taken would otherwise keep everything else of its transaction from being written, for ever.
 _INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
@@ -141,6 +144,7 @@ class Journal:
         ((last,),) = writer.read("SELECT coalesce(max(n), 0) FROM executions")
         _numbers.begin_after(last)
         self._until_trim = 0
+        self._look_at_age = 0.0
         self._begin_keys()
         known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
         for name in _ADDED.keys() - known:
@@ -262,11 +266,16 @@ class Journal:
     def trim(self) -> None:
         """Forget what is too old or too much; a little at a time."""
         self._until_trim = _TRIM_EVERY
+        now = time.monotonic()
+        if self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES and now < self._look_at_age:
+            return  # to read the oldest would have what waits written before its time
         before, room = time.time() - MAX_AGE, _TRIM
+        self._look_at_age = now + _AGE_EVERY
         for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
             if room <= 0 or (ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES):
                 break
             room -= self._forget(number, size, room)
+            self._look_at_age = now  # there may be more
 
     def _forget(self, number: int, size: int, room: int) -> int:
         """Forget an execution, or only its first events, if there are many; return how many rows that were."""
