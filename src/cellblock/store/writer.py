@@ -155,7 +155,7 @@ class Writer:
         if isinstance(error, sqlite3.IntegrityError):
             return False
         if error is not None:
-            raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
+            raise self._unwritable(error) from error
         self._note_written()
         return True
 
@@ -192,7 +192,11 @@ class Writer:
         if (error := self._make_safe()) is not None:
             self._changes.pop()
             self._bytes -= size + 64
-            raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: Exception) -> StoreError:
+        what = "free some of the disk, then try again" if "full" in str(error) or "No space" in str(error) else "try again"
+        return StoreError(f"{self._path} cannot be written: {error}; nothing was done: {what}")
 
     def make_safe(self) -> None:
         """Have what waits survive the death of this process from now on, if that can be done."""
