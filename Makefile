@@ -18,18 +18,19 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 endef
 
-.PHONY: help demo test test-all slow srt npm clients libraries user pythons lint types fuzz site bench clean
+.PHONY: help demo test test-all slow attacks srt npm clients libraries user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
 	@echo 'make test-all   everything else: slow srt npm clients demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
+	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
 	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
 	@echo 'make libraries  try what survives in a copy of its process, and write the table in docs/checkpoints.md'
-	@echo 'make user       the quick tests as an ordinary user, if this is root'
+	@echo 'make user       the quick tests and the attacks as an ordinary user, if this is root'
 	@echo 'make pythons    the quick tests on another Python'
 	@echo 'make lint       ruff            make types   mypy, strict'
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
@@ -72,6 +73,11 @@ test-all: slow srt npm clients fuzz user pythons
 
 slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients)
+
+# Without the tests that switch off a defence: those of root have done that.
+attacks: $(VENV)/slow.stamp
+	@$(PYTEST) -m 'slow and not srt and not npm and not clients' -n $(WORKERS) tests/escape \
+		--ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
 
 # One after the other: these tests look at a directory that all sandboxes of srt share.
 srt: WORKERS := 0

@@ -6,12 +6,22 @@ import asyncio
 import os
 import re
 import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutionResult, KernelDiedError, Session
+from cellblock import CodeExecutionResult, Host, KernelDiedError, Session
 from cells import ok, value
 from processes import eventually
+
+
+@pytest.fixture
+async def session(host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session that makes no checkpoints, so that it gets a fresh kernel if one dies."""
+    async with host.session(images_dir=tmp_path / "images", recovery="none") as session:
+        yield session
+
 
 # What kills a kernel → what the result must say of it.
 # The worker ends when it finds that its channel is gone, and on a slow machine before the host has looked into it.

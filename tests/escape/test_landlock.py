@@ -347,6 +347,53 @@ async def test_nothing_is_opened_for_commands_only(attacker: Session, tmp_path: 
     )
 
 
+async def test_the_walls_are_the_same_whatever_a_kernel_comes_from(landlock_host: Host, tmp_path: Path) -> None:
+    """A checkpoint, a branch, a file, an undo, or nothing: each has a kernel that is kept in as the first one was."""
+    (tmp_path / "workspace").mkdir()
+    (secret := tmp_path / "secret").write_text("x")
+    saved = tmp_path / "saved.cellblock"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        look = f"""
+import os, socket
+def tried(function, *arguments):
+    try: function(*arguments)
+    except OSError as error: return error.errno
+def look():
+    secret = {str(secret)!r}
+    os.path.islink('to secret') or os.symlink(secret, 'to secret')
+    return [
+        tried(open, secret), tried(open, 'to secret'), tried(os.listdir, os.path.dirname(secret)), tried(os.unlink, secret),
+        tried(os.chmod, secret, 0o777), tried(os.link, secret, 'mine'), tried(os.kill, {os.getpid()}, 0),
+        tried(socket.create_connection, ('127.0.0.1', {listener.getsockname()[1]}), 5), tried(open, '/etc/shadow'),
+    ]
+"""
+        async with landlock_host.session(working_dir=tmp_path / "workspace", images_dir=tmp_path / "images") as session:
+            await ok(session, look)
+            before = await value(session, "look()")
+            assert None not in before
+            checkpoint = await session.checkpoint()
+            await ok(session, "y = 1")
+            await session.restore(checkpoint)
+            assert await value(session, "look()") == before
+            branch, adopted = await session.fork(2)
+            assert await value(branch, "look()") == before
+            await branch.close()
+            await session.adopt(adopted)
+            assert await value(session, "look()") == before
+            await ok(session, "y = 2")
+            await session.undo(1)
+            assert await value(session, "look()") == before
+            await session.save(saved, workspace=True)
+            for _ in range(2):
+                await session.load(saved, workspace=True)
+                await ok(session, look)
+                assert await value(session, "look()") == before
+            await session.reset()
+            await ok(session, look)
+            assert await value(session, "look()") == before
+    assert secret.read_text() == "x"
+
+
 async def test_two_sessions_are_kept_apart(landlock_host: Host, attacker: Session, tmp_path: Path) -> None:
     async with landlock_host.session(working_dir=tmp_path, images_dir=tmp_path / "images") as other:
         await ok(other, "import os; open('secret', 'w').write('x'); open(os.path.expanduser('~/secret'), 'w').write('x')")

@@ -928,6 +928,9 @@ MUTANTS: dict[str, Mutant] = {
     "60 private keys": mutant(
         "gateway/test_serve.py::test_a_private_key_is_not_where_sessions_work", Edit("gateway/serve.py", "check_key", "pass")
     ),
+    "60 frames in one turn": mutant(
+        "gateway/test_protocol.py::test_a_turn_takes_few_frames", Edit("gateway/protocol.py", "_Joined.take", "receive(data)")
+    ),
     "60 handshakes": mutant(
         "gateway/test_protocol.py::test_handshakes_that_do_not_end_keep_nobody_out",
         Edit(

@@ -164,26 +164,30 @@ async def test_a_wrong_handshake_is_answered(more: bytes) -> None:
         writer.close()
 
 
-async def test_a_turn_takes_few_frames() -> None:
+@pytest.mark.parametrize("over_tls", [False, True])
+async def test_a_turn_takes_few_frames(over_tls: bool, encrypted: tuple[type[protocol.BoundedHttp], ssl.SSLContext]) -> None:
+    """What is encrypted comes in larger pieces, which are taken in several turns, too."""
+    kind, options = (encrypted[0], {"ssl": encrypted[1], "server_hostname": "localhost"}) if over_tls else (None, {})
     sizes: list[int] = []
     received = asyncio.Event()
 
     async def accepting(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         (connection,) = state.connections
-        take = connection.data_received
+        parser = cast("Any", connection).conn
+        take = parser.receive_data
 
         def spy(data: bytes) -> None:
             sizes.append(len(data))
             take(data)
 
-        cast("Any", connection).data_received = spy
+        parser.receive_data = spy
         await send({"type": "websocket.accept"})
         assert (await receive())["text"] == "x"
         received.set()
 
-    async with server(accepting) as (port, state):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with server(accepting, kind or protocol.BoundedHttp) as (port, state):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, **cast("Any", options))
         writer.write(HANDSHAKE + b"\r\n")
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"\x8a\x80\0\0\0\0" * 20_000 + b"\x81\x81\0\0\0\0x")  # 20,000 pongs and a text

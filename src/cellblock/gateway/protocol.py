@@ -14,6 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from websockets.frames import Frame
 
@@ -112,7 +113,13 @@ class BoundedHttp(HttpToolsProtocol):
         if self._joined is None:
             self._early.append(data)  # it came together with the end of the handshake
             return
+        self._joined.take(data, HTTP_READ, self._received)
+
+    def _received(self, data: bytes) -> None:
         if self.transport.is_closing():
+            return
+        if (protocol := self.transport.get_protocol()) not in (self, None):
+            cast("asyncio.Protocol", protocol).data_received(data)  # it has become a WebSocket meanwhile
             return
         super().data_received(data)
         if self._in_head and not self.transport.is_closing():
@@ -191,6 +198,14 @@ class BoundedHttp(HttpToolsProtocol):
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """One WebSocket."""
 
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        cast("_Joined", self.transport).take(data, WEBSOCKET_READ, self._received)
+
+    def _received(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            super().data_received(data)
+
     def handle_cont(self, event: Frame) -> None:
         """See uvicorn, which keeps the frames of a message until it is complete."""
         if self.transport.is_closing():
@@ -210,13 +225,15 @@ class _Joined:
         unread: Whether more of the request is to come.
     """
 
-    __slots__ = ("_closed", "_head", "_loop", "_transport", "unread")
+    __slots__ = ("_closed", "_head", "_loop", "_paused", "_rest", "_transport", "unread")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._head = b""
         self._closed = False
+        self._paused = False
+        self._rest: tuple[bytes, int, Callable[[bytes], object]] | None = None
         self.unread = False
 
     def __getattr__(self, name: str) -> Any:
@@ -249,6 +266,41 @@ class _Joined:
         """Let one turn of the loop take at most so many bytes, if the transport is asyncio's own and not encrypted."""
         if hasattr(self._transport, "max_size"):
             cast("Any", self._transport).max_size = size
+
+    def take(self, data: bytes, size: int, receive: Callable[[bytes], object]) -> None:
+        """Pass on what has come, at most so many bytes in one turn of the loop: what is encrypted comes in larger pieces.
+
+        Nothing more is read before all of it is passed on.
+        """
+        if self._rest is not None:
+            self._rest = (self._rest[0] + data, size, receive)
+            return
+        if len(data) > size:
+            self._transport.pause_reading()
+            self._rest = (data[size:], size, receive)
+            self._loop.call_soon(self._take_rest)
+        receive(data[:size])
+
+    def _take_rest(self) -> None:
+        assert self._rest is not None
+        data, size, receive = self._rest
+        self._rest = None
+        if self._transport.is_closing():
+            return
+        if len(data) <= size and not self._paused:
+            self._transport.resume_reading()
+        self.take(data, size, receive)
+
+    def pause_reading(self) -> None:
+        """See `asyncio.Transport`."""
+        self._paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See `asyncio.Transport`."""
+        self._paused = False
+        if self._rest is None:
+            self._transport.resume_reading()
 
     def is_closing(self) -> bool:
         """Return whether the connection is closed, or is closed soon."""

@@ -156,7 +156,7 @@ class Writer:
         if isinstance(error, sqlite3.IntegrityError):
             return False
         if error is not None:
-            raise StoreError(f"{self._path} cannot be written: {error}; nothing was done") from error
+            raise self._unwritable(error) from error
         self._note_written()
         return True
 
@@ -205,6 +205,10 @@ class Writer:
             self._changes.pop()
             self._bytes -= size + 64
             self.write((statement, values))
+
+    def _unwritable(self, error: Exception) -> StoreError:
+        what = "free some of the disk, then try again" if "full" in str(error) or "No space" in str(error) else "try again"
+        return StoreError(f"{self._path} cannot be written: {error}; nothing was done: {what}")
 
     def make_safe(self) -> None:
         """Have what waits survive the death of this process from now on, if that can be done."""
