@@ -117,7 +117,8 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
     assert len(lines) == 2
     assert 'allow  files.write {"text":"\\u001b[31m2"}  (person)' in lines[0]
     assert "\x1b" not in lines[0]
-    assert lines[1].endswith("…  (nobody: no one)")
+    assert "… [812 more characters: --json shows them; only the beginning of its arguments is on record]" in lines[1]
+    assert lines[1].endswith("  (nobody: no one)")
     assert main(["approvals", "--session", "nobody's"]) == 0
     assert capsys.readouterr().out == "No decision of session nobody's is on record.\n"
 

@@ -195,7 +195,7 @@ async def test_no_message_ends_it_or_leaves_descriptors_behind(directory: Path) 
             socket.send_fds(sock, [message], [given] * count)
             assert b'"n"' in sock.recv(100_000), message
         os.close(given)
-        await processes.eventually(lambda: len(os.listdir(f"/proc/{pid}/fd")) == held)
+        await processes.eventually(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= held)
     again = Custodian.connect(directory)
     assert again.pid == pid
     again.close()

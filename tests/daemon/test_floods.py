@@ -136,7 +136,7 @@ async def raw_client(zygote_host: Host, workspace: Path) -> AsyncIterator[tuple[
     ours, theirs = socket.socketpair()
     await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
     ours.setblocking(False)
-    await server.sessions.create("one", {"sandbox": False, "working_dir": str(workspace)}, {}, fresh=True)
+    await server.sessions.create("one", {"sandbox": False, "working_dir": str(workspace), "recovery": "none"}, {}, fresh=True)
     try:
         yield server, ours
     finally:

@@ -342,7 +342,7 @@ def fill(most):
 
 async def test_a_daemon_ends_with_its_session(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     before = below(os.getpid())
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
+    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as session:
         await arm(session)
         code = """
 import time, ctypes

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cellblock.approvals.request import visible
 from cellblock.cli.arguments import Json, new_app
 from cellblock.cli.client import ask, connect_if_running
 from cellblock.cli.forms import fields_of, read_answer
@@ -66,6 +65,8 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
 
 def _shown(decision: Decision) -> str:
     """Return what was decided about in one line, which says so if it is not all of it."""
+    from cellblock.approvals.request import visible  # it imports asyncio, which --help does not need
+
     call = visible(f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}")
     left_out = []
     if len(call) > _MAX_SHOWN:

@@ -175,6 +175,7 @@ async def test_a_session_whose_memory_cannot_be_measured_ends(tmp_path: Path, mo
         mark = f"{os.getpid()}.5"
         await ok(session, f"import subprocess; child = subprocess.Popen(['sleep', '{mark}'])")
         await eventually(lambda: _marked(mark))
+        await eventually(session.checkpoints)  # the next cell would wait for it, and the kernel would end before that cell
         table = parents()
         os.kill(table[table[_marked(mark)[0]]], signal.SIGSTOP)
         result = await session.execute("while True: pass", timeout=10)
