@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -61,9 +61,17 @@ async def test_an_event_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
     writing.cancel()
     with suppress(asyncio.CancelledError):
         await writing
-    with suppress(FileNotFoundError):  # it was given up before the thread had begun
-        await asyncio.to_thread(stalled.read_bytes)
-    await eventually(lambda: not stalled.exists())
+    with ExitStack() as opened:
+        with suppress(FileNotFoundError):  # it was given up before the thread had begun
+            reader = os.open(stalled, os.O_RDONLY | os.O_NONBLOCK)
+            opened.callback(os.close, reader)
+
+        def is_gone() -> bool:
+            with suppress(BlockingIOError):
+                os.read(reader, 2**20)
+            return not stalled.exists()
+
+        await eventually(is_gone if stalled.exists() else lambda: True)
     beside.close()
 
 
