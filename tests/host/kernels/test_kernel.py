@@ -33,7 +33,7 @@ def status(name):
 async def main():
     directory = Path(tempfile.mkdtemp(dir={directory!r}))
     spill = directory / "spill" if {spill} else None
-    async with Host() as host, host.session(images_dir=directory, spill_dir=spill) as session:
+    async with Host() as host, host.session(images_dir=directory, spill_dir=spill, recovery="none") as session:
         await session.execute("print(1)\\n1")
         open("/proc/self/clear_refs", "w").write("5")
         before = status("VmRSS")
