@@ -107,7 +107,7 @@ async def rolling(_: System, *, n: int, pauses: int, isolate: str, turns: int) -
     Cells that follow each other at once, between which no checkpoint is made, and cells with a pause before each.
     """
     series: Series = {}
-    async with _opened(isolate) as host, host.session() as one, host.session(recovery="none") as other:
+    async with _opened(isolate) as host, host.session(recovery="rolling") as one, host.session(recovery="none") as other:
         sessions = {"rolling": one, "none": other}
         for session in sessions.values():
             await _trips(session, 20, 0)

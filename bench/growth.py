@@ -63,7 +63,7 @@ async def measure(isolate: Literal["none", "native"], counts: Sequence[int], pla
             directory = place / str(len(live))
             directory.mkdir(exist_ok=True)
             began = time.perf_counter()
-            live.append(host.session(working_dir=directory))
+            live.append(host.session(working_dir=directory, recovery="rolling"))
             await live[-1].start()
             await live[-1].execute("x = 1")
             return time.perf_counter() - began

@@ -18,8 +18,9 @@ async def functions(system: System, *, n: int, sessions: int) -> Series:
     os.environ["CELLBLOCK_HOME"] = state
     os.chdir(workspace)
     api: Any = import_module(system.module)
+    options = {"recovery": "rolling"} if system.module == "cellblock" else {}
     try:
-        kernel = api.get_or_create("bench")
+        kernel = api.get_or_create("bench", **options)
         return {"execute": _executions(api, kernel, n), "get_or_create": _sessions(api, sessions)}
     finally:
         api.destroy("bench")

@@ -25,7 +25,7 @@ class _Cellblock(System):
 
     async def kernel(self, isolate: str = "none") -> Kernel:
         sandbox: dict[str, Any] = {"sandbox": False} if isolate == "none" else {"sandbox": True, "isolate": isolate}
-        executor = CodeExecutor(host=self._host, **sandbox)
+        executor = CodeExecutor(host=self._host, recovery="rolling", **sandbox)
         await executor.start()
         return ExecutorKernel(executor, CodeExecutionChunk)
 

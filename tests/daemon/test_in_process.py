@@ -56,12 +56,12 @@ def test_another_process_has_sessions_of_its_own_which_end_with_it() -> None:
 
 
 def test_a_child_process_finds_none_of_them() -> None:
-    cellblock.get_or_create("parents", recovery="none")  # no thread looks at files, which a child would not have
+    cellblock.get_or_create("parents")
     if (child := os.fork()) == 0:
         try:
             cellblock.status("parents")
         except NotFoundError:
-            cellblock.get_or_create("childs", recovery="none")
+            cellblock.get_or_create("childs")
             in_process.shared().close()
             os._exit(0)
         os._exit(1)

@@ -111,7 +111,7 @@ def undo(
     for path in undone["files"]:
         print(f"changed back: {printable(path, lines=False)}")
     if undone["files_left"]:
-        say(f"cellblock: files stay as they are: {printable(undone['files_left'], lines=False)}")
+        say(f"cellblock: not all files were brought back: {printable(undone['files_left'], lines=False)}")
     for call in undone["outside"]:
         say(f"cellblock: not undone: what {printable(call, lines=False)} did")
     return OK

@@ -108,7 +108,7 @@ class UndoneModel(BaseModel):
     cells: list[UndoneCell]
     execution_count: int
     files: list[str]
-    files_left: str = Field(description="Why files were left as they are; empty if they were brought back.")
+    files_left: str = Field(description="Why not all files were brought back; empty if they were.")
     outside: list[str] = Field(description="Calls that were allowed meanwhile, and are not undone.")
 
 

@@ -72,7 +72,7 @@ def undone(what: Undone, handle: str) -> CallToolResult:
     if files:
         lines += ["Files that were brought back or removed:", *files]
     if what.files_left:
-        lines.append(f"Files stay as they are: {_line(what.files_left)}.")
+        lines.append(f"Not all files were brought back: {_line(what.files_left)}.")
     if outside:
         lines += ["Allowed meanwhile, and not undone:", *outside]
     return text(

@@ -74,7 +74,7 @@ class Undone:
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
         files: The files of the workspace that were changed back, removed or made again; if they are very many, the first ones.
-        files_left: Why files were left as they are; empty if they were brought back.
+        files_left: Why not all files were brought back, if `partial` allowed that; empty if they were.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
     """
 

@@ -30,6 +30,9 @@ class Snapshots:
     """The snapshots of one workspace. Its methods block, and can be called from any thread.
 
     A snapshot that was taken in one workspace can be restored in another, if both share a store.
+
+    Attributes:
+        limits: What a snapshot holds.
     """
 
     def __init__(self, workspace: Path, store: Store, journals: Path, limits: SnapshotLimits | None = None) -> None:
@@ -48,7 +51,7 @@ class Snapshots:
         self._workspace = str(workspace)
         self._store = store
         self._journal = Journal(journals, workspace)
-        self._limits = limits or SnapshotLimits()
+        self.limits = limits or SnapshotLimits()
         self._lock = threading.Lock()
         self._known: Folder | None = None
         self._top: os.stat_result | None = None
@@ -87,9 +90,7 @@ class Snapshots:
 
         with self._lock, self._opened("keep the files of") as top:
             # There is much to read the first time. What was found helps the next time, though it may not be from one moment.
-            walk = Walk(
-                limits or self._limits, add, stopped=stopped if self._known is not None else lambda: False, hurry=hurry
-            )
+            walk = Walk(limits or self.limits, add, stopped=stopped if self._known is not None else lambda: False, hurry=hurry)
             try:
                 root = walk.whole(top, self._known)
                 snapshot = Snapshot(
@@ -178,7 +179,7 @@ class Snapshots:
             SnapshotError: The workspace cannot be read.
         """
         with self._opened("look at the files of") as top:
-            return first_changed(top, spans, Ignored(self._limits.ignore), self._limits.max_files)
+            return first_changed(top, spans, Ignored(self.limits.ignore), self.limits.max_files)
 
     def first_unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str | None:
         """Return a file that cannot come back, as a snapshot did not keep its content and it has changed since; or None.
@@ -222,7 +223,7 @@ class Snapshots:
             self._know(None)
 
     def _search(self, top: int, wanted: Folder) -> tuple[Walk, Folder]:
-        walk = Walk(self._limits, digest_of, searching=True)
+        walk = Walk(self.limits, digest_of, searching=True)
         now = walk.whole(top, self._known, wanted)
         if walk.is_cut_off:
             walk.tighten(top)

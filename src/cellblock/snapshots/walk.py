@@ -191,7 +191,7 @@ class Walk:
                         found[name] = old
                     else:
                         file = self._file(fd, path, name, info, wanted)
-                        found[name] = old if old == file and old is not None else file
+                        found[name] = old if old == file and old is not None else file  # its folder can be reused then
                 elif kind == stat.S_IFDIR:
                     folders.append(name)
                 elif kind == stat.S_IFLNK:

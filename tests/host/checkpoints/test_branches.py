@@ -153,7 +153,7 @@ async def test_what_cannot_be_copied_whole_is_not_copied(zygote_host: Host, work
         for each in (session, branch):
             snapshots = each._checkpoints.files._made
             assert snapshots is not None
-            snapshots._limits = SnapshotLimits(max_total_bytes=10)
+            snapshots.limits = SnapshotLimits(max_total_bytes=10)
             await each.execute("open('large', 'w').write('more than ten bytes')")
         with pytest.raises(SnapshotError, match=r"too large or too many: large"):
             await session.fork()

@@ -101,27 +101,18 @@ class AutomaticCheckpoints:
         """Return the one of the session's present state, if there is one."""
         return next((one for one in self.all() if one.moment.state == self._cells.past.state), None)
 
-    def why_not(self) -> str:
-        """Return why what begins now could not be undone; empty if it could."""
-        if self._kind is None:
-            return "the session was made with recovery='none'"
-        made = self.present()
-        if made is None and not self._every.fresh:
-            return self.skipped or "it came before a checkpoint was made"
-        if self._every.files.too_many:
-            return ""  # `undo` looks whether files have changed
-        if made is None:
-            return "" if self.filing.first is not None else self.filing.skipped or "the files were not kept before it"
-        return "" if made.snapshot is not None else made.without_files or "it came before the files were kept"
-
     def before_cell(self) -> str:
         """Take note that a cell begins, and return why it cannot be undone, if the session is to be exact."""
         self._before = None
         if not isinstance(self._kind, Exact):
             return ""
         made = self.present()
-        self._before = self.filing.first if self._every.fresh else None if made is None else made.snapshot
-        return self.why_not()
+        if made is None and not self._every.fresh:
+            return self.skipped or "it came before a checkpoint was made"
+        self._before = self.filing.first if made is None else made.snapshot
+        if self._before is not None or self._every.files.too_many:  # without files, `undo` looks whether they have changed
+            return ""
+        return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
 
     async def after_cell(self, state: int) -> str:
         """Return why the cell that has just ended cannot be undone, if it began in a state that could be gone back to.
@@ -268,7 +259,7 @@ class AutomaticCheckpoints:
         assert self._kind is not None
         keep = self._kind.keep + isinstance(self._kind, Exact)  # the present state is for a crash, and those before it to undo
         for one in before:
-            if one.moment.numbers == made.moment.numbers:
+            if one.moment.last == made.moment.last:
                 one.discard()
         if before and before[-1].alive:
             self._budget.spend(before[-1])
@@ -304,9 +295,9 @@ class AutomaticCheckpoints:
         """Take note that the session has gone back to a checkpoint: what was made since is of a state that was left."""
         if self.present() is not checkpoint:
             self.forget_files()
-        line = checkpoint.moment.numbers
+        line = {cell.number for cell in checkpoint.moment.past}
         for other in self.all():
-            if not other.moment.numbers <= line:
+            if not other.moment.is_of(line):
                 other.discard()
 
     def begin_anew(self) -> None:

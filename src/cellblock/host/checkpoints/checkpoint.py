@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
@@ -77,9 +77,13 @@ class Moment:
         return self.wanted.setup.cwd
 
     @property
-    def numbers(self) -> set[int]:
-        """The numbers of the cells that have made the state."""
-        return {cell.number for cell in self.past}
+    def last(self) -> int:
+        """The number of the last cell that has made the state, which tells all before it; 0 if there is none."""
+        return self.past[-1].number if self.past else 0
+
+    def is_of(self, line: Container[int]) -> bool:
+        """Whether the state was gone through on the way to a later one, which these cells have made."""
+        return not self.past or self.last in line
 
 
 class Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import signal
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError, LaunchError, shown
+from cellblock.errors import CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, find_checkpoint
 from cellblock.host.checkpoints.fitting import check_same_sandbox
@@ -307,8 +308,8 @@ class Checkpoints:
         """Take note of what was allowed in a branch that is adopted: its cells can be undone here from now on."""
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
-        line = {cell.number for cell in self._cells.past.line}
-        earlier = [one for one in branch.automatic.all() if one.moment.numbers < line]
+        line = {cell.number for cell in self._cells.past.line[:-1]}
+        earlier = [one for one in branch.automatic.all() if one.moment.is_of(line)]
         for checkpoint in earlier:
             branch.forget(checkpoint)
             checkpoint.belongs_to(self)
@@ -316,10 +317,13 @@ class Checkpoints:
 
     async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
         """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""
-        if files is not None:
-            return await self.files.unkept_changed(files, spans)
-        if not (changed := await self.files.changed_within(spans)):
-            return ""
+        try:
+            if files is not None:
+                return await self.files.unkept_changed(files, spans)
+            if not (changed := await self.files.changed_within(spans)):
+                return ""
+        except SnapshotError as error:
+            return str(error)
         if checkpoint is not None and not checkpoint.automatic:
             why = "the checkpoint was made with files='shared'"
         else:
@@ -334,18 +338,12 @@ class Checkpoints:
         between, such as `put`, makes another state, too. Of one state, an automatic one has the newest files.
         """
         before = {cell.number for cell in line[:-count]}
-        found = [checkpoint for checkpoint in self.all() if checkpoint.moment.numbers <= before]
+        found = [checkpoint for checkpoint in self.all() if checkpoint.moment.is_of(before)]
         return max(
             found,
             key=lambda one: (len(one.moment.past), one.moment.state, one.snapshot is not None, one.automatic),
             default=None,
         )
-
-    def _state_before(self, line: Sequence[Numbered], count: int) -> int:
-        """Return the latest state from before the last cells of a line that can be gone back to; 0 if there is none."""
-        if (checkpoint := self._last_before(line, count)) is not None:
-            return checkpoint.moment.state
-        return self._fresh if count == len(line) else 0
 
     def _cannot_undo(self, line: Sequence[Numbered], count: int) -> str:
         reason = self.automatic.skipped or (self.ended if count == len(line) else "")
@@ -354,14 +352,11 @@ class Checkpoints:
         if not reason and self.automatic.exact:
             reason = f"only those of the last {self.automatic.exact} cells are kept, and fewer if memory is short"
         reason = reason or "the next cell came before one was made, or it was dropped since"
-        more = range(count + 1, len(line) + 1)
-        ways = []
-        if exact := next((number for number in more if self._state_before(line, number) == line[-number].begun_in), 0):
-            ways.append(f"{exact} cells can be undone")
-        if self._state_before(line, count):
-            checkpoint = self._last_before(line, count)
-            kept = 0 if checkpoint is None else len(checkpoint.moment.past)
-            ways.append(f"partial=True goes back over {len(line) - kept}")
+        states = {checkpoint.moment.state for checkpoint in self.all()} | {self._fresh} - {0}
+        exact = (number for number in range(count + 1, len(line) + 1) if line[-number].begun_in in states)
+        ways = [f"{number} cells can be undone" for number in itertools.islice(exact, 1)]
+        if (checkpoint := self._last_before(line, count)) is not None:
+            ways.append(f"partial=True goes back over {len(line) - len(checkpoint.moment.past)}")
         return "; ".join([f"there is no checkpoint from before {_those(count)}: {reason}", *ways])
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
@@ -439,7 +434,7 @@ class Checkpoints:
         """Return the last state of a dead kernel that the session can go on from, if there is one."""
         line = {cell.number for cell in self._cells.past.line}
         kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
-        found = [one for one in kept if one.moment.numbers <= line]
+        found = [one for one in kept if one.moment.is_of(line)]
         if not found or not self.automatic.wanted:
             return None
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import threading
@@ -86,10 +85,11 @@ class CheckpointFiles:
     def _take_small(self, store: Store, stopped: Callable[[], bool], hurry: Callable[[], bool]) -> Snapshot | None:
         if self.too_many:
             raise SnapshotError(self.too_many)
-        small = replace(_SMALL, ignore=self._limits.ignore)
+        snapshots = self._snapshots(store)
+        small = replace(_SMALL, ignore=snapshots.limits.ignore)
         if not self.own:
             small = replace(small, max_files=min(small.max_files, _MAX_SHARED))
-        snapshot = self._snapshots(store).take(small, stopped, hurry)
+        snapshot = snapshots.take(small, stopped, hurry)
         if snapshot is not None and not snapshot.whole:
             store.drop(snapshot)
             why = (
@@ -183,16 +183,12 @@ class CheckpointFiles:
         if made is not None:
             await despite_cancellation(asyncio.ensure_future(in_thread(made.close)))
 
-    @functools.cached_property
-    def _limits(self) -> SnapshotLimits:
-        """What a snapshot holds. Not computed until there is one: this looks at the file system."""
-        names = () if self._walls is None else self._walls.names(str(self._workspace))
-        return SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
-
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
-            if self._made is None:
-                self._made = Snapshots(self._workspace, store, _journals(), self._limits)
+            if self._made is None:  # not earlier: this looks at the file system
+                names = () if self._walls is None else self._walls.names(str(self._workspace))
+                limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
+                self._made = Snapshots(self._workspace, store, _journals(), limits)
             return self._made
 
 

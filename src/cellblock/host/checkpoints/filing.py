@@ -93,7 +93,7 @@ class Filing:
 
         try:
             snapshot = await self._files.take_small(lambda: self._activity != begun, hurry)
-        except SnapshotError as error:
+        except (SnapshotError, RuntimeError) as error:  # there may be no room for a thread
             self.skipped = str(error)
             return None
         if snapshot is not None:

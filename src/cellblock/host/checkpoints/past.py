@@ -39,39 +39,37 @@ class Past:
     Attributes:
         state: Which state the session is in. Two moments have the same number only if nothing has run between them, or if the
             session went back from the one to the other. A later state has a larger number.
+        before: The state in which the cell began that runs, or was the last to run; 0 if none has run.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, HistoryEntry] = {}
+        self._cells: dict[int, Numbered] = {}
         self._line: list[int] = []
-        self._begun_in: dict[int, int] = {}
-        """The state in which a cell began"""
         self._ended: dict[int, int] = {}
         """Cells whose state ended with their kernel, and the state of the fresh kernel that took its place"""
         self.state = next(_states)
-        self._before = 0
-        """The state in which the last cell began"""
+        self.before = 0
         self._spans: list[tuple[int, int, int | None]] = []
         """The states that led to the present one, and when something changed files for each: from when until when"""
 
     @property
     def entries(self) -> list[HistoryEntry]:
         """The last cells that were run, oldest first, also those of states that were left."""
-        return [*self._entries.values()]
+        return [cell.entry for cell in self._cells.values()]
 
     @property
     def present(self) -> list[HistoryEntry]:
         """The last cells that have made the present state, oldest first."""
-        return [self._entries[number] for number in self._line]
+        return [self._cells[number].entry for number in self._line]
 
     @property
     def line(self) -> tuple[Numbered, ...]:
         """These cells with their numbers."""
-        return tuple(Numbered(number, self._entries[number], self._begun_in[number]) for number in self._line)
+        return tuple(self._cells[number] for number in self._line)
 
     def begin(self) -> None:
         """Take note that a cell begins, a silent one perhaps: whatever it does, the state is another one."""
-        self._before, self.state = self.state, next(_states)
+        self.before, self.state = self.state, next(_states)
         self._spans.append((self.state, files_time(), None))
         del self._spans[:-_KEPT]
 
@@ -87,33 +85,24 @@ class Past:
     def spans_after(self, state: int) -> list[tuple[int, int]]:
         """Return when files were changed to get from a state to the present one: from when until when, in nanoseconds."""
         spans = [span for span in self._spans if span[0] > state]
-        nexts = [*(began for _, began, _ in spans[1:]), sys.maxsize]
-        return [
-            (began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=False)
-        ]  # without spans, there is one more
-
-    @property
-    def before(self) -> int:
-        """The state in which the cell began that runs, or was the last to run."""
-        return self._before
+        nexts = [*(began for _, began, _ in spans), sys.maxsize][1:]
+        return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
         number = next(_numbers)
-        self._entries[number] = entry
-        self._begun_in[number] = self._before
+        self._cells[number] = Numbered(number, entry, self.before)
         if not entry.abandoned and not died:
             self._line.append(number)
         self._forget()
 
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
         """Take note that the session has the past of another one: it was loaded."""
-        self._entries.clear()
-        self._begun_in.clear()
+        self._cells.clear()
         self._line.clear()
         self._ended.clear()
         self._spans.clear()
-        self._before = 0
+        self.before = 0
         for entry in entries:
             self.add(entry)
         self.state = next(_states)
@@ -137,15 +126,14 @@ class Past:
         self.abandon(left)
         self.abandon(number for number, ended in self._ended.items() if ended > state)
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
-        for number, entry, begun_in in line:
-            self._entries[number] = dataclasses.replace(entry, abandoned=False)
-            self._begun_in[number] = begun_in
-        self._entries = dict(sorted(self._entries.items()))  # some may be back that were forgotten, or come from elsewhere
+        for cell in line:
+            self._cells[cell.number] = _marked(cell, abandoned=False)
+        self._cells = dict(sorted(self._cells.items()))  # some may be back that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
         self._spans = [span for span in self._spans if span[0] <= state]
         self.state = state
-        return [self._entries[number] for number in left if number in self._entries]
+        return [self._cells[number].entry for number in left if number in self._cells]
 
     def left_by(self, line: Iterable[Numbered]) -> list[int]:
         """Return the numbers of the cells that `go_to` would leave."""
@@ -155,16 +143,20 @@ class Past:
     def abandon(self, numbers: Iterable[int]) -> None:
         """Take note that the state that these cells have made was left."""
         for number in numbers:
-            if (entry := self._entries.get(number)) is not None:
-                self._entries[number] = dataclasses.replace(entry, abandoned=True)
+            if (cell := self._cells.get(number)) is not None:
+                self._cells[number] = _marked(cell, abandoned=True)
 
     def _forget(self) -> None:
-        while len(self._entries) > _KEPT:
-            oldest = next(iter(self._entries))
-            del self._entries[oldest], self._begun_in[oldest]
+        while len(self._cells) > _KEPT:
+            oldest = next(iter(self._cells))
+            del self._cells[oldest]
             self._ended.pop(oldest, None)
             if self._line and self._line[0] == oldest:
                 del self._line[0]
+
+
+def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
+    return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
 
 
 def files_time() -> int:

@@ -25,7 +25,7 @@ class Exact:
     """Automatic checkpoints of every state: a session makes one at the end of each cell, and the next cell waits for it.
 
     Attributes:
-        keep: How many are kept: how many cells `Session.undo` can undo.
+        keep: How many cells can be undone: so many checkpoints are kept, and the one of the present state.
 
     Raises:
         InvalidInputError: The number is out of range.

@@ -1,0 +1,132 @@
+"""Exact checkpoints: what can be undone, and what is said of a cell that cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cellblock import CheckpointError, Exact, Host, InvalidInputError, Session
+from cellblock.host.checkpoints import files as checkpoint_files
+from cellblock.host.checkpoints import past
+from cellblock.snapshots import SnapshotLimits
+
+
+def made(host: Host, workspace: Path, keep: int = 5) -> Session:
+    return host.session(working_dir=workspace, images_dir=workspace.parent, recovery=Exact(keep=keep))
+
+
+async def test_each_of_many_cells_that_follow_at_once_is_undone_alone(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        for number in range(5):
+            await session.execute(f"x = {number}; open('f', 'w').write('{number}')")
+        for number in range(3, -1, -1):
+            assert len((await session.undo()).cells) == 1
+            assert (await session.execute("x, open('f').read()")).return_value == f"({number}, '{number}')"
+            await session.undo()
+
+
+async def test_no_more_cells_are_undone_than_are_kept_and_what_can_be_is_said(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path, keep=1) as session:
+        for number in range(4):
+            await session.execute(f"x = {number}")
+        why = r"only those of the last 1 cells are kept, .*; 4 cells can be undone$"
+        with pytest.raises(CheckpointError, match=why):
+            await session.undo(2)
+        assert (await session.execute("x")).return_value == "3"
+        assert [cell.code for cell in (await session.undo()).cells] == ["x"]
+
+
+async def test_a_large_file_that_has_changed_is_said_at_once_and_not_undone(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_file_bytes=10))
+    (tmp_path / "large").write_text("more than ten bytes")
+    async with made(zygote_host, tmp_path) as session:
+        assert (await session.execute("x = 1; open('new', 'w').write('more than ten bytes')")).not_undoable == ""
+        changed = await session.execute("x = 2; open('large', 'a').write('!')")
+        assert "'large' has changed" in changed.not_undoable
+        assert changed.not_undoable in (changed.text or "")
+        with pytest.raises(CheckpointError, match="'large' has changed"):
+            await session.undo()
+        assert (await session.execute("x")).return_value == "2"
+        undone = await session.undo(2, partial=True)
+        assert "'large' has changed" in undone.files_left
+        assert (await session.execute("x")).return_value == "1"
+        assert (tmp_path / "large").read_text().endswith("!")
+
+
+async def test_a_large_file_that_is_new_goes_and_one_that_nobody_changes_keeps_nothing_from_being_undone(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_file_bytes=10))
+    (tmp_path / "large").write_text("more than ten bytes")
+    os.utime(tmp_path / "large", (1, 1))
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("x = 1")
+        await session.execute("open('new', 'w').write('more than ten bytes')")
+        assert (await session.undo()).files == ["new"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["large"]
+
+
+async def test_files_of_a_large_directory_that_is_not_the_sessions_are_only_looked_at(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "_MAX_SHARED", 1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").touch()
+    (tmp_path / "two").touch()
+    async with zygote_host.session(images_dir=tmp_path) as session:
+        await session.execute("x = 1")
+        assert (await session.execute("x = 2")).text is None
+        await session.undo()
+        await session.execute("open('one', 'w').write('1')")
+        with pytest.raises(CheckpointError, match=r"'one' has changed, and there are more than 1 files"):
+            await session.undo()
+        assert (await session.undo(partial=True)).files_left
+        assert (await session.execute("x")).return_value == "1"
+
+
+async def test_cells_are_undone_also_when_the_first_are_forgotten(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "_KEPT", 3)
+    async with made(zygote_host, tmp_path) as session:
+        for number in range(6):
+            await session.execute(f"x = {number}")
+        await session.undo()
+        assert (await session.execute("x")).return_value == "4"
+
+
+async def test_the_first_cell_of_a_loaded_session_can_be_undone(zygote_host: Host, tmp_path: Path) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    async with made(zygote_host, workspace) as session:
+        await session.execute("x = 1")
+        await session.save(tmp_path / "saved")
+        await session.load(tmp_path / "saved")
+        result = await session.execute("x = 2")
+        assert result.not_undoable == ""
+        await session.undo()
+        assert (await session.execute("x")).return_value == "1"
+
+
+async def test_the_first_cell_of_a_branch_can_be_undone_and_those_before_cannot(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("x = 1")
+        (branch,) = await session.fork()
+        await branch.execute("x = 2")
+        await branch.undo()
+        assert (await branch.execute("x")).return_value == "1"
+        await branch.undo()
+        with pytest.raises(CheckpointError, match="there is no checkpoint from before that cell"):
+            await branch.undo()
+        await branch.close()
+
+
+@pytest.mark.parametrize("wrong", [Exact, "exactly", None, 5])
+async def test_another_way_of_recovery_is_refused(zygote_host: Host, wrong: object) -> None:
+    with pytest.raises(InvalidInputError, match="recovery must be 'exact', 'rolling', 'none', an Exact or a Rolling"):
+        zygote_host.session(recovery=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="keep must be a number from 1 to 1000"):
+        Exact(keep=0)
