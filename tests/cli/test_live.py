@@ -12,6 +12,7 @@ import pytest
 
 import cellblock
 from cellblock.cli import live, main
+from cli_runs import run_here
 from daemons import own_daemon
 from terminals import cellblock as command
 from terminals import terminal
@@ -77,7 +78,14 @@ def test_who_waits_for_other_code_learns_how_to_stop_it() -> None:
     ],
 )
 def test_nothing_is_said_twice(status: str, recovery: str | None, note: str) -> None:
-    assert live.note_on({"status": status, "recovery": recovery}) == note
+    assert live.note_on({"status": status, "recovery": recovery, "not_undoable": "", "text": None}) == note
+
+
+def test_a_cell_that_cannot_be_undone_says_so_once() -> None:
+    code = "import threading; go = threading.Event(); threading.Thread(target=go.wait, daemon=True).start()"
+    run_here("exec", "threads", code)
+    shown = [run_here("exec", "threads", "1") for _ in range(2)]
+    assert ["this cell cannot be undone: the thread" in done.stderr for done in shown] == [True, False]
 
 
 def test_a_picture_is_saved_and_named() -> None:

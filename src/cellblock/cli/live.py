@@ -21,6 +21,7 @@ from cellblock.cli.questions import Questions, say_what_waits
 from cellblock.daemon.connection import Connection
 from cellblock.daemon.messages import Cancel, Follow
 from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
+from cellblock.model.checkpoints import undo_note
 from cellblock.terminal import printable
 
 _LEAVE = 3
@@ -334,7 +335,7 @@ def note_on(result: Data) -> str:
         return "stopped at its timeout (--timeout SECONDS allows more)"
     if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
         return "its kernel had ended before; the session has a fresh one, without variables"
-    return ""
+    return undo_note(result)
 
 
 def exit_status(result: Data) -> int:

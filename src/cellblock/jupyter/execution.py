@@ -10,6 +10,7 @@ from typing import Any
 from cellblock.daemon.messages import Submit
 from cellblock.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.jupyter.messages import APPROVAL, shown
+from cellblock.model.checkpoints import undo_note
 from cellblock.wire.messages import VALUE_MIME
 
 MODULE = "__import__('cellblock.worker.comms', fromlist=['answer'])"
@@ -197,6 +198,8 @@ class Output:
             if data["recovery"] in ("restarted", "restored_earlier"):
                 self._kernel.about = None
                 self._kernel.broadcast("status", {"execution_state": "restarting"}, {})
+            if note := undo_note(data):
+                self._note(note)
             if data["error"] is None:
                 return {"status": "ok", "execution_count": self.count}
             error = {name: data["error"][name] for name in ("ename", "evalue", "traceback")}

@@ -36,6 +36,18 @@ def branch_names(names: object) -> tuple[str, ...]:
     return tuple(names)
 
 
+def undo_note(result: Mapping[str, Any]) -> str:
+    """Return what a result's text says at its end of why the code cannot be undone; empty if it says nothing of that.
+
+    For fronts that show output as it comes, and not the text.
+
+    Args:
+        result: A result as data.
+    """
+    why = result["not_undoable"]
+    return f"this cell cannot be undone: {why}" if why and why in (result["text"] or "") else ""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """A checkpoint of a named session.
