@@ -124,6 +124,17 @@ async def test_the_first_cell_of_a_branch_can_be_undone_and_those_before_cannot(
         await branch.close()
 
 
+async def test_as_many_cells_can_be_undone_after_a_branch_is_adopted(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path, keep=2) as session:
+        await session.execute("x = 1")
+        await session.execute("x = 2")
+        (branch,) = await session.fork()
+        await branch.execute("x = 3")
+        await session.adopt(branch)
+        assert [cell.code for cell in (await session.undo(2)).cells] == ["x = 2", "x = 3"]
+        assert (await session.execute("x")).return_value == "1"
+
+
 @pytest.mark.parametrize("wrong", [Exact, "exactly", None, 5])
 async def test_another_way_of_recovery_is_refused(zygote_host: Host, wrong: object) -> None:
     with pytest.raises(InvalidInputError, match="recovery must be 'exact', 'rolling', 'none', an Exact or a Rolling"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from cellblock import CheckpointError, Rolling, StateError
+from cellblock import CheckpointError, Rolling, Session, StateError
 from processes import eventually
 from session_machines import SessionMachine, check, hosted
 
@@ -96,12 +96,17 @@ class CheckpointMachine(SessionMachine):
         found = [state for state in self.kept if {*state.line} <= before]
         if cells > len(line) or (not found and cells < len(line)):
             with pytest.raises(CheckpointError):
-                await self.session.undo(cells)
+                await self.session.undo(cells, partial=True)
             await self.rolled()
             return
-        undone = await self.session.undo(cells)
         to = max(found, key=lambda state: len(state.line)) if found else None
         left = [number for number in line if to is None or number not in to.line]
+        try:
+            undone = await self.session.undo(cells)
+        except CheckpointError:  # it would go back further, or to a state that was changed since
+            undone = await self.session.undo(cells, partial=True)
+        else:
+            assert len(left) == cells
         assert [number_of(cell.code) for cell in undone.cells] == left
         assert undone.execution_count == (to.count if to is not None else 0)
         if to is not None:
@@ -117,16 +122,22 @@ class CheckpointMachine(SessionMachine):
         self.run(self._adopt(cells))
 
     async def _adopt(self, cells: int) -> None:
-        """Work in one of two branches, and go on from there; the other one changes nothing."""
+        """Work in one of two branches, and go on from there with its checkpoints; the other one changes nothing."""
         branch, other = await self.session.fork(2)
         await other.execute("a = b = ['other']")
         state = self.state
+        made = [state]
+        await self.has_automatic(branch, made)
         for _ in range(cells):
             number = next(self.numbers)
             result = await branch.execute(f"a = [{number}]  # {number}")
             assert (result.status, result.execution_count) == ("success", state.count + 1)
             state = State(state.variables | {"a": [number]}, state.count + 1, (*state.line, number), state.family)
+            made.append(state)
+            await self.has_automatic(branch, made)
         await self.session.adopt(branch)
+        if self.rolling is not None:
+            self.automatic += [one for one in made[-self.rolling.keep : -1] if one not in self.automatic]
         with pytest.raises(StateError, match="closed"):
             await branch.execute("a")
         await other.close()
@@ -204,10 +215,16 @@ class CheckpointMachine(SessionMachine):
             return
         if self.state not in self.automatic:
             self.automatic = [*self.automatic, self.state][-self.rolling.keep :]
-        expected = [state.line for state in self.automatic]
+        await self.has_automatic(self.session, self.automatic)
+
+    async def has_automatic(self, session: Session, states: list[State]) -> None:
+        """Wait until a session has its checkpoints of these states, as many as are kept, and no others."""
+        if self.rolling is None:
+            return
+        expected = [state.line for state in states[-self.rolling.keep :]]
 
         def as_expected() -> bool:
-            found = [one.moment.past for one in self.session._checkpoints.automatic.all()]
+            found = [one.moment.past for one in session._checkpoints.automatic.all()]
             return [tuple(number_of(entry.code) for _, entry, _ in past) for past in found] == expected
 
         await eventually(as_expected)

@@ -256,14 +256,12 @@ class AutomaticCheckpoints:
 
     def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
         """Drop what is not needed any longer now that another one was made: the oldest, and those of the same cells."""
-        assert self._kind is not None
-        keep = self._kind.keep + isinstance(self._kind, Exact)  # the present state is for a crash, and those before it to undo
         for one in before:
             if one.moment.last == made.moment.last:
                 one.discard()
         if before and before[-1].alive:
             self._budget.spend(before[-1])
-        self._drop_oldest(keep)
+        self.drop_surplus()
 
     def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
         self._cells.past.rest(checkpoint.moment.state)
@@ -309,6 +307,11 @@ class AutomaticCheckpoints:
             self._keep_now()
         elif self._kind is not None:
             self.filing.begin_first()
+
+    def drop_surplus(self) -> None:
+        """Drop the oldest, if there are more than are to be kept."""
+        if self._kind is not None:  # in an exact session, the one of the present state is for a crash, not to undo
+            self._drop_oldest(self._kind.keep + isinstance(self._kind, Exact))
 
     def relieve(self) -> bool:
         """Drop the oldest, as there is too little memory; return whether there was one."""

@@ -309,11 +309,13 @@ class Checkpoints:
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self._cells.past.line[:-1]}
-        earlier = [one for one in branch.automatic.all() if one.moment.is_of(line)]
+        known = {one.moment.state for one in self.automatic.all()}  # the branch has one of the state that it began with, too
+        earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
             branch.forget(checkpoint)
             checkpoint.belongs_to(self)
         self._kept += earlier
+        self.automatic.drop_surplus()
 
     async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
         """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""
