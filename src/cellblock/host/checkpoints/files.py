@@ -18,6 +18,7 @@ from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.snapshots.times import Spans
+from cellblock.snapshots.written import Description
 from cellblock.snapshots.tree import MIB
 from cellblock.threads import run_aside
 
@@ -54,6 +55,15 @@ class CheckpointFiles:
         self._walls = walls
         self._made: Snapshots | None = None
         self._lock = threading.Lock()
+        self._known: Snapshot | None = None
+
+    def begin_with(self, known: Snapshot) -> None:
+        """Take note of what an earlier host has read last: what has not changed since is not read again."""
+        self._known = known
+
+    def describe(self, snapshot: Snapshot | None) -> Description | None:
+        """Return what it takes for a later host to find a snapshot; None if there is none, or no later host."""
+        return None if snapshot is None else self._make_store().describe(snapshot)
 
     async def take(self) -> Snapshot:
         """Keep the files as they are.
@@ -189,18 +199,24 @@ class CheckpointFiles:
                 names = () if self._walls is None else self._walls.names(str(self._workspace))
                 limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
                 self._made = Snapshots(self._workspace, store, _journals(), limits)
+                known, self._known = self._known, None
+                if known is not None:
+                    self._made.begin_with(known)
             return self._made
 
 
-def make_store() -> Store:
+def make_store(*, lasting: bool) -> Store:
     """Make a place for the files of one host's checkpoints, and remove those of hosts that were killed.
 
     Not with the other directories of a host: files of one session are not to be read by another one whose policy is wide.
 
+    Args:
+        lasting: Whether the next host may take it over.
+
     Raises:
         SnapshotError: It cannot be made.
     """
-    return Store.make(config.state_directory() / "snapshots")
+    return Store.make(config.state_directory() / "snapshots", lasting=lasting)
 
 
 def _journals() -> Path:

@@ -242,6 +242,8 @@ class Cells:
         self.past.begin()
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
+        self.past.write("cell", kernel.position, cell.not_undoable)
+        self.past.settle()
         kernel.begin(cell)
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
@@ -270,13 +272,15 @@ class Cells:
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":
             cell.goes_on_from = await self._restored()
-        if not cell.silent:
-            cell.not_undoable = cell.not_undoable or ("" if cell.died else await self.after_cell(self.past.before))
+        if not cell.silent and not cell.counted:
+            if not cell.not_undoable and not cell.died and (why := await self.after_cell(self.past.before)):
+                cell.not_undoable = why
+                self.past.write("not undoable", why)
             cell.says_so = cell.not_undoable not in ("", self._told)
             self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
-        if not cell.silent:
+        if not cell.silent and not cell.counted:
             gone = cell.goes_on_from is not None
             kept = self._kept.keep(result)
             entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)
