@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = 11 + 16  # its own, its tape's and its states', and the connections that its tool port may have in any case
+_DESCRIPTORS_PER_KERNEL = (
+    11 + 16
+)  # its own, its tape's and its states', and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 
@@ -204,10 +206,7 @@ class WithKernels:
                 sum(kernel.launcher is zygote for kernel in kernels) + sum(one.launcher is zygote for one in keeping.families),
             )
         states = [
-            state
-            for session in keeping.sessions
-            if session.recalled is not None
-            for state in session.recalled.states.values()
+            state for session in keeping.sessions if session.recalled is not None for state in session.recalled.states.values()
         ]
         families, keeping.families = keeping.families, []
         for left in families:

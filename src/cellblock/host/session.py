@@ -20,8 +20,8 @@ from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.rolling import kind_of
-from cellblock.host.checkpoints.state_log import StateLog
 from cellblock.host.checkpoints.session import WithCheckpoints
+from cellblock.host.checkpoints.state_log import StateLog
 from cellblock.host.checks import INSTALL_TIMEOUT, Isolate, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, OnInput

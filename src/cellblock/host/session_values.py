@@ -146,6 +146,7 @@ class WithValues(WithCells):
         check_timeout(timeout)
         self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
         self._cells.past.replace(cells)
+        self._checkpoints.rewrite()
         self._checkpoints.begin()
         return self.loaded
 

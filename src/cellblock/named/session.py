@@ -173,8 +173,12 @@ class NamedSession:
             self.running = None
             await running.close()
             raise
+        if remains is not None and running.session.past_since:
+            self.since = running.session.past_since
         if running.session.adopted:
             self._prepared = _kernel(running.session.adopted_at)
+        elif not running.session.afresh and remains is not None:
+            self._prepared = _kernel(running.session.position)
         elif start_from is None:
             await self.run_startup_code(running.session)
             if self.lost:
@@ -206,7 +210,7 @@ class NamedSession:
             session = await self.live()
         finally:
             self._on_input = None
-        self.lost = not session.adopted
+        self.lost = not session.adopted and session.afresh
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:

@@ -82,9 +82,7 @@ class Store:
         return cls(directory / f"{os.getpid()}-{secrets.token_hex(8)}", lasting=lasting)
 
     @classmethod
-    def take_over(
-        cls, directory: Path, held: int, described: Sequence[Description]
-    ) -> tuple[Self, list[Snapshot | None]]:
+    def take_over(cls, directory: Path, held: int, described: Sequence[Description]) -> tuple[Self, list[Snapshot | None]]:
         """Go on with the store of a process that was killed. What none of its snapshots needs is removed.
 
         Args:

@@ -92,7 +92,9 @@ class Written:
             Each with all that is in it; None for one that is not there, or of which some content is not.
         """
         there = {*os.listdir(self._directory)}
-        self._numbers = itertools.count(max((int(found[1]) for name in there if (found := _NAME.fullmatch(name))), default=0) + 1)
+        self._numbers = itertools.count(
+            max((int(found[1]) for name in there if (found := _NAME.fullmatch(name))), default=0) + 1
+        )
         read: dict[int, Folder | None] = {}
         return {number: self._read(number, there, read) for number in {*numbers}}
 

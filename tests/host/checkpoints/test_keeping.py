@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import textwrap
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,6 +36,18 @@ from cellblock.snapshots import restore
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
+
+def dying(call, after):
+    "Return what dies before or after a call."
+    def now(*given, **named):
+        if after:
+            call(*given, **named)
+        die()
+    async def then(*given, **named):
+        if after:
+            await call(*given, **named)
+        die()
+    return then if asyncio.iscoroutinefunction(call) else now
 
 async def settled(session):
     "Wait until the present state is kept, with its files."
@@ -102,9 +112,7 @@ class Killed:
         assert not [*(config.state_directory() / "snapshots").glob("*")]
 
     def remake(self, host: Host, remains: SessionRemains | None = None) -> Session:
-        return host.session(
-            working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains
-        )
+        return host.session(working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -163,8 +171,8 @@ async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(ki
         assert killed.read() == files(3)
         assert await names(session) == "['v0', 'v1', 'v2']"
         assert [cell.abandoned for cell in session.history()] == [False] * 3 + [True] * 4 + [False]
-        with pytest.raises(CheckpointError, match="only those of the last 5 cells are kept"):
-            await session.undo(4)
+        await session.undo(4)
+        assert (await names(session), killed.read()) == ("[]", {})
 
 
 async def test_cells_of_several_hosts_are_undone_together(killed: Killed) -> None:
@@ -217,8 +225,8 @@ async def test_what_others_have_saved_stays_after_an_undo_by_the_next_host(kille
 
 async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Killed) -> None:
     killed.run("""
-        await session.execute("v1 = 1; open('f', 'w').write('old')")
-        running = asyncio.create_task(session.execute("v2 = 2; open('f', 'w').write('new'); import time; time.sleep(0.3)", tag="t"))
+        await session.execute("from asyncio import sleep as wait; v1 = 1; open('f', 'w').write('old')")
+        running = asyncio.create_task(session.execute("v2 = 2; open('f', 'w').write('new'); await wait(0.3)"))
         while Path(session.workspace, "f").read_text() != "new":
             await asyncio.sleep(0.001)
     """)
@@ -288,23 +296,12 @@ POINTS = [
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", POINTS)
-async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: Killed, point: str, after: bool) -> None:  # noqa: FBT001
+async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(3)
         + f"""
     await settled(session)
-    call, after = {point}, {after}
-    if asyncio.iscoroutinefunction(call):
-        async def dying(*given, **named):
-            if after:
-                await call(*given, **named)
-            die()
-    else:
-        def dying(*given, **named):
-            if after:
-                call(*given, **named)
-            die()
-    {point} = dying
+    {point} = dying({point}, {after})
     await session.undo(2)
     """
     )
@@ -316,29 +313,22 @@ async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: 
         assert (state == "['v0']") == (not before)
         await session.execute("v3 = 3")
         await session.undo(2)
-        assert await names(session) == ("[]" if state == "['v0']" else "['v0', 'v1']")
-        assert killed.read() == files(0 if state == "['v0']" else 2)
+        assert await names(session) == state
+        await session.undo(1 if state == "['v0']" else 2)
+        await session.undo()
+        assert killed.read() == files(0 if state == "['v0']" else 1)
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("point", ["CheckpointFiles.restore", "restore._complete", "KernelSlot.renew", "Checkpoints.begin_anew"])
-async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: Killed, point: str, after: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(
+    "point", ["CheckpointFiles.restore", "restore._complete", "KernelSlot.renew", "Checkpoints.begin_anew"]
+)
+async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
         + f"""
     await settled(session)
-    call, after = {point}, {after}
-    if asyncio.iscoroutinefunction(call):
-        async def dying(*given, **named):
-            if after:
-                await call(*given, **named)
-            die()
-    else:
-        def dying(*given, **named):
-            if after:
-                call(*given, **named)
-            die()
-    {point} = dying
+    {point} = dying({point}, {after})
     await session.undo(2)
     """
     )
@@ -351,23 +341,12 @@ async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: 
 
 @pytest.mark.parametrize("point", ["Checkpoints.resume", "Checkpoints._made_of", "KernelSlot._put", "Kernel.take_over_output"])
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, point: str, after: bool) -> None:  # noqa: FBT001
+async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
         + f"""
     await settled(session)
-    call, after = {point}, {after}
-    if asyncio.iscoroutinefunction(call):
-        async def dying(*given, **named):
-            if after:
-                await call(*given, **named)
-            die()
-    else:
-        def dying(*given, **named):
-            if after:
-                call(*given, **named)
-            die()
-    {point} = dying
+    {point} = dying({point}, {after})
     await session.execute("v2 = 2; import os; os._exit(3)")
     await asyncio.sleep(60)
     """
@@ -419,7 +398,7 @@ async def test_files_that_are_gone_are_not_brought_back_in_part(killed: Killed) 
     for path in store.glob("folder-*"):
         path.unlink()
     async with killed.session() as session:
-        with pytest.raises(CheckpointError, match="files cannot be brought back: .*could not be read"):
+        with pytest.raises(CheckpointError, match=r"files cannot be brought back: .*could not be read"):
             await session.undo(2)
         assert killed.read() == files(3)
         undone = await session.undo(2, partial=True)
@@ -472,11 +451,9 @@ async def test_a_host_that_is_killed_at_any_moment_leaves_states_that_are_exact(
         for _ in range(3):
             there = {name[1:] for name in killed.read()}
             assert await names(session) == str(sorted(f"v{n}" for n in there))
-            try:
-                await session.undo(2)  # `names` is a cell, too
-            except CheckpointError as error:
-                assert "cells to undo" in str(error) or "cell to undo" in str(error)
+            if len([cell for cell in session.history() if not cell.abandoned]) < 2:
                 break
+            await session.undo(2)  # `names` is a cell, too
 
 
 async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:
@@ -500,13 +477,15 @@ async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:
         assert killed.read() == files(1)
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed) -> None:
-    killed.run(cells(2) + "    await settled(session)")
+@pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
+async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:
+    killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.restore = die\n    await session.undo(2)")
     async with killed.host() as (host, remains):
         starting = asyncio.create_task(killed.remake(host, remains[0]).start())
-        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         await processes.eventually(lambda: not host._families)
-        assert os.listdir(killed.workspace)
+        assert killed.read() in (files(1), files(3))

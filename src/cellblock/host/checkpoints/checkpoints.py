@@ -219,6 +219,20 @@ class Checkpoints:
         self._kernels.on_put = lambda kernel: keeping.write("kernel", kernel.number)
         self.automatic.filing.on_first = lambda: keeping.write("first", self.describe(self.first))
 
+    def rewrite(self) -> None:
+        """Have all written down anew: more has changed than single steps say."""
+        if self.keeping is not None:
+            self.keeping.log.rebase()
+
+    def note_outside(self, call: str) -> None:
+        """Take note of what was allowed outside just now."""
+        self._write("outside", time.monotonic(), call)
+
+    @property
+    def past_since(self) -> float:
+        """When the past begins, in seconds since the epoch, if an earlier host has written it down; else 0."""
+        return 0.0 if self.keeping is None else self.keeping.since
+
     def _write(self, word: str, *rest: object) -> None:
         if self.keeping is not None:
             self.keeping.write(word, *rest)
@@ -257,6 +271,7 @@ class Checkpoints:
         known = recalled.first_snapshot if newest is None else newest.snapshot
         if known is not None:
             self.files.begin_with(known)
+        self._adopted.extend(recalled.outside)
         self._recalled = recalled
         self._keep(StateKeeping(log, self, recalled))
 
@@ -496,6 +511,7 @@ class Checkpoints:
             checkpoint.belongs_to(self)
         self._kept += earlier
         self.automatic.drop_surplus()
+        self.rewrite()  # the states of the branch are not of this session's past
 
     async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
         """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""

@@ -18,8 +18,8 @@ from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
 from cellblock.snapshots.times import Spans
-from cellblock.snapshots.written import Description
 from cellblock.snapshots.tree import MIB
+from cellblock.snapshots.written import Description
 from cellblock.threads import run_aside
 
 _log = logging.getLogger("cellblock.sessions")

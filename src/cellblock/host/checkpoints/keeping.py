@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cellblock.host.checkpoints.recalled import Kept, Recalled
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Past
     from cellblock.snapshots import Snapshot
     from cellblock.snapshots.written import Description
+
+
+_MAX_OUTSIDE = 1000
+"""Calls outside that a later host can name"""
 
 
 class States(Protocol):
@@ -62,6 +67,7 @@ class StateKeeping:
         self._kernel = kernel if recalled is None else recalled.kernel
         self._cell = ("", "", False) if recalled is None else (recalled.position, recalled.not_undoable, recalled.added)
         self._going: tuple[Any, ...] | None = None if recalled is None else recalled.going
+        self._outside = deque([] if recalled is None else recalled.outside, _MAX_OUTSIDE)
         log.make_base = self._base
         if recalled is None:
             log.rebase()
@@ -78,6 +84,8 @@ class StateKeeping:
                 self._cell = (position, why, True)
             case "kernel":
                 (self._kernel,) = rest
+            case "outside":
+                self._outside.append((rest[0], rest[1]))
             case "going":
                 self._going = rest
             case "stayed" | "go to" | "anew":
@@ -99,7 +107,8 @@ class StateKeeping:
             for one in states.all()
         ]
         first = states.describe(states.first)
-        return "base", past.saved(), checkpoints, states.fresh_state, first, self._kernel, self._cell, self._going, self.since
+        rest = (self._kernel, self._cell, self._going, self.since, [*self._outside])
+        return "base", past.saved(), checkpoints, states.fresh_state, first, *rest
 
 
 def _kept(checkpoint: Checkpoint) -> Kept:

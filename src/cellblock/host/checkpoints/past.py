@@ -134,7 +134,7 @@ class Past:
         """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
         self._add(Numbered(_numbers.next(), entry, self.before), died)
 
-    def _add(self, cell: Numbered, died: bool) -> None:  # noqa: FBT001  # as it is written
+    def _add(self, cell: Numbered, died: bool) -> None:  # as it is written
         self._cells[cell.number] = cell
         if not cell.entry.abandoned and not died:
             self._line.append(cell.number)
@@ -142,7 +142,7 @@ class Past:
         self.write("add", _written(cell), died)
 
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
-        """Take note that the session has the past of another one: it was loaded. Whoever writes has to write all of it anew."""
+        """Take note that the session has the past of another one: it was loaded. What is written down is to be so anew."""
         self._cells.clear()
         self._line.clear()
         self._ended.clear()
@@ -208,7 +208,6 @@ class Past:
             self._ended.pop(oldest, None)
             if self._line and self._line[0] == oldest:
                 del self._line[0]
-
 
     # -- for a later host ----------------------------------------------------------------------------------------------
 

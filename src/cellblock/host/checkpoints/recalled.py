@@ -86,6 +86,7 @@ class Recalled:
         added: Whether that cell has ended, and is among those of the past.
         going: What it was about to do, if that was not finished.
         since: When the past begins, in seconds since the epoch.
+        outside: What was allowed outside, and when (`time.monotonic`).
     """
 
     past: Past = field(default_factory=Past)
@@ -99,6 +100,7 @@ class Recalled:
     added: bool = False
     going: Going | None = None
     since: float = 0.0
+    outside: list[tuple[float, str]] = field(default_factory=list)
 
     @classmethod
     def read(cls, records: Sequence[Record]) -> Recalled | None:
@@ -153,6 +155,8 @@ class Recalled:
                 (self.first,) = rest
             case "kernel":
                 (self.kernel,) = rest
+            case "outside":
+                self.outside.append((rest[0], rest[1]))
             case "going":
                 self.going = Going(*rest)
             case "stayed":
@@ -170,12 +174,14 @@ class Recalled:
         cell: tuple[str, str, bool],
         going: tuple[str, Way] | None,
         since: float,
+        outside: list[tuple[float, str]],
     ) -> None:
         self.past.restore(past)
         for kept, line, files, without in states:
             self._make(Kept(*kept), self.past.read_line(line), files, without)
         self.fresh, self.first, self.kernel, self.since = fresh, first, kernel, since
         self.going = None if going is None else Going(*going)
+        self.outside = outside
         self.position, self.not_undoable, self.added = cell
 
     def _take_past(self, word: str, *rest: Any) -> None:
