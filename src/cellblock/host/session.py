@@ -320,9 +320,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         await kernel.answered(_PATIENCE)
 
     def relabel(self, label: str) -> None:
-        """Call the session something else, for a later host that goes on with it; see `Host.session`."""
+        """Call the session something else, for a later host that goes on with it; see `Host.session`.
+
+        No later host goes on with one that is closed.
+        """
         self._label = label
-        if self._host.keeping is not None:
+        if self._host.keeping is not None and self._cells.state != "closed":
             around = self._around
             self._host.keeping.session_made(self._number, label, around.place, around.env, self._branch, self._states)
 
@@ -346,6 +349,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             self._host.keeping.session_gone(self._number)
         if self._states is not None:
             self._states.close()
+            self._states = None
         self.trace.end()
         _log.info("%s closed", self._name)
 
