@@ -144,7 +144,12 @@ def test_only_folders_that_have_changed_are_written(place: Place, monkeypatch: p
     place.take()
     written: list[bytes] = []
     write = contents.write
-    monkeypatch.setattr(contents, "write", lambda target, data: (written.append(data), write(target, data))[1])
+
+    def count(target: int, data: bytes) -> None:
+        written.append(data)
+        write(target, data)
+
+    monkeypatch.setattr(contents, "write", count)
     first = place.take()
     (place.workspace / "deep/new").mkdir()
     second = place.take()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
+from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.snapshots.times import Spans
 from cellblock.snapshots.tree import MIB
 from cellblock.snapshots.written import Description
@@ -180,6 +180,16 @@ class CheckpointFiles:
                 _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
         except SnapshotError as error:
             _log.warning("%s", error)
+
+    def hold(self, snapshot: Snapshot) -> Snapshot:
+        """Return the same files once more, to be dropped apart."""
+        again = replace(snapshot)
+        self._make_store().keep(again)
+        return again
+
+    def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+        """Return files as a tar stream, to be read in a thread; see `snapshots.pack`."""
+        return pack(self._make_store(), snapshot, left_out)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Forget a snapshot. Its files are removed in a thread: they may be many."""

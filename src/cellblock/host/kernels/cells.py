@@ -199,7 +199,15 @@ class Cells:
         """Run a cell that leaves no trace, and pass on each value that it sends while it runs; it waits meanwhile."""
         self.check()
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
-        running = asyncio.create_task(self.run(cell, timeout))
+        printed = await self._take_values(cell, running := asyncio.create_task(self.run(cell, timeout)), take)
+        for chunk in printed:
+            self._keep_text(chunk.name, chunk.text)
+        return running.result()
+
+    async def _take_values(
+        self, cell: Cell, running: asyncio.Task[CodeExecutionResult], take: Callable[[bytes], Awaitable[None]]
+    ) -> list[CodeExecutionChunk]:
+        """Pass on each value that a cell sends; return what it has printed. If that fails, the cell is stopped."""
         running.add_done_callback(lambda _: cell.events.end())
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
@@ -215,15 +223,30 @@ class Cells:
             if not running.done():
                 running.cancel()
                 await despite_cancellation(running)
-        for chunk in printed:
-            self._keep_text(chunk.name, chunk.text)
+        return printed
+
+    async def run_elsewhere(self, kernel: Kernel, code: str, on_input: OnInput | None = None) -> CodeExecutionResult:
+        """Run a cell that leaves no trace in a kernel that is not the session's, and in which nothing else runs."""
+        return await self._run_elsewhere(kernel, Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
+
+    async def take_elsewhere(
+        self,
+        kernel: Kernel,
+        code: str,
+        on_input: OnInput | None,
+        take: Callable[[bytes], Awaitable[None]],
+        timeout: float | None,
+    ) -> CodeExecutionResult:
+        """Run a cell as `run_and_take` does, in such a kernel."""
+        cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
+        running = asyncio.create_task(self._run_elsewhere(kernel, cell, timeout))
+        await self._take_values(cell, running, take)
         return running.result()
 
-    async def run_elsewhere(self, kernel: Kernel, code: str) -> CodeExecutionResult:
-        """Run a cell that leaves no trace in a kernel that is not the session's, and in which nothing else runs."""
-        cell = Cell(code, None, queue_limit=None, silent=True)
+    async def _run_elsewhere(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         kernel.begin(cell)
-        deadline = Deadline(DEFAULT_TIMEOUT, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
+        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
+        deadline = Deadline(seconds, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
         try:
             await cell.ended.wait()
         finally:
