@@ -80,6 +80,8 @@ class Durable:
                         self._next = 0.0
                         return
                     await session.save(path, workspace=True, timeout=_TIMEOUT)
+                    saved = session.last_state  # that was done by cells, too
+                    state = state if saved.busy else saved
             await asyncio.to_thread(self._keep_only, path if state.number else None)
         except (CellblockError, OSError) as error:
             self.problem = str(error)
