@@ -248,7 +248,7 @@ async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zy
         if named.durable._saved == named.session.last_state.number:
             break
         await eventually(lambda: len(zygote_host._kernels) == before)
-        await eventually(lambda: os.listdir(named.durable.last.parent) == files)  # type: ignore[union-attr]
+        await eventually(lambda: os.listdir(named.durable.last.parent) == files)
     assert (await run(sessions, named, "len(x)")).return_value == "3000000"
 
 

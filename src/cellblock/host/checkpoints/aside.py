@@ -60,6 +60,7 @@ async def save(
         CheckpointError: There is no checkpoint of that state.
         CellblockError: As for `Session.save`.
     """
+    await checkpoints.automatic.made()
     checkpoint = next((one for one in reversed(checkpoints.all()) if one.automatic and one.moment.state == state), None)
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint of that state")

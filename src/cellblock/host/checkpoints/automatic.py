@@ -162,6 +162,11 @@ class AutomaticCheckpoints:
             finally:
                 self.filing.awaited -= 1
 
+    async def made(self) -> None:
+        """Wait until the one that is being made is, if there is one; nothing waits for the session meanwhile."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def _keep_now(self) -> None:
