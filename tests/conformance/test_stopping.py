@@ -113,7 +113,7 @@ STUBBORN = {
 @pytest.mark.launcher
 @pytest.mark.slow
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_a_cell_that_ignores_signals_is_stopped_and_the_session_goes_on_from_before_it(session: Session, code: str) -> None:
+async def test_a_cell_that_ignores_signals_is_stopped_and_costs_only_itself(session: Session, code: str) -> None:
     await ok(session, "kept = 1")
     result = await session.execute(f"kept = 2; print('said')\n{code}", timeout=0.2)
     assert result.status == "timeout"

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -304,6 +305,8 @@ class Init:
             self._poll.unregister(seat.control.fileno())
         del self._seats[seat.control.fileno()]
         seat.programs.close()
+        with suppress(OSError):  # the host has gone
+            seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as it has without a zygote
         seat.control.close()
 
     def _reap(self) -> None:

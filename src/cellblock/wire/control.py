@@ -208,7 +208,7 @@ class HttpServer:
 
 @record
 class Memory:
-    """What the session uses. Without copies, it would use at most ``copies`` bytes less; only known if it is over the limit."""
+    """What the session uses. Without copies, that would be at most ``copies`` bytes less: known if it is over the limit."""
 
     op: ClassVar[str] = "memory"
     bytes: int

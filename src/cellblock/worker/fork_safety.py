@@ -33,7 +33,7 @@ _HARMLESS = ("jemalloc_bg_thd", "polars-ooc-clea")
 _OPENMP = "libgomp"
 _PAUSE, _PAUSE_HARD = "omp_pause_resource_all", 2
 _STEP, _UNKNOWN_RUNS, _LEAVES = 0.0002, 0.005, 0.5
-"""Seconds to wait for threads that `threading` does not know: at first, in all if one may run code, and if all have left Python.
+"""Seconds to wait for threads that `threading` does not know: at first; in all if one runs Python code; in all if none does.
 They end a moment after `join` returns, on a busy machine a long one."""
 
 _UNKNOWN = "of unknown name"
