@@ -429,7 +429,10 @@ class Checkpoints:
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
         """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
         wanted = replace(self._wanted, kept=None)  # no later host continues with it
-        return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+        try:
+            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+        except LaunchError as error:
+            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}") from error
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
