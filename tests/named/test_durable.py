@@ -149,7 +149,8 @@ async def test_a_reset_session_has_nothing_to_go_on_from(sessions: NamedSessions
     await run(sessions, named, "x = 1")
     path = await saved(named)
     await sessions.restart("one")
-    await eventually(lambda: not path.exists(), 20)
+    assert not path.exists()
+    await sessions._look_after_all()
     after = await later(sessions, zygote_host, state)
     result = await run(after, after.find("one"), "'x' in globals()")
     assert (result.return_value, result.recovery) == ("False", "restarted")
@@ -223,10 +224,51 @@ async def test_it_is_saved_when_the_process_ends(sessions: NamedSessions, zygote
     await run(sessions, named, "x = 1")
     await saved(named)
     await run(sessions, named, "x = 2")
+    await sessions.save_last()
     await sessions.end_kernels()
     after = await later(sessions, zygote_host, state)
     result = await run(after, after.find("one"), "x")
     assert (result.return_value, result.recovery) == ("2", "restored")
+    await after.close()
+
+
+async def test_a_crash_that_leaves_a_fresh_kernel_does_not_cost_the_save(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", {**SOON, "recovery": "none"})
+    await run(sessions, named, "x = 1")
+    path = await saved(named)
+    assert named.durable is not None
+    named.durable._next = time.monotonic() + 1000
+    died = await run(sessions, named, "x = 2; import asyncio, os; asyncio.get_running_loop().call_later(0.3, os._exit, 3)")
+    assert died.ok
+    saving = named.durable._save_in_turn(named.session, path)
+    await asyncio.gather(asyncio.wait_for(saving, 20), asyncio.sleep(0.6))
+    named.durable._next = 0.0
+    for _ in range(3):
+        await sessions._look_after_all()
+        await asyncio.sleep(0.05)
+    assert path.exists()
+    assert (await run(sessions, named, "'x' in globals()")).return_value == "False"
+
+
+async def test_a_session_is_not_saved_while_it_is_loaded(
+    sessions: NamedSessions, zygote_host: Host, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    after = await later(sessions, zygote_host, state)
+    load = Durable.load
+
+    async def slowly(self: Durable, *given: Any, **more: Any) -> list[str]:
+        for _ in range(3):
+            await after._look_after_all()
+            await asyncio.sleep(0.05)
+        return await load(self, *given, **more)
+
+    monkeypatch.setattr(Durable, "load", slowly)
+    assert (await run(after, after.find("one"), "x")).return_value == "1"
+    history = after.history("one", after.find("one").session, 10)
+    assert [entry.code for entry in history] == ["x = 1", "x"]
     await after.close()
 
 

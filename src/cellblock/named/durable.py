@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError, CheckpointError
+from cellblock.named.kernel_types import kernel_of
 from cellblock.threads import run_aside
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Durable:
         self._every = every
         self._ran = ran
         self._saved = -1
-        """The state that was saved last, or is that of a fresh kernel"""
+        """The state that was saved last"""
         self._next = 0.0
         self._task: asyncio.Task[None] | None = None
         self._removed = False
@@ -62,7 +63,8 @@ class Durable:
         """Begin to save a session, if it has another state than the last time, and that was long enough ago."""
         if self._removed or (self._task is not None and not self._task.done()):
             return
-        if time.monotonic() >= self._next and session.last_state.number != self._saved:
+        # A fresh kernel may be there because the last one has died: what was saved before is worth more.
+        if time.monotonic() >= self._next and session.last_state.number not in (0, self._saved):
             self._task = asyncio.create_task(self._save(session))
 
     async def _save(self, session: Session) -> None:
@@ -72,24 +74,38 @@ class Durable:
         path = self._directory / f"{last or '0'}{_SUFFIX}"
         try:
             await asyncio.to_thread(self._directory.mkdir, 0o700, parents=True, exist_ok=True)
-            if state.number:
-                try:
-                    await session.save_aside(state.number, path, timeout=_TIMEOUT)
-                except CheckpointError:
-                    if state.busy:  # it may be made in a moment
-                        self._next = 0.0
-                        return
-                    await session.save(path, workspace=True, timeout=_TIMEOUT)
-                    saved = session.last_state  # that was done by cells, too
-                    state = state if saved.busy else saved
-            await asyncio.to_thread(self._keep_only, path if state.number else None)
+            try:
+                await session.save_aside(state.number, path, timeout=_TIMEOUT)
+            except CheckpointError:
+                if state.busy:  # it may be made in a moment
+                    self._next = 0.0
+                    return
+                if not await self._save_in_turn(session, path):
+                    return
+                saved = session.last_state  # that was done by cells, too
+                state = state if saved.busy else saved
+            await asyncio.to_thread(self._keep_only, path)
         except (CellblockError, OSError) as error:
             self.problem = str(error)
             _log.warning("a durable session cannot be saved: %s", error)
         else:
             self._saved, self.problem = state.number, ""
 
-    def _keep_only(self, path: Path | None) -> None:
+    async def _save_in_turn(self, session: Session, path: Path) -> bool:
+        """Save a session of which there is no checkpoint, in its own kernel; return whether that was its kernel to the end.
+
+        If that has died, what would be saved is a fresh one.
+        """
+        kernel = kernel_of(session.position)
+        if not kernel or not await session.haskernel_of():
+            return False
+        pending = path.with_name("pending")
+        await session.save(pending, workspace=True, timeout=_TIMEOUT)
+        whole = kernel_of(session.position) in ("", kernel) and await session.haskernel_of()
+        await asyncio.to_thread(os.replace if whole else _discard, pending, path)
+        return whole
+
+    def _keep_only(self, path: Path) -> None:
         """Remove earlier saves. The new one is on the disk before."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -128,6 +144,11 @@ class Durable:
         self._saved = session.last_state.number
         return changed
 
+    async def forget(self) -> None:
+        """Remove what was saved: the session has a fresh kernel, as somebody wanted."""
+        await self.close()
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def save_last(self, session: Session) -> None:
@@ -161,6 +182,10 @@ class Durable:
 
     def _remove(self) -> None:
         remove_saves(self._directory)
+
+
+def _discard(path: Path, _: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def told(at: str, codes: Sequence[str], lost: int, changed: Sequence[str], loaded: LoadReport | None) -> list[str]:

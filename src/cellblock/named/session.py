@@ -20,7 +20,7 @@ from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.named.durable import Durable, told
 from cellblock.named.executions import Execution
-from cellblock.named.kernel_types import cell, start_kernel
+from cellblock.named.kernel_types import cell, kernel_of, start_kernel
 from cellblock.named.labels import ended, label_of
 from cellblock.named.options import NamedOptions, Options, read_options
 from cellblock.running import RunningSession
@@ -212,9 +212,9 @@ class NamedSession:
         if remains is not None and running.session.past_since:
             self.since = running.session.past_since
         if running.session.adopted:
-            self._prepared = _kernel(running.session.adopted_at)
+            self._prepared = kernel_of(running.session.adopted_at)
         elif not running.session.afresh and remains is not None:
-            self._prepared = _kernel(running.session.position)
+            self._prepared = kernel_of(running.session.position)
         elif start_from is None and not await self._go_on_from_save(running.session):
             await self.run_startup_code(running.session)
             if self.lost:
@@ -239,7 +239,8 @@ class NamedSession:
         except CellblockError as error:
             session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
             return False
-        self._prepared = _kernel(session.position)
+        self._prepared = kernel_of(session.position)
+        self.since = 0.0  # its past is in the save
         assert self._store is not None
         codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
         self._loss = "restored_earlier" if lost else "restored"
@@ -277,7 +278,7 @@ class NamedSession:
             return None
         result = await session.execute(
             cell(code, "python", self.record.kernel_type),
-            on_begin=lambda position: setattr(self, "_prepared", _kernel(position)),
+            on_begin=lambda position: setattr(self, "_prepared", kernel_of(position)),
         )
         if not result.ok:
             _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
@@ -285,10 +286,10 @@ class NamedSession:
 
     async def prepare(self, session: Session) -> None:
         """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
-        if not self.read.named.startup_code or not session.afresh or _kernel(session.position) == self._prepared:
+        if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
             return
-        await session.wait_for_kernel()
-        if _kernel(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
+        await session.wait_forkernel_of()
+        if kernel_of(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
             return
         self.lost = True
         for line in result.stderr.splitlines():
@@ -354,9 +355,14 @@ class NamedSession:
         self.record = replace(self.record, last_used_at=at.isoformat())
         return self.record
 
+    def save_if_due(self) -> None:
+        """Begin to save it, if it is durable and it is time. Not while it starts: it may just be loaded."""
+        if self.durable is not None and self._starting is None and self.current is not None:
+            self.durable.look(self.current)
+
     async def save_last(self) -> None:
         """Save what is new, if it is durable, before its kernel is ended."""
-        if self.durable is not None and self.current is not None:
+        if self.durable is not None and self._starting is None and self.current is not None:
             await self.durable.save_last(self.current)
 
     async def close(self) -> None:
@@ -374,11 +380,6 @@ class NamedSession:
 def saves_of(store: NamedStore) -> Path | None:
     """Return the directory of what is saved of durable sessions; None if the store is in memory only."""
     return None if store.directory is None else store.directory / "saves"
-
-
-def _kernel(position: str) -> str:
-    """Return the kernel of a position (`Session.position`)."""
-    return position.partition("/")[0]
 
 
 def _seconds_since(iso: str) -> float:

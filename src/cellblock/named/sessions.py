@@ -327,8 +327,12 @@ class NamedSessions:
         self.approvals.forget(named.record.kernel_id)
         if (running := named.current) is None:
             await self._live(named)
+            if named.durable is not None:
+                await named.durable.forget()
             return named.shown()
         await running.reset()
+        if named.durable is not None:
+            await named.durable.forget()
         if named.running is not None and named.running.services is not None:
             await named.running.services.reset()
         await named.run_startup_code(running)
@@ -378,6 +382,10 @@ class NamedSessions:
         await self.end_kernels()
         self.store.close()
 
+    async def save_last(self) -> None:
+        """Save what is new in durable sessions, before their kernels are ended, if that does not take long."""
+        await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
+
     async def end_kernels(self) -> None:
         """End all kernels; what ran is told how it ended. It can be repeated."""
         if self._watching is not None:
@@ -390,7 +398,6 @@ class NamedSessions:
         if making:
             await asyncio.wait(making)
         named = [*self._sessions.values()]
-        await asyncio.gather(*(one.save_last() for one in named))
         await asyncio.gather(*(one.close() for one in named), *self._closing.values())
         await self.hear_out(named)
         for one in named:
@@ -418,8 +425,7 @@ class NamedSessions:
         """Look once. What is local here is forgotten with it: sessions that have ended are large."""
         now = time.monotonic()
         for named in [*self._sessions.values()]:
-            if named.durable is not None and named.current is not None:
-                named.durable.look(named.current)
+            named.save_if_due()
             if named.executions:
                 continue
             limit = named.idle_timeout

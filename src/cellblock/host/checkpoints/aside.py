@@ -57,10 +57,12 @@ async def save(
         timeout: Seconds that pickling may take.
 
     Raises:
-        CheckpointError: There is no checkpoint of that state.
+        CheckpointError: There is no checkpoint of that state, or no memory for another kernel.
         CellblockError: As for `Session.save`.
     """
     await checkpoints.automatic.made()
+    if checkpoints.crowded:
+        raise CheckpointError("another kernel of the session could be over its limit of memory: Resources(memory=…)")
     checkpoint = next((one for one in reversed(checkpoints.all()) if one.automatic and one.moment.state == state), None)
     if checkpoint is None:
         raise CheckpointError("there is no checkpoint of that state")

@@ -167,6 +167,13 @@ class Checkpoints:
         return checkpoint
 
     @property
+    def crowded(self) -> bool:
+        """Whether another kernel that has all of the session's variables could be over the limit of memory."""
+        kernel = self._kernels.current
+        limit = None if self._wanted.isolate == "none" else self._wanted.policy.resources.memory
+        return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
+
+    @property
     def fresh(self) -> bool:
         """Whether the session's state is that of a fresh kernel."""
         return self._cells.past.state == self._fresh

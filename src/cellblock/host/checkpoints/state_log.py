@@ -63,15 +63,19 @@ class StateLog:
         if self._broken or self._closed:
             return
         if not self._unwritten:
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_soon(self._tidy)
         self._unwritten.append(_framed(record))
 
     def flush(self) -> None:
         """Write what was appended."""
         unwritten, self._unwritten = self._unwritten, []
-        if not unwritten or self._broken or self._closed:
-            return
-        if self._write(b"".join(unwritten)) and self._end - self._start > max(_LIMIT, 2 * self._longest):
+        if unwritten and not self._broken and not self._closed:
+            self._write(b"".join(unwritten))
+
+    def _tidy(self) -> None:
+        """Write what was appended, and all of it anew if it is long: not in the way of a cell, for which `flush` is called."""
+        self.flush()
+        if self._end - self._start > max(_LIMIT, 2 * self._longest):
             self.rebase()
 
     def rebase(self) -> None:

@@ -79,6 +79,7 @@ class KernelSlot:
 
     def adopt(self, kernel: Kernel) -> None:
         """Begin with a kernel of another host."""
+        kernel.memory.relieve = self.relieve
         self.current = kernel
 
     def replace_dead(self) -> None:
