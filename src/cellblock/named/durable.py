@@ -97,11 +97,11 @@ class Durable:
         If that has died, what would be saved is a fresh one.
         """
         kernel = kernel_of(session.position)
-        if not kernel or not await session.haskernel_of():
+        if not kernel or not await session.has_kernel():
             return False
         pending = path.with_name("pending")
         await session.save(pending, workspace=True, timeout=_TIMEOUT)
-        whole = kernel_of(session.position) in ("", kernel) and await session.haskernel_of()
+        whole = kernel_of(session.position) in ("", kernel) and await session.has_kernel()
         await asyncio.to_thread(os.replace if whole else _discard, pending, path)
         return whole
 

@@ -288,7 +288,7 @@ class NamedSession:
         """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
         if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
             return
-        await session.wait_forkernel_of()
+        await session.wait_for_kernel()
         if kernel_of(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
             return
         self.lost = True
