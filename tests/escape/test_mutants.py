@@ -1007,7 +1007,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
     ),
     "26 files without memory, after a kill": mutant(
-        f"{COPIES}keeping.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._complete-False]",
+        f"{COPIES}keeping.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.finish_going", "return ''"),
     ),
     "26 a state that is not the kernel's": mutant(

@@ -286,7 +286,7 @@ POINTS = [
     "CheckpointFiles.restore",
     "restore._stage",
     "restore._apply",
-    "restore._complete",
+    "restore._finish",
     "Checkpoints.resume",
     "KernelSlot._put",
     "Checkpoints._has_gone_to",
@@ -320,9 +320,7 @@ async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: 
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(
-    "point", ["CheckpointFiles.restore", "restore._complete", "KernelSlot.renew", "Checkpoints.begin_anew"]
-)
+@pytest.mark.parametrize("point", ["CheckpointFiles.restore", "restore._finish", "KernelSlot.renew", "Checkpoints.begin_anew"])
 async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
