@@ -1015,7 +1015,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
     ),
     "26 a cell that was counted twice": mutant(
-        f"{COPIES}keeping.py::test_cells_of_several_hosts_are_undone_together[none]",
+        f"{COPIES}keeping.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.take_kernel", "self._write('kernel', kernel.number)"),
     ),
     "26 a log that is not whole": mutant(
