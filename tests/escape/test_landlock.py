@@ -380,6 +380,7 @@ def look():
             await branch.close()
             await session.adopt(adopted)
             assert await value(session, "look()") == before
+            await checkpoint.drop()
             await ok(session, "y = 2")
             await session.undo(1)
             assert await value(session, "look()") == before
