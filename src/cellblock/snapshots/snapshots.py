@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +23,15 @@ from cellblock.snapshots.store import Store
 from cellblock.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed
 from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
 from cellblock.snapshots.walk import StoppedError, Walk
+from cellblock.snapshots.watch import LostError, UnwatchableError, Watch
+
+_log = logging.getLogger("cellblock.snapshots")
 
 _TRIES = 5
 """How often a restore begins again because the workspace is being changed."""
+
+_LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
+"""How many looks are done without a watch once it was lost: to watch everything anew takes longer than a look"""
 
 
 class Snapshots:
@@ -54,6 +62,10 @@ class Snapshots:
         self.limits = limits or SnapshotLimits()
         self._lock = threading.Lock()
         self._known: Folder | None = None
+        self._watch: Watch | None = None
+        self._watched_with: SnapshotLimits | None = None
+        self._unwatched = 0
+        """How many looks are still to be done without a watch"""
         self._top: os.stat_result | None = None
         with self._opened("use") as top:
             self._top = os.fstat(top)
@@ -73,7 +85,8 @@ class Snapshots:
         Args:
             limits: What this one holds, if that is something else.
             stopped: Asked now and then, and at the end: whether to give up.
-            hurry: Asked before a file is read: whether to read no more, but only to take note of files; see `Walk`.
+            hurry: Asked before a file is read: whether to read no more, but only to take note of files; see `Walk`. Who passes
+                it looks often: the workspace is watched from now on until `close`, so that only what changes is looked at.
 
         Returns:
             The snapshot, which is kept until `drop` is called; None if it was given up.
@@ -90,15 +103,20 @@ class Snapshots:
 
         with self._lock, self._opened("keep the files of") as top:
             # There is much to read the first time. What was found helps the next time, though it may not be from one moment.
-            walk = Walk(limits or self.limits, add, stopped=stopped if self._known is not None else lambda: False, hurry=hurry)
+            patient = stopped if self._known is not None else lambda: False
+
+            def walk(watch: Watch | None) -> Walk:
+                return Walk(limits or self.limits, add, stopped=patient, hurry=hurry, watch=watch)
+
             try:
-                root = walk.whole(top, self._known)
-                snapshot = Snapshot(
-                    root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count, walk.whole_tree, walk.unkept
-                )
+                # Who is in a hurry looks often.
+                root = walk(None).whole(top, self._known) if hurry is None else self._look(top, limits or self.limits, walk)
+                if hurry is None and self._watch is not None:
+                    self._watch.forget()
                 self._know(root)
                 if stopped():
                     return None
+                snapshot = Snapshot(root)
                 self._store.keep(snapshot)
             except StoppedError:
                 return None
@@ -106,6 +124,40 @@ class Snapshots:
                 for digest in added:
                     self._store.release_file(digest)
         return snapshot
+
+    def _look(self, top: int, limits: SnapshotLimits, walk: Callable[[Watch | None], Walk]) -> Folder:
+        """Look at what may have changed in the workspace, or at everything if that is not known."""
+        try:
+            watch = self._watch = self._watched(top)
+            if watch is None:
+                return walk(None).whole(top, self._known)
+            if self._watched_with != limits or self._known is None or self._known.totals.cut:
+                watch.forget()
+            self._watched_with = limits
+            dirt = watch.begin()
+            root = walk(watch).whole(top, self._known, dirt=dirt)
+            watch.end(root)
+        except LostError as error:
+            _log.debug("all files of %s are looked at: %s", self._workspace, error)
+            self._unwatch(_FOR_GOOD if isinstance(error, UnwatchableError) else _LOOKS_UNWATCHED)
+        else:
+            if root.totals.cut == 0:
+                return root
+            self._unwatch(_LOOKS_UNWATCHED)  # what is left out depends on the order in which everything is found
+        os.lseek(top, 0, os.SEEK_SET)
+        return walk(None).whole(top, self._known)
+
+    def _watched(self, top: int) -> Watch | None:
+        if self._watch is None and self._unwatched > 0:
+            self._unwatched -= 1
+            return None
+        return self._watch or Watch(top)
+
+    def _unwatch(self, looks: int) -> None:
+        """Watch nothing any more, and nothing again for some looks."""
+        watch, self._watch, self._unwatched = self._watch, None, looks
+        if watch is not None:
+            watch.close()
 
     def restore(
         self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, *, within: Spans | None = None
@@ -218,8 +270,9 @@ class Snapshots:
         return Journal(journals, workspace).exists
 
     def close(self) -> None:
-        """Forget what was read last. Snapshots stay. More than once is fine."""
+        """Forget what was read last, and watch nothing any more. Snapshots stay. More than once is fine."""
         with self._lock:
+            self._unwatch(_FOR_GOOD)
             self._know(None)
 
     def _search(self, top: int, wanted: Folder) -> tuple[Walk, Folder]:

@@ -15,7 +15,7 @@ from cellblock.errors import SnapshotError
 from cellblock.leftovers import make_place, remove_abandoned, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import MIB, File, Folder, Snapshot, facts, is_kept
+from cellblock.snapshots.tree import MIB, Entry, File, Folder, Snapshot, is_kept, kept_as
 
 _MAX_BYTES = 8192 * MIB
 
@@ -52,7 +52,7 @@ class Store:
         self._counts: Counter[bytes] = Counter()
         self._sizes: dict[bytes, int] = {}
         self._snapshots: set[Snapshot] = set()
-        self._folders: dict[int, tuple[Folder, int]] = {}
+        self._parts: dict[int, tuple[dict[str, Entry], int]] = {}
 
     @classmethod
     def make(cls, directory: Path) -> Self:
@@ -176,35 +176,35 @@ class Store:
     def retain(self, root: Folder) -> None:
         """Keep the files of a tree, all of which are there, until `release` is called as often as this.
 
-        Each folder is counted, and its files with the first count: what trees share costs nothing.
+        Each part of a folder is counted, and its files with the first count: what trees share costs nothing.
         """
         with self._lock:
-            pending = [root]
+            pending = [*root.entries.parts]
             while pending:
-                folder = pending.pop()
-                _, count = self._folders.get(id(folder), (folder, 0))
-                self._folders[id(folder)] = folder, count + 1
+                part = pending.pop()
+                _, count = self._parts.get(id(part), (part, 0))
+                self._parts[id(part)] = part, count + 1
                 if count == 0:
-                    self._counts.update(
-                        facts(entry).digest for entry in folder.entries.values() if type(entry) is File and is_kept(entry)
-                    )
-                    pending += (entry for entry in folder.entries.values() if type(entry) is Folder)
+                    self._counts.update(kept_as(entry) for entry in part.values() if type(entry) is File and is_kept(entry))
+                    for entry in part.values():
+                        if type(entry) is Folder:
+                            pending += entry.entries.parts
 
     def release(self, root: Folder) -> None:
         """Take back one call of `retain`. What is not needed otherwise is removed."""
         with self._lock:
-            pending = [root]
+            pending = [*root.entries.parts]
             while pending:
-                folder = pending.pop()
-                _, count = self._folders.pop(id(folder))
+                part = pending.pop()
+                _, count = self._parts.pop(id(part))
                 if count > 1:
-                    self._folders[id(folder)] = folder, count - 1
+                    self._parts[id(part)] = part, count - 1
                     continue
-                for entry in folder.entries.values():
+                for entry in part.values():
                     if type(entry) is File and is_kept(entry):
-                        self._release(facts(entry).digest)
+                        self._release(kept_as(entry))
                     elif type(entry) is Folder:
-                        pending.append(entry)
+                        pending += entry.entries.parts
 
     def _release(self, digest: bytes) -> None:
         self._counts[digest] -= 1

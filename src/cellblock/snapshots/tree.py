@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 from cellblock.errors import InvalidInputError
+from cellblock.snapshots.entries import Entries
 
 MIB = 2**20
+_MOST_SHOWN = 100
 PERMISSIONS = 0o777
 """The bits of a mode that are kept. Nothing gets a set-user-ID bit because code in a session had set one."""
 
@@ -25,9 +28,11 @@ collector looks at an object for each, no other thread can run, not even that of
 """
 
 _FACTS = struct.Struct("=qIqII")
+_SIZE = struct.Struct("=q")
 _SEEN = struct.Struct("=QqqqI")
 _DIGEST = _FACTS.size + _SEEN.size
 UNSEEN = bytes(_SEEN.size)
+_DOUBTED = 1 << 31  # no mode has it
 
 
 class Facts(NamedTuple):
@@ -71,9 +76,19 @@ def seen(info: os.stat_result) -> bytes:
     return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode)
 
 
+def doubted(info: os.stat_result) -> bytes:
+    """Return what the system says of a file whose content can change without that: it must be read again."""
+    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode | _DOUBTED)
+
+
 def was_seen(file: File, now: bytes) -> bool:
     """Whether the system said the same of a file when it was read."""
     return file[_FACTS.size : _DIGEST] == now
+
+
+def kept_as(file: File) -> bytes:
+    """Return the digest of a file's content; empty if the content was not kept."""
+    return file[_DIGEST:]
 
 
 def is_kept(file: File) -> bool:
@@ -95,11 +110,43 @@ class LeftOut(NamedTuple):
         reason: Why.
         folder: Whether it is a folder.
         ours: Whether restoring a snapshot that does not have it may remove it.
+        too_much: Whether it is left out because it is too large or there is too much.
+        told: Whether anybody is told.
     """
 
     reason: str
     folder: bool
     ours: bool = False
+    too_much: bool = False
+    told: bool = True
+
+
+class Totals(NamedTuple):
+    """How much there is in a folder and below it.
+
+    Attributes:
+        count: Files, folders and links.
+        files: Files that are not left out.
+        bytes: Bytes of the files whose content was kept.
+        unkept: Files whose content was not kept.
+        left_out: What is left out.
+        cut: How much of that is because it is too large or there is too much.
+    """
+
+    count: int = 0
+    files: int = 0
+    bytes: int = 0
+    unkept: int = 0
+    left_out: int = 0
+    cut: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """Return how much these are together."""
+        return Totals(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: Totals) -> Totals:
+        """Return how much is left without the other."""
+        return Totals(*(one - two for one, two in zip(self, other, strict=True)))
 
 
 class Folder(NamedTuple):
@@ -110,12 +157,14 @@ class Folder(NamedTuple):
         owner: Whose it is.
         entries: What is in it, by name.
         complete: Whether all that is in it is in `entries`.
+        totals: How much is in it.
     """
 
     mode: int
     owner: Owner
-    entries: Mapping[str, Entry]
+    entries: Entries
     complete: bool
+    totals: Totals
 
 
 Entry: TypeAlias = File | Link | LeftOut | Folder
@@ -154,21 +203,82 @@ class Snapshot:
 
     Attributes:
         root: The workspace.
-        files: How many files it holds.
-        bytes: How many bytes they have.
-        left_out: Paths that it does not hold, and why: a hundred at most.
-        left_out_count: How many these are in all.
-        whole: Whether nothing is left out because it is too large or there is too much.
-        unkept: How many files it knows of whose content was not kept: they were too large, or there was no time.
     """
 
     root: Folder
-    files: int
-    bytes: int
-    left_out: tuple[tuple[str, str], ...] = ()
-    left_out_count: int = 0
-    whole: bool = True
-    unkept: int = 0
+
+    @property
+    def files(self) -> int:
+        """How many files it holds."""
+        return self.root.totals.files
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they have."""
+        return self.root.totals.bytes
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Paths that it does not hold, and why: a hundred at most."""
+        return tuple(itertools.islice(_left_out(self.root), _MOST_SHOWN))
+
+    @property
+    def left_out_count(self) -> int:
+        """How many these are in all."""
+        return self.root.totals.left_out
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out because it is too large or there is too much."""
+        return self.root.totals.cut == 0
+
+    @property
+    def unkept(self) -> int:
+        """How many files it knows of whose content was not kept: they were too large, or there was no time."""
+        return self.root.totals.unkept
+
+
+def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
+    """Return how much some entries are.
+
+    Args:
+        entries: The entries.
+        complete: Whether these are all that is in a folder.
+    """
+    count = files = size = unkept = left_out = cut = 0
+    for entry in entries:
+        count += 1
+        if type(entry) is File:
+            files += 1
+            if is_kept(entry):
+                size += _SIZE.unpack_from(entry)[0]
+            else:
+                unkept += 1
+        elif type(entry) is LeftOut:
+            left_out += entry.told
+            cut += entry.too_much
+        elif type(entry) is Folder:
+            within = entry.totals
+            count += within.count
+            files += within.files
+            size += within.bytes
+            unkept += within.unkept
+            left_out += within.left_out
+            cut += within.cut
+    return Totals(count, files, size, unkept, left_out + (not complete), cut + (not complete))
+
+
+def _left_out(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
+    if folder.totals.left_out == 0:
+        return
+    if not folder.complete:
+        yield path, "there are more files than a snapshot holds"
+    for name, entry in folder.entries.items():
+        where = f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from _left_out(entry, where)
+        elif isinstance(entry, LeftOut) and entry.told:
+            yield where, entry.reason
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
@@ -225,6 +335,8 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
 
 def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File]]:
     """Yield the files in a folder whose content was not kept, with their paths."""
+    if folder.totals.unkept == 0:
+        return
     for name, entry in folder.entries.items():
         where = f"{path}/{name}" if path else name
         if isinstance(entry, Folder):

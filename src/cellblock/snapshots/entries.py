@@ -1,0 +1,77 @@
+"""What is in a folder, by name: a mapping of which a changed copy shares all but what has changed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, ItemsView, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cellblock.snapshots.tree import Entry
+
+_PART = 128
+"""How many names a part has, about. A folder can have 10,000 files, of which each cell changes one."""
+
+
+class Entries(Mapping[str, "Entry"]):
+    """A mapping from names to entries, which nobody changes.
+
+    Attributes:
+        parts: What it consists of. A name is in the part that its hash says.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        """Take entries.
+
+        Args:
+            entries: The entries, which nobody changes from now on.
+        """
+        number = len(entries) // _PART
+        if number <= 1:
+            self.parts: tuple[dict[str, Entry], ...] = (entries,)
+            return
+        self.parts = tuple({} for _ in range(number))
+        for name, entry in entries.items():
+            self.parts[hash(name) % number][name] = entry
+
+    def changed(self, changes: Mapping[str, Entry | None]) -> Entries:
+        """Return a copy with other entries under some names; None for names that it does not have."""
+        number = len(self.parts)
+        parts = [*self.parts]
+        for name, entry in changes.items():
+            where = hash(name) % number
+            if parts[where] is self.parts[where]:
+                parts[where] = {**parts[where]}
+            if entry is None:
+                parts[where].pop(name, None)
+            else:
+                parts[where][name] = entry
+        if max(map(len, parts)) > 4 * _PART:  # it has grown
+            return Entries(dict(itertools.chain.from_iterable(part.items() for part in parts)))
+        new = Entries.__new__(Entries)
+        new.parts = tuple(parts)
+        return new
+
+    @property
+    def getter(self) -> Callable[[str], Entry | None]:
+        """A function that is as quick as can be."""
+        return self.parts[0].get if len(self.parts) == 1 else self.get
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what has a name."""
+        return self.parts[hash(name) % len(self.parts)].get(name, default)
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Return names and entries."""
+        return self.parts[0].items() if len(self.parts) == 1 else super().items()
+
+    def __getitem__(self, name: str) -> Entry:
+        return self.parts[hash(name) % len(self.parts)][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
