@@ -1127,7 +1127,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 set-user-ID bits": mutant(
         f"{SNAPSHOTS}test_tree.py::test_a_set_user_id_bit_does_not_come_back",
-        Edit("snapshots/tree.py", "PERMISSIONS", "0o7777"),
+        Edit("snapshots/file.py", "PERMISSIONS", "0o7777"),
     ),
     "62 another directory": mutant(
         f"{SNAPSHOTS}test_snapshots.py::test_a_workspace_that_was_replaced_is_refused",

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, ItemsView, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from cellblock.snapshots.file import File, Link, is_kept
+
 if TYPE_CHECKING:
     from cellblock.snapshots.tree import Entry
 
@@ -18,9 +20,10 @@ class Entries(Mapping[str, "Entry"]):
 
     Attributes:
         parts: What it consists of. A name is in the part that its hash says.
+        special: The names of all but links and files whose content was kept.
     """
 
-    __slots__ = ("parts",)
+    __slots__ = ("parts", "special")
 
     def __init__(self, entries: dict[str, Entry]) -> None:
         """Take entries.
@@ -28,6 +31,7 @@ class Entries(Mapping[str, "Entry"]):
         Args:
             entries: The entries, which nobody changes from now on.
         """
+        self.special = frozenset(name for name, entry in entries.items() if _is_special(entry))
         number = len(entries) // _PART
         if number <= 1:
             self.parts: tuple[dict[str, Entry], ...] = (entries,)
@@ -51,7 +55,10 @@ class Entries(Mapping[str, "Entry"]):
         if max(map(len, parts)) > 4 * _PART:  # it has grown
             return Entries(dict(itertools.chain.from_iterable(part.items() for part in parts)))
         new = Entries.__new__(Entries)
-        new.parts = tuple(parts)
+        new.parts, new.special = tuple(parts), self.special
+        special = {name for name, entry in changes.items() if entry is not None and _is_special(entry)}
+        if special or not self.special.isdisjoint(changes):
+            new.special = self.special - changes.keys() | special
         return new
 
     @property
@@ -75,3 +82,7 @@ class Entries(Mapping[str, "Entry"]):
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+
+def _is_special(entry: Entry) -> bool:
+    return not is_kept(entry) if isinstance(entry, File) else not isinstance(entry, Link)

@@ -16,12 +16,13 @@ from cellblock.errors import SnapshotError
 from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
+from cellblock.snapshots.file import File, facts
 from cellblock.snapshots.ignored import Ignored
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
 from cellblock.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed
-from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
+from cellblock.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences
 from cellblock.snapshots.walk import StoppedError, Walk
 from cellblock.snapshots.watch import LostError, UnwatchableError, Watch
 

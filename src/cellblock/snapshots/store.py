@@ -15,7 +15,8 @@ from cellblock.errors import SnapshotError
 from cellblock.leftovers import make_place, remove_abandoned, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import MIB, Entry, File, Folder, Snapshot, is_kept, kept_as
+from cellblock.snapshots.file import File, is_kept, kept_as
+from cellblock.snapshots.tree import MIB, Entry, Folder, Snapshot
 
 _MAX_BYTES = 8192 * MIB
 

@@ -3,104 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.snapshots.entries import Entries
+from cellblock.snapshots.file import File, Link, Owner, facts, is_kept, is_seen, size_of
 
 MIB = 2**20
 _MOST_SHOWN = 100
-PERMISSIONS = 0o777
-"""The bits of a mode that are kept. Nothing gets a set-user-ID bit because code in a session had set one."""
-
-Owner: TypeAlias = tuple[int, int]
-"""The ids of a user and a group."""
-
-File: TypeAlias = bytes
-"""A regular file: what `pack` makes of it.
-
-Python's garbage collector looks at every object but strings and numbers. A workspace can have 100,000 files, and while the
-collector looks at an object for each, no other thread can run, not even that of the event loop.
-"""
-
-_FACTS = struct.Struct("=qIqII")
-_SIZE = struct.Struct("=q")
-_SEEN = struct.Struct("=QqqqI")
-_DIGEST = _FACTS.size + _SEEN.size
-UNSEEN = bytes(_SEEN.size)
-_DOUBTED = 1 << 31  # no mode has it
-
-
-class Facts(NamedTuple):
-    """What is known of a regular file.
-
-    Attributes:
-        size: In bytes.
-        mode: Its permissions.
-        mtime_ns: When it was modified.
-        owner: Whose it is.
-        digest: The digest of its content, by which the store has it; empty if the content was not kept.
-    """
-
-    size: int
-    mode: int
-    mtime_ns: int
-    owner: Owner
-    digest: bytes
-
-
-def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
-    """Return a regular file.
-
-    Args:
-        info: What the system says of it.
-        digest: The digest of its content, by which the store has it; empty if the content was not read.
-        size: How many bytes were read, or would have been.
-        seen: What to compare to know whether to read it again (`seen`); `UNSEEN` if it must be read again.
-    """
-    return _FACTS.pack(size, info.st_mode & PERMISSIONS, info.st_mtime_ns, info.st_uid, info.st_gid) + seen + digest
-
-
-def facts(file: File) -> Facts:
-    """Return what is known of a regular file."""
-    size, mode, mtime_ns, user, group = _FACTS.unpack_from(file)
-    return Facts(size, mode, mtime_ns, (user, group), file[_DIGEST:])
-
-
-def seen(info: os.stat_result) -> bytes:
-    """Return what the system says of a file: if this has not changed, its content has not either."""
-    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode)
-
-
-def doubted(info: os.stat_result) -> bytes:
-    """Return what the system says of a file whose content can change without that: it must be read again."""
-    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode | _DOUBTED)
-
-
-def was_seen(file: File, now: bytes) -> bool:
-    """Whether the system said the same of a file when it was read."""
-    return file[_FACTS.size : _DIGEST] == now
-
-
-def kept_as(file: File) -> bytes:
-    """Return the digest of a file's content; empty if the content was not kept."""
-    return file[_DIGEST:]
-
-
-def is_kept(file: File) -> bool:
-    """Whether the content of a file was kept. Otherwise only what the system says of it is known."""
-    return len(file) > _DIGEST
-
-
-class Link(NamedTuple):
-    """A symbolic link."""
-
-    target: str
-    owner: Owner
 
 
 class LeftOut(NamedTuple):
@@ -125,7 +37,7 @@ class Totals(NamedTuple):
     """How much there is in a folder and below it.
 
     Attributes:
-        count: Files, folders and links.
+        entries: Files, folders and links.
         files: Files that are not left out.
         bytes: Bytes of the files whose content was kept.
         unkept: Files whose content was not kept.
@@ -133,7 +45,7 @@ class Totals(NamedTuple):
         cut: How much of that is because it is too large or there is too much.
     """
 
-    count: int = 0
+    entries: int = 0
     files: int = 0
     bytes: int = 0
     unkept: int = 0
@@ -251,7 +163,7 @@ def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
         if type(entry) is File:
             files += 1
             if is_kept(entry):
-                size += _SIZE.unpack_from(entry)[0]
+                size += size_of(entry)
             else:
                 unkept += 1
         elif type(entry) is LeftOut:
@@ -259,7 +171,7 @@ def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
             cut += entry.too_much
         elif type(entry) is Folder:
             within = entry.totals
-            count += within.count
+            count += within.entries
             files += within.files
             size += within.bytes
             unkept += within.unkept
@@ -273,8 +185,8 @@ def _left_out(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
         return
     if not folder.complete:
         yield path, "there are more files than a snapshot holds"
-    for name, entry in folder.entries.items():
-        where = f"{path}/{name}" if path else name
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
             yield from _left_out(entry, where)
         elif isinstance(entry, LeftOut) and entry.told:
@@ -293,7 +205,7 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
         return True
     if isinstance(one, File) and isinstance(other, File):
         if not is_kept(one) and not is_kept(other):
-            return one == other and UNSEEN not in (one[_FACTS.size :], other[_FACTS.size :])
+            return one == other and is_seen(one)
         first, second = facts(one), facts(other)
         unequal_times = times and first.mtime_ns != second.mtime_ns
         return first.digest == second.digest != b"" and first.mode == second.mode and not unequal_times
@@ -337,8 +249,8 @@ def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File]]:
     """Yield the files in a folder whose content was not kept, with their paths."""
     if folder.totals.unkept == 0:
         return
-    for name, entry in folder.entries.items():
-        where = f"{path}/{name}" if path else name
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
             yield from unkept(entry, where)
         elif isinstance(entry, File) and not is_kept(entry):

@@ -16,26 +16,22 @@ from cellblock.sandbox.placeholders import is_placeholder
 from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode
 from cellblock.snapshots.content import TooLargeError
 from cellblock.snapshots.entries import Entries
-from cellblock.snapshots.ignored import OURS, Ignored
-from cellblock.snapshots.tree import (
+from cellblock.snapshots.file import (
     PERMISSIONS,
     UNSEEN,
-    Entry,
     File,
-    Folder,
-    LeftOut,
     Link,
     Owner,
-    SnapshotLimits,
     doubted,
     facts,
     is_kept,
     kept_as,
     pack,
     seen,
-    total,
     was_seen,
 )
+from cellblock.snapshots.ignored import OURS, Ignored
+from cellblock.snapshots.tree import Entry, Folder, LeftOut, SnapshotLimits, total
 from cellblock.snapshots.watch import Dirt, Watch
 
 Read = Callable[[int, int], tuple[bytes, int]]
@@ -134,7 +130,7 @@ class Walk:
         self._device = os.fstat(top).st_dev
         if known is None or dirt is None:
             return self._folder(top, "", 0, known, wanted)
-        self.count, self._bytes = known.totals.count, known.totals.bytes
+        self.count, self._bytes = known.totals.entries, known.totals.bytes
         return self._changed_folder(top, "", 0, known, dirt)
 
     @property
@@ -234,7 +230,7 @@ class Walk:
                 self._watch.gone(where, old)
             return new
         if old is not None:
-            self.count -= total([old]).count
+            self.count -= total([old]).entries
             self._bytes -= total([old]).bytes
             if self._watch is not None and (dirt is None or info is None or type(old) is not File):
                 self._watch.gone(where, old)
