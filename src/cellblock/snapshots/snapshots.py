@@ -152,7 +152,7 @@ class Snapshots:
         if self._watch is None and self._unwatched > 0:
             self._unwatched -= 1
             return None
-        return self._watch or Watch(top)
+        return self._watch or Watch(top, self._known.totals.entries if self._known else 0)
 
     def _unwatch(self, looks: int) -> None:
         """Watch nothing any more, and nothing again for some looks."""

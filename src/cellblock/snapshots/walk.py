@@ -9,11 +9,10 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeGuard
 
 from cellblock.errors import SnapshotError
 from cellblock.sandbox.placeholders import is_placeholder
-from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode
+from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode, status
 from cellblock.snapshots.content import TooLargeError
 from cellblock.snapshots.entries import Entries
 from cellblock.snapshots.file import (
@@ -155,8 +154,9 @@ class Walk:
         complete = True
         if self._stopped():
             raise StoppedError
-        if self._watch is not None:
-            self._watch.folder(fd, path)
+        watch = self._watch
+        if watch is not None:
+            watch.folder(fd, path)
         ignores, ignored = self._ignored.anywhere, self._ignored.in_folder(path)
         with os.scandir(fd) as entries:
             for entry in entries:
@@ -177,10 +177,14 @@ class Walk:
                 except PermissionError:
                     found[name] = self._unread(path, name)
                     continue
-                if info.st_mode & 0o170000 == stat.S_IFDIR:  # S_IFMT: this is done for every file
+                old = before(name)
+                if type(old) is File and self._is_known(old, info) and (watch is None or watch.holds(_join(path, name))):
+                    self._bytes += info.st_size
+                    found[name] = old
+                elif info.st_mode & 0o170000 == stat.S_IFDIR:  # S_IFMT: this is done for every file
                     folders.append(name)
                 else:
-                    found[name] = self._other(fd, path, name, info, before(name), wanted)
+                    found[name] = self._other(fd, path, name, info, old, wanted)
         for name in folders:
             old, want = before(name), wanted.entries.get(name) if wanted else None
             found[name] = self._subfolder(
@@ -215,37 +219,34 @@ class Walk:
 
     def _changed(self, fd: int, path: str, name: str, depth: int, old: Entry | None, dirt: Dirt | None) -> Entry | None:
         """Return what has a name now; None: nothing has."""
-        where = _join(path, name)
-        new: Entry
+        closed = False
         try:
-            info = os.lstat(name, dir_fd=fd)
-        except FileNotFoundError:
-            info = None
+            info = status(name, fd)
         except PermissionError:
-            return self._unread(path, name)
+            info, closed = None, True
         folder = info is not None and stat.S_ISDIR(info.st_mode)
         if folder and isinstance(old, Folder) and dirt is not None:
             new = self._subfolder(fd, path, name, depth + 1, old, None, dirt)
-            if self._watch is not None and not isinstance(new, Folder):
-                self._watch.gone(where, old)
+            if not isinstance(new, Folder):
+                self._unwatch(path, name, old)
             return new
         if old is not None:
             self.count -= total([old]).entries
             self._bytes -= total([old]).bytes
-            if self._watch is not None and (dirt is None or info is None or type(old) is not File):
-                self._watch.gone(where, old)
-        if info is None:
+            if dirt is None or info is None or type(old) is not File:
+                self._unwatch(path, name, old)
+        if info is None and not closed:
             return None
         if self.count >= self.max_files:
             return _CROWDED
         self.count += 1
+        if info is None:
+            return self._unread(path, name)
         if self._ignored.anywhere(name) or name in self._ignored.in_folder(path):
-            new = _IGNORED
-        elif folder:
-            new = self._subfolder(fd, path, name, depth + 1, old if isinstance(old, Folder) else None, None)
-        else:
-            new = self._other(fd, path, name, info, old, None)
-        return old if old == new and old is not None else new
+            return _IGNORED
+        if folder:
+            return self._subfolder(fd, path, name, depth + 1, old if isinstance(old, Folder) else None, None)
+        return self._other(fd, path, name, info, old, None)
 
     def _subfolder(
         self,
@@ -297,23 +298,18 @@ class Walk:
 
     def _other(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
         """Return what is not a folder; `old` itself if it is the same."""
-        kind = stat.S_IFMT(info.st_mode)
-        if kind == stat.S_IFREG:
-            if self._is_known(old, info) and (self._watch is None or self._watch.holds(_join(path, name))):
-                self._bytes += info.st_size
-                return old
+        new: Entry
+        if stat.S_ISREG(info.st_mode):
             new = self._file(fd, path, name, info, old, wanted)
-        elif kind == stat.S_IFLNK:
+        elif stat.S_ISLNK(info.st_mode):
             new = self._link(fd, path, name, info)
         else:
             new = _SPECIAL
         return old if old is not None and old == new else new  # its folder can be reused then
 
-    def _is_known(self, old: Entry | None, info: os.stat_result) -> TypeGuard[File]:
+    def _is_known(self, old: File, info: os.stat_result) -> bool:
         """Whether a file is to all appearances what it was when it was read."""
-        return (
-            type(old) is File and was_seen(old, seen(info)) and is_kept(old) and self._bytes + info.st_size <= self._max_bytes
-        )
+        return was_seen(old, seen(info)) and is_kept(old) and self._bytes + info.st_size <= self._max_bytes
 
     def _file(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
         if self._searching:
@@ -326,7 +322,9 @@ class Walk:
         if self._hurry is not None:
             if self._hurry():
                 self._doubt(path, name)
-                return self._kept(old) if self._is_known(old, info) else pack(info, b"", info.st_size, seen(info))
+                if isinstance(old, File) and self._is_known(old, info):
+                    return self._kept(old)
+                return pack(info, b"", info.st_size, seen(info))
             if info.st_size > room and self._watch is None:
                 return pack(info, b"", info.st_size, seen(info))
         elif info.st_size > room:
@@ -360,7 +358,7 @@ class Walk:
         if self._watch is not None:
             may_change = self._watch.file(source, _join(path, name))
             info = os.fstat(source)
-            if not may_change and self._is_known(old, info):
+            if not may_change and isinstance(old, File) and self._is_known(old, info):
                 return self._kept(old)
             if self._hurry is not None and info.st_size > room:
                 return pack(info, b"", info.st_size, UNSEEN if may_change else seen(info))
@@ -391,6 +389,10 @@ class Walk:
     def _unread(self, path: str, name: str, entry: LeftOut = _UNREAD) -> LeftOut:
         self._doubt(path, name)
         return entry
+
+    def _unwatch(self, path: str, name: str, entry: Entry) -> None:
+        if self._watch is not None:
+            self._watch.gone(_join(path, name), entry)
 
     def _doubt(self, path: str, name: str) -> None:
         """Have something looked at the next time, whether or not a change is noticed."""

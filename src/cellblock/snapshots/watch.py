@@ -35,11 +35,12 @@ class Watch:
     watched before it is looked at.
     """
 
-    def __init__(self, top: int) -> None:
+    def __init__(self, top: int, expected: int) -> None:
         """Watch nothing yet.
 
         Args:
             top: The workspace, opened.
+            expected: How many files and folders there are, as far as is known.
 
         Raises:
             LostError: It cannot be watched.
@@ -59,6 +60,9 @@ class Watch:
         except OSError as error:
             self._inotify.close()
             raise LostError(f"what is mounted cannot be watched: {error}") from error
+        if expected > self._inotify.most:
+            self.close()
+            raise LostError(inotify.TOO_MANY)
         self._poll = select.poll()
         self._poll.register(self._mounts, select.POLLPRI)
 
