@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import os
 import shutil
@@ -171,7 +172,7 @@ class History(RuleBasedStateMachine):
         with contextlib.suppress(OSError):
             writer = os.open(self.at(path).parent, os.O_TMPFILE | os.O_RDWR, 0o600)
             self.writers.append(writer)
-            os.link(f"/proc/self/fd/{writer}", self.at(path))
+            ctypes.CDLL(None).linkat(-100, b"/proc/self/fd/%d" % writer, -100, os.fsencode(self.at(path)), 0x400)
 
     @rule(data=BYTES)
     def write_to_open_files(self, data: bytes) -> None:
