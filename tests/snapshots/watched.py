@@ -31,14 +31,28 @@ class Watched:
         return snapshot
 
     def check(self) -> Snapshot:
-        """Take a snapshot, and check that it says what is there; drop the one before."""
+        """Take a snapshot, and check that it says what is there, and that nothing else is watched; drop the one before."""
         snapshot = self.take()
-        assert held(snapshot.root) == there(self.workspace)
+        said, real = held(snapshot.root), there(self.workspace)
+        assert {path: _known(known) for path, known in said.items()} == {
+            path: _known(known) if _is_read(said.get(path)) else _known(known)[:3] for path, known in real.items()
+        }
         assert snapshot.root.totals == weighed(snapshot.root)
+        assert self.watches() <= said.keys()
         if self.last is not None:
             self.store.drop(self.last)
         self.last = snapshot
         return snapshot
+
+    def watches(self) -> set[str]:
+        """Return the paths that are watched, and check that the system watches no more."""
+        watch = self.snapshots._watch
+        if watch is None:
+            return set()
+        info = Path(f"/proc/self/fdinfo/{watch._inotify._fd}").read_text()
+        assert info.count("inotify wd:") <= len(watch._numbers)
+        assert len(watch._paths) <= len(watch._numbers)
+        return {f"/{path}" if path else "" for path in watch._numbers}
 
     @property
     def is_watched(self) -> bool:
@@ -66,7 +80,7 @@ def held(folder: Folder, path: str = "") -> dict[str, object]:
             found |= held(entry, where)
         elif isinstance(entry, File):
             known = facts(entry)
-            found[where] = (known.mode, known.mtime_ns, known.digest if is_kept(entry) else known.size)
+            found[where] = (known.mode, known.mtime_ns, known.size, *([known.digest] if is_kept(entry) else []))
         elif isinstance(entry, LeftOut):
             found[where] = "left out"
         else:
@@ -88,10 +102,8 @@ def there(folder: Path, path: str = "") -> dict[str, object]:
         elif entry.is_dir():
             found |= there(Path(entry.path), where)
         elif entry.is_file():
-            content: object = info.st_size
-            if info.st_size <= LIMITS.max_file_bytes:
-                content = hashlib.blake2b(Path(entry.path).read_bytes(), digest_size=DIGEST_BYTES).digest()
-            found[where] = (info.st_mode & 0o777, info.st_mtime_ns, content)
+            digest = hashlib.blake2b(Path(entry.path).read_bytes(), digest_size=DIGEST_BYTES).digest()
+            found[where] = (info.st_mode & 0o777, info.st_mtime_ns, info.st_size, digest)
         else:
             found[where] = "left out"
     return found
@@ -103,3 +115,15 @@ def weighed(folder: Folder) -> Totals:
         entry._replace(totals=weighed(entry)) if isinstance(entry, Folder) else entry for entry in folder.entries.values()
     ]
     return total(entries, complete=folder.complete)
+
+
+def _known(known: object) -> tuple[object, ...]:
+    return known if isinstance(known, tuple) else (known,)
+
+
+def _is_read(known: object) -> bool:
+    """Whether a file was read, and need not be too large to be."""
+    if not isinstance(known, tuple) or len(known) == 4:
+        return True
+    assert known[2] > LIMITS.max_file_bytes
+    return False
