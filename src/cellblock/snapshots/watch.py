@@ -53,6 +53,8 @@ class Watch:
         self._due: dict[str, bool] = {}
         """What is to be looked at; whether all that is below is"""
         self._doubts: set[str] = set()
+        self._new: set[str] = set()
+        """What is watched since the last look began"""
         self._complete = False
         """Whether everything is watched that was there at the end of the last look"""
         try:
@@ -80,6 +82,9 @@ class Watch:
         self._doubts.clear()
         if not self._complete:
             return None
+        for path in self._new:  # the last look was given up: all this is due, and may be gone by now
+            self._drop(path)
+        self._new.clear()
         dirt: Dirt = {}
         for path, whole in self._due.items():
             _mark(dirt, path, whole=whole)
@@ -96,6 +101,7 @@ class Watch:
             for path in [path for path in self._numbers if path not in found]:
                 self._drop(path)
         self._due.clear()
+        self._new.clear()
         self._complete = True
 
     def forget(self) -> None:
@@ -181,6 +187,7 @@ class Watch:
             self._drop(path)
         self._numbers[path] = number
         self._paths[number] = path
+        self._new.add(path)
 
     def _drop(self, path: str) -> None:
         number = self._numbers.pop(path, None)
