@@ -49,8 +49,8 @@ class History(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         with self.stack:
-            self.stack.callback(lambda: [mapped.close() for mapped in self.maps])
-            self.stack.callback(lambda: [os.close(writer) for writer in self.writers])
+            self.stack.callback(self.unmap)
+            self.stack.callback(self.close_open_files)
             # Only now: that everything is opened to be read makes the next look find everything.
             self.watched.check()
             self.nothing_kept_has_changed()
