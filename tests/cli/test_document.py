@@ -39,7 +39,7 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
     wrong = []
     with own_daemon(tmp_path):
         for command, expected in shown():
-            with terminal("sh", "-c", command, PATH=path) as screen:
+            with terminal("sh", "-c", command, PATH=path, COLUMNS="200") as screen:  # no path is too long
                 screen.end()
             printed = "".join(f"{line.rstrip()}\n" for line in screen.text.replace("\r", "").strip().splitlines())
             if not re.fullmatch(pattern(expected), printed):

@@ -70,6 +70,14 @@ def test_importing_cellblock_loads_no_http_client() -> None:
     assert found.stdout == "[]\n"
 
 
+def test_a_directory_can_be_a_path(client: Client, tmp_path: Path) -> None:
+    made = client.get_or_create("path", working_dir=tmp_path)
+    assert client.execute(made, "import os; os.getcwd()").return_value == repr(str(tmp_path))
+    assert client.destroy(made)
+    with pytest.raises(InvalidInputError, match=r"are not: .*object"):
+        client.create(env={"a": object()})
+
+
 def test_a_session_from_its_making_to_its_end(client: Client) -> None:
     made = client.get_or_create("life", tags={"a": "b"})
     assert (made.name, made.tags, made.status) == ("life", {"a": "b"}, "idle")

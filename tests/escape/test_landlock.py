@@ -380,6 +380,7 @@ def look():
             await branch.close()
             await session.adopt(adopted)
             assert await value(session, "look()") == before
+            await checkpoint.drop()
             await ok(session, "y = 2")
             await session.undo(1)
             assert await value(session, "look()") == before
@@ -582,6 +583,21 @@ with socket.create_connection(('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT'
 said
 """
         assert (await value(executor.session, code)).split()[1] == b"401"
+
+
+@pytest.mark.slow
+async def test_a_connection_is_made_also_if_children_of_init_end_meanwhile(landlock_host: Host, tmp_path: Path) -> None:
+    """After each cell, the checkpoint of an earlier one ends, and init hears of that in the middle of what it does."""
+    async with CodeExecutor(host=landlock_host, isolate="landlock", working_dir=tmp_path) as executor:
+        await executor.execute(
+            """
+            import os, socket
+            def connect():
+                with socket.create_connection(('127.0.0.1', int(os.environ['CELLBLOCK_TOOL_PORT'])), 5) as port:
+                    return port.getpeername()[0]
+            """
+        )
+        assert {await value(executor.session, "connect()") for _ in range(100)} == {"127.0.0.1"}
 
 
 async def test_variables_of_servers_that_a_session_plants_are_not_read(

@@ -410,6 +410,14 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}memory.py::test_short_cells_do_not_hide_what_grows_behind_them",
         Edit("host/kernels/memory.py", "MemoryWatch.look_soon", "pass"),
     ),
+    "45 what does not go with a kernel": mutant(
+        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in files]",
+        Edit("host/kernels/memory.py", "MemoryWatch.look_first", "pass"),
+    ),
+    "45 copies": mutant(
+        f"{HERE}memory.py::test_copies_of_a_session_count_and_it_goes_on_without_them",
+        Edit("init/processes.py", "memory_of_copies", "return 0"),
+    ),
     "45 one process": mutant(f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit", MEMORY),
     "49 servers that nobody registered": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
@@ -1108,6 +1116,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 links that are written through": mutant(
         f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+    ),
+    "62 what others write while a restore is taken back": mutant(
+        f"{SNAPSHOTS}test_restore.py::"
+        "test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays[3-append]",
+        Edit("snapshots/restore.py", "Rescued.add", "pass"),
+    ),
+    "62 restores at once": mutant(
+        f"{COPIES}files.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
+        Edit("host/checkpoints/files.py", "_PATIENCE", "0.0"),
     ),
     "62 files that grow": mutant(
         f"{SNAPSHOTS}test_content.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",

@@ -108,8 +108,8 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "process 1": ("[read('/proc/1/mem'), read('/proc/1/environ'), answer(os.readlink, '/proc/1/fd/4')]", ["EACCES"] * 3),
     "capabilities": (
         # Without namespaces, an ordinary user cannot empty the bounding set, which gives nothing without privileges.
-        f"[line.split()[1] for line in read('/proc/self/status').split('\\n') if line.startswith('Cap') and "
-        f"not (os.getuid() == {os.getuid()} != 0 and line.startswith('CapBnd'))]",
+        f"['0' * 16 if line.startswith('CapBnd') and os.getuid() == {os.getuid()} != 0 else line.split()[1] "
+        "for line in read('/proc/self/status').split('\\n') if line.startswith('Cap')]",
         ["0" * 16] * 5,
     ),
 }

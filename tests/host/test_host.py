@@ -215,7 +215,7 @@ COUNT = {count}
 
 async def main():
     async with Host() as host:
-        sessions = [host.session() for _ in range(COUNT)]
+        sessions = [host.session(recovery="none") for _ in range(COUNT)]
         for start in range(0, COUNT, 50):
             await asyncio.gather(*(session.start() for session in sessions[start : start + 50]))
         for number, session in enumerate(sessions):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.leftovers import remove_place
-from cellblock.snapshots import Snapshot, SnapshotLimits, Snapshots, Store
+from cellblock.snapshots import Snapshot, SnapshotLimits, Snapshots, Store, beneath
 
 SECRET = b"the caller's own secret"
 CALLS = (
@@ -106,7 +106,8 @@ def before_call(number: int, action: Callable[[], object]) -> Iterator[Callable[
     Yields:
         Whether there were as many.
     """
-    originals = {name: getattr(os, name) for name in CALLS}
+    places = [*((os, name) for name in CALLS), (beneath, "_renameat2")]
+    originals = {name: getattr(place, name) for place, name in places}
     count = 0
 
     def wrapped(name: str) -> Callable[..., object]:
@@ -114,20 +115,20 @@ def before_call(number: int, action: Callable[[], object]) -> Iterator[Callable[
             nonlocal count
             count += 1
             if count == number:
-                for name_, original in originals.items():
-                    setattr(os, name_, original)
+                for place, name_ in places:
+                    setattr(place, name_, originals[name_])
                 action()
             return originals[name](*args, **named)
 
         return call
 
     try:
-        for name in CALLS:
-            setattr(os, name, wrapped(name))
+        for place, name in places:
+            setattr(place, name, wrapped(name))
         yield lambda: count >= number
     finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
+        for place, name in places:
+            setattr(place, name, originals[name])
 
 
 Spoiled = tuple[Snapshot, Look, Look]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from full_disk import file_size_limit
 from .conftest import Spoiled, before_call, look, spoil
 
 MOST_CALLS = 400
+RESCUED = ".cellblock-before-restore-"
 
 
 def killed_at(number: int, snapshots: Snapshots, snapshot: Snapshot) -> bool:
@@ -118,3 +122,57 @@ def test_a_workspace_that_keeps_changing_is_left_as_it_is(
     with pytest.raises(SnapshotError, match="something keeps changing them"):
         snapshots.restore(snapshot)
     assert (workspace / "changes").read_text() == "after"
+
+
+def replace(workspace: Path) -> None:
+    (workspace / "other").write_text("mine")
+    (workspace / "other").replace(workspace / "changes")
+
+
+def append(workspace: Path) -> None:
+    with (workspace / "changes").open("a") as file:
+        file.write("mine")
+
+
+def move(workspace: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (workspace / "changes").rename(workspace / "mine")
+
+
+@pytest.mark.parametrize("interfere", [replace, append, move])
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays(
+    snapshots: Snapshots, workspace: Path, spoiled: Spoiled, interfere: Callable[[Path], None], stride: int
+) -> None:
+    snapshot, before, after = spoiled
+    theirs = {"changes", "other", "mine"}
+
+    def fail() -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    failed = 0
+    for number in range(1, MOST_CALLS, stride):
+        for then in (lambda: None, fail):
+            spoil(workspace)
+            expected = before
+            with before_call(number, lambda: interfere(workspace)) as happened:
+                try:
+                    snapshots.restore(snapshot, then)
+                except SnapshotError:
+                    expected = after
+                    failed += 1
+            found = look(workspace)
+            assert {path: found[path] for path in found.keys() - theirs if not path.startswith(RESCUED)} == {
+                path: expected[path] for path in expected.keys() - theirs
+            }
+            kept = {path: str(entry[-1]) for path, entry in found.items() if path in theirs or path.startswith(RESCUED)}
+            if expected is after and happened():
+                assert "mine" in kept["changes"] if interfere is replace else "after" in " ".join(kept.values())
+            elif expected is before:
+                assert kept.keys() <= theirs
+            assert not snapshots.recover()
+            for path in workspace.glob(f"{RESCUED}*"):
+                shutil.rmtree(path)
+        if not happened():
+            break
+    assert failed > 20

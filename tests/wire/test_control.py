@@ -153,7 +153,7 @@ def test_what_is_not_an_object_with_an_op_of_this_direction_is_refused(raw: byte
         ({"op": "memory", "bytes": 1.0}, "bytes: must be an integer"),
         ({"op": "memory", "bytes": 2**63}, "bytes: must be an integer of 64 bits"),
         ({"op": "memory", "bytes": "1"}, "bytes: must be an integer"),
-        ({"op": "memory", "bytes": 1, "more": 1}, "'more' is unknown"),
+        ({"op": "memory", "bytes": 1, "copies": 0, "more": 1}, "'more' is unknown"),
         ({"op": "refused", "error": None}, "error: must be a string"),
         ({"op": "listening", "port": 1, "name": 1}, "name: must be a string"),
     ],
@@ -165,7 +165,7 @@ def test_a_field_that_is_wrong_is_named(fields: dict[str, object], complaint: st
 
 def test_what_is_left_out_has_its_default() -> None:
     assert FROM_INIT.decode(b'{"op":"listening","port":7}') == HttpServer(7, None)
-    assert FROM_INIT.decode(b'{"op":"memory","bytes":-1}') == Memory(-1)
+    assert FROM_INIT.decode(b'{"op":"memory","bytes":-1,"copies":0}') == Memory(-1, 0)
     assert FROM_INIT.decode(b'{"op":"ran","number":1,"status":0}') == Ran(1, 0)
 
 

@@ -45,13 +45,22 @@ class Call(Generic[T]):
 
 def get_or_create(name: str, tags: Mapping[str, str] | None, options: Mapping[str, Any]) -> Call[SessionRecord]:
     """Return the session of a name."""
-    return Call("POST", f"/sessions/{_quoted(name)}", _record, {"tags": dict(tags or {}), "options": dict(options)})
+    return Call("POST", f"/sessions/{_quoted(name)}", _record, {"tags": dict(tags or {}), "options": _options(options)})
 
 
 def create(name: str, tags: Mapping[str, str] | None, options: Mapping[str, Any]) -> Call[SessionRecord]:
     """Make a session; it is an error if there is one of that name."""
-    body = {"name": name or None, "tags": dict(tags or {}), "options": dict(options)}
+    body = {"name": name or None, "tags": dict(tags or {}), "options": _options(options)}
     return Call("POST", "/kernels", _record, body)
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a session as JSON data. A relative path is below the gateway's current directory."""
+    try:
+        data: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False, default=os.fspath))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"options of a session are JSON data, and {given!r:.200} are not: {error}") from None
+    return data
 
 
 def list_kernels(*, refresh: bool) -> Call[list[SessionRecord]]:

@@ -91,7 +91,12 @@ class Caller:
     def replace(self, descriptor: int, ours: int) -> None:
         """Put one of our descriptors into the place of one of its own."""
         added = _ADDED.pack(self._number, abi.SECCOMP_ADDFD_FLAG_SETFD, ours, descriptor, 0)
-        fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ADDFD, added)
+        while True:
+            try:
+                fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ADDFD, added)
+            except InterruptedError:  # a child of init has ended: the caller must not be told that it was interrupted itself
+                continue
+            return
 
     def _fields(self, name: str) -> dict[str, str]:
         with open(f"/proc/{self.thread}/{name}", errors="replace") as file:

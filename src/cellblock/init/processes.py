@@ -220,6 +220,11 @@ def _pids_of_namespace() -> list[str]:
     return [*map(str, found)]
 
 
+def memory_of_copies(pids: Iterable[int]) -> int:
+    """Return the bytes of memory that some processes use, their part of what they share with others included."""
+    return sum(_proportional_share(str(_name_in_proc(pid))) for pid in pids)
+
+
 def has_own_proc() -> bool:
     """Whether /proc is that of this pid namespace."""
     return _name_in_proc(os.getpid()) == os.getpid()

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -156,7 +157,8 @@ class Init:
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
-                seat.tell(Memory(self._measure(seat, message.enough)))
+                used = self._measure(seat, message.enough)
+                seat.tell(Memory(used, self._measure_copies() if used > message.enough else 0))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 seat.interrupt()
@@ -181,6 +183,12 @@ class Init:
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
         return processes.memory_of_namespace(self._around.home, enough)
+
+    def _measure_copies(self) -> int:
+        """Return the most that the session would use less without copies."""
+        if self._parked is None or len(self._seats) > 1:  # they are not measured then, either
+            return 0
+        return processes.memory_of_copies(self._parked.pids)
 
     def _measured(self, seat: Seat) -> set[int]:
         """Return the processes that count for one of several kernels: its own, and those that are no kernel's."""
@@ -297,6 +305,8 @@ class Init:
             self._poll.unregister(seat.control.fileno())
         del self._seats[seat.control.fileno()]
         seat.programs.close()
+        with suppress(OSError):  # the host has gone
+            seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as it has without a zygote
         seat.control.close()
 
     def _reap(self) -> None:

@@ -6,6 +6,7 @@ checked is what is open.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -18,6 +19,11 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
 # O_NONBLOCK: open() does not wait for the other end of a FIFO, or for a lease.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_RENAME_NOREPLACE = 1  # linux/fs.h
+_NOT_KNOWN = frozenset((errno.ENOSYS, errno.EINVAL, errno.EPERM))
+"""Errors of systems and file systems without renameat2(2), and of containers that do not allow it"""
 
 CHANGED = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EEXIST, errno.ENOTEMPTY))
 """Errors of something that was swapped for something else since it was seen"""
@@ -83,6 +89,37 @@ def status(name: str, directory: int) -> os.stat_result | None:
         return os.lstat(name, dir_fd=directory)
     except FileNotFoundError:
         return None
+
+
+def rename_to_free_name(directory: int, name: str, parent: int, to: str) -> None:
+    """Move something to where there is nothing.
+
+    Args:
+        directory: The folder that it is in, opened.
+        name: Its name there.
+        parent: The folder that it gets into, opened.
+        to: Its name there.
+
+    Raises:
+        FileExistsError: There is something.
+        OSError: It cannot be moved.
+    """
+    code = _renameat2(directory, os.fsencode(name), parent, os.fsencode(to))
+    if code in _NOT_KNOWN:  # then nothing is better than to look first
+        if status(to, parent) is None:
+            os.rename(name, to, src_dir_fd=directory, dst_dir_fd=parent)
+            return
+        code = errno.EEXIST
+    if code:
+        raise OSError(code, os.strerror(code), name, None, to)
+
+
+def _renameat2(*arguments: int | bytes) -> int:
+    """Make this system call, and return 0 or its error."""
+    call = getattr(_LIBC, "renameat2", None)
+    if call is None:
+        return errno.ENOSYS
+    return 0 if call(*arguments, _RENAME_NOREPLACE) == 0 else ctypes.get_errno()
 
 
 def set_mode(name: str, directory: int, mode: int) -> None:

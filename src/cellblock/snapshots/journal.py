@@ -15,6 +15,10 @@ from cellblock.errors import SnapshotError
 from cellblock.snapshots.plan import Step
 
 
+class HeldError(SnapshotError):
+    """Another restore of the same workspace is under way, in this process or in another one."""
+
+
 class Journal:
     """The journal of one workspace. No session can write to it: it says which files of the workspace are moved."""
 
@@ -40,7 +44,7 @@ class Journal:
         """Hold the journal, for as long as the context lasts.
 
         Raises:
-            SnapshotError: Another process holds it.
+            HeldError: Another restore is under way.
             OSError: It cannot be made.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +68,7 @@ class Journal:
             except BaseException as error:
                 os.close(held)
                 if isinstance(error, BlockingIOError):
-                    raise SnapshotError(
+                    raise HeldError(
                         f"another program is restoring the files of {self._workspace}: try again when it has finished"
                     ) from None
                 raise

@@ -16,21 +16,81 @@ from collections.abc import Callable, Iterator, Sequence
 from cellblock import leftovers
 from cellblock.errors import SnapshotError
 from cellblock.snapshots import content
-from cellblock.snapshots.beneath import CHANGED, create_file, open_folder, open_parent, set_mode, status
+from cellblock.snapshots.beneath import CHANGED, create_file, open_folder, open_parent, rename_to_free_name, set_mode, status
 from cellblock.snapshots.file import File, Link, Owner, facts
+from cellblock.snapshots.ignored import OURS
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan, Step
 from cellblock.snapshots.store import Store
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _PASSES = 3  # somebody may still write there
+_STAGING = f"{OURS}restore-"
+_RESCUED = f"{OURS}before-restore-"
 
 
 class UnsettledError(Exception):
     """Something in the workspace was changed since the plan was made. Nothing was done."""
 
 
-def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable[[], object]) -> None:
+class Rescued:
+    """What could not be put back, when a restore was taken back, because something else had taken its place.
+
+    What something else wrote stays. What was there before is kept in a folder of the workspace, until it is known whether
+    another try restores the files.
+
+    Attributes:
+        files: Paths that something else wrote, and below which path of the workspace what they held before is kept.
+    """
+
+    def __init__(self, top: int) -> None:
+        """Begin with nothing.
+
+        Args:
+            top: The workspace, opened.
+        """
+        self._top = top
+        self._folders: list[str] = []
+        self.files: dict[str, str] = {}
+
+    def add(self, staging: str, old: Sequence[Step]) -> None:
+        """Keep a staging folder, in which there is nothing but what could not be put back.
+
+        Args:
+            staging: Its name.
+            old: The steps that moved it away.
+        """
+        name = staging.replace(_STAGING, _RESCUED, 1)
+        try:
+            os.rename(staging, name, src_dir_fd=self._top, dst_dir_fd=self._top)
+        except OSError:
+            name = staging
+        self._folders.append(name)
+        self.files |= {step.path: f"{name}/{_old(step)}" for step in old}
+
+    def discard(self) -> None:
+        """Remove it: the files were restored after all, and nobody wants what was there before."""
+        for name in self._folders:
+            try:
+                folder = open_folder(name, self._top)
+                try:
+                    leftovers.empty(folder)
+                finally:
+                    os.close(folder)
+                os.rmdir(name, dir_fd=self._top)
+            except OSError as error:
+                _LOG.warning("%s in a workspace cannot be removed: %s", name, error)
+
+    def __str__(self) -> str:
+        """Say it, for the end of a message; empty if everything was put back."""
+        if not self.files:
+            return ""
+        named = "; ".join(f"what {path[:200]!r} held before is in {where!r}" for path, where in [*self.files.items()][:3])
+        more = f"; and {len(self.files) - 3} more there" if len(self.files) > 3 else ""
+        return f". Something else wrote to files meanwhile, which stays: {named}{more}"
+
+
+def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable[[], object], rescued: Rescued) -> None:
     """Carry out a plan.
 
     Args:
@@ -39,30 +99,31 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
         store: Where the content of files is.
         journal: The journal, held.
         then: Called when all is in its place. If it fails, everything is taken back.
+        rescued: Gets what cannot be put back then.
 
     Raises:
-        UnsettledError: The workspace has changed since; it is as if this had not been called.
+        UnsettledError: The workspace has changed since; it is as if this had not been called, but for `rescued`.
         SnapshotError: Something failed. Nothing was done either, unless the message says more.
         OSError: Likewise.
     """
-    name = f".cellblock-restore-{secrets.token_hex(8)}"
+    name = f"{_STAGING}{secrets.token_hex(8)}"
     info = os.fstat(top)
     journal.write(name, info, ())
     staging = _make_staging(top, name, journal)
+    left: list[Step] = []
     try:
         for number, entry in plan.staged.items():
             _stage(staging, number, entry, store)
-        steps = [*_with_identities(top, plan.steps)]
+        steps = [*_with_identities(top, staging, plan.steps)]
         journal.write(name, info, steps)
-        _apply(top, staging, steps)
-        _complete(top, staging, steps, then)
+        _apply(top, staging, steps, then, left)
     except _HalfDoneError:
         os.close(staging)
         raise
     except BaseException:  # whatever stopped it: remove what was staged
-        _finish(top, name, staging, journal)
+        _finish(top, name, staging, journal, left, rescued)
         raise
-    _finish(top, name, staging, journal)
+    _finish(top, name, staging, journal, left, rescued)
 
 
 def recover(top: int, journal: Journal) -> bool:
@@ -102,7 +163,7 @@ def recover(top: int, journal: Journal) -> bool:
     except BaseException:  # also an interrupt: nobody else closes it
         os.close(staging)
         raise
-    _finish(top, name, staging, journal)
+    _finish(top, name, staging, journal, (), Rescued(top))
     return bool(steps)
 
 
@@ -118,7 +179,13 @@ def _make_staging(top: int, name: str, journal: Journal) -> int:
 
 
 class _HalfDoneError(SnapshotError):
-    """Neither all nor nothing. The journal stays."""
+    """Neither all nor nothing, as the system refuses a step back. The journal stays."""
+
+
+def _remove_staged(staging: int) -> None:
+    for name in os.listdir(staging):
+        if name.startswith("new-"):
+            os.unlink(name, dir_fd=staging)
 
 
 def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
@@ -148,18 +215,20 @@ def _set_owner(name: str, directory: int, owner: Owner) -> None:
         os.chown(name, *owner, dir_fd=directory, follow_symlinks=False)
 
 
-def _with_identities(top: int, steps: Sequence[Step]) -> Iterator[Step]:
+def _with_identities(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
     for step in steps:
-        if step.do != "remove":
+        if step.do == "place":
+            yield step._replace(was=_identity(os.lstat(_new(step), dir_fd=staging)))
+        elif step.do == "remove":
+            try:
+                with open_parent(top, step.path) as (parent, name):
+                    yield step._replace(was=_identity(os.lstat(name, dir_fd=parent)))
+            except OSError as error:
+                if error.errno in CHANGED:
+                    raise UnsettledError from error
+                raise
+        else:
             yield step
-            continue
-        try:
-            with open_parent(top, step.path) as (parent, name):
-                yield step._replace(was=_identity(os.lstat(name, dir_fd=parent)))
-        except OSError as error:
-            if error.errno in CHANGED:
-                raise UnsettledError from error
-            raise
 
 
 def _identity(info: os.stat_result) -> tuple[int, ...]:
@@ -168,36 +237,54 @@ def _identity(info: os.stat_result) -> tuple[int, ...]:
     return (info.st_ino,) if folder else (info.st_ino, info.st_mtime_ns, info.st_size)
 
 
-def _apply(top: int, staging: int, steps: Sequence[Step]) -> None:
+def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], object], left: list[Step]) -> None:
+    """Do the steps, or undo those that were done.
+
+    Args:
+        top: The workspace, opened.
+        staging: The staging folder.
+        steps: The steps.
+        then: Called at the end.
+        left: Gets the steps that moved something away which could not be put back.
+    """
     done = 0
     try:
         for step in steps:
             _do(top, staging, step)
             done += 1
-    except BaseException as error:
-        _take_back(top, staging, steps[:done])
-        if isinstance(error, OSError) and error.errno in CHANGED:
+        then()
+    except BaseException as error:  # whatever it is, nobody wants these files now
+        left += _take_back(top, staging, steps[:done])
+        if done < len(steps) and isinstance(error, OSError) and error.errno in CHANGED:
             raise UnsettledError from error
         raise
 
 
-def _complete(top: int, staging: int, steps: Sequence[Step], then: Callable[[], object]) -> None:
-    try:
-        then()
-    except BaseException:  # whatever it is, nobody wants these files now
-        _take_back(top, staging, steps)
-        raise
+def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
+    """Undo steps. What something else has written meanwhile stays, and what it has removed is gone.
 
-
-def _take_back(top: int, staging: int, steps: Sequence[Step]) -> None:
-    try:
-        for step in reversed(steps):
+    Yields:
+        Those that moved something away that cannot be put back.
+    """
+    theirs = set()
+    for step in reversed(steps):
+        try:
+            if step.path in theirs:
+                raise UnsettledError
             _undo(top, staging, step)
-    except (OSError, UnsettledError) as error:
-        raise _HalfDoneError(
-            "only some files were restored, because something else changed the workspace meanwhile: stop what writes to it. "
-            "The next session that starts in this workspace finishes the restore"
-        ) from error
+        except OSError as error:
+            if error.errno not in CHANGED:
+                raise _HalfDoneError(
+                    f"only some files were restored, because the system refused to undo a step ({error}). The next session "
+                    "that starts in this workspace finishes the restore"
+                ) from error
+        except UnsettledError:
+            pass
+        else:
+            continue
+        theirs.add(step.path)
+        if step.do == "remove":
+            yield step
 
 
 def _do(top: int, staging: int, step: Step) -> None:
@@ -208,14 +295,9 @@ def _do(top: int, staging: int, step: Step) -> None:
             os.mkdir(name, 0o700, dir_fd=parent)
             _set_owner(name, parent, step.owner)
         elif step.do == "remove":
-            info = status(name, parent)
-            if info is None or _identity(info) != step.was:
-                raise UnsettledError
-            os.rename(name, f"old-{step.number}", src_dir_fd=parent, dst_dir_fd=staging)
-        elif status(name, parent) is None:
-            os.rename(f"new-{step.number}", name, src_dir_fd=staging, dst_dir_fd=parent)
+            _move(parent, name, staging, _old(step), step.was)
         else:
-            raise UnsettledError
+            rename_to_free_name(staging, _new(step), parent, name)
 
 
 def _undo(top: int, staging: int, step: Step) -> None:
@@ -225,32 +307,74 @@ def _undo(top: int, staging: int, step: Step) -> None:
         elif step.do == "make":
             os.rmdir(name, dir_fd=parent)
         elif step.do == "place":
-            os.rename(name, f"new-{step.number}", src_dir_fd=parent, dst_dir_fd=staging)
-        elif status(name, parent) is None:
-            os.rename(f"old-{step.number}", name, src_dir_fd=staging, dst_dir_fd=parent)
+            _move(parent, name, staging, _new(step), step.was)
         else:
-            raise UnsettledError
+            rename_to_free_name(staging, _old(step), parent, name)
 
 
-def _finish(top: int, name: str, staging: int, journal: Journal) -> None:
-    """Remove the staging folder, and then the journal. What is done is done, whether or not this works."""
+def _move(parent: int, name: str, staging: int, to: str, was: tuple[int, ...]) -> None:
+    """Move something into the staging folder, if it is what it was."""
+    info = status(name, parent)
+    if info is None or _identity(info) != was:
+        raise UnsettledError
+    os.rename(name, to, src_dir_fd=parent, dst_dir_fd=staging)
+    expected = False
     try:
-        try:
-            journal.write(name, os.fstat(top), ())
-        except OSError:
-            journal.clear()  # the steps must not be done again
-        for _ in range(_PASSES):
-            try:
-                leftovers.empty(staging)
-                os.rmdir(name, dir_fd=top)
-            except FileNotFoundError:
-                pass  # the code in the session has moved it: it is its own now
-            except OSError:
-                continue
+        expected = _identity(os.lstat(to, dir_fd=staging)) == was
+    finally:
+        if not expected:  # something else came in between
+            rename_to_free_name(staging, to, parent, name)
+    if not expected:
+        raise UnsettledError
+
+
+def _new(step: Step) -> str:
+    """Return what something that is to be placed is called in the staging folder."""
+    return f"new-{step.number}"
+
+
+def _old(step: Step) -> str:
+    """Return what something that was moved away is called in the staging folder."""
+    return f"old-{step.number}"
+
+
+def _finish(top: int, name: str, staging: int, journal: Journal, left: Sequence[Step], rescued: Rescued) -> None:
+    """Remove the staging folder, and then the journal. What is done is done, whether or not this works.
+
+    Args:
+        top: The workspace, opened.
+        name: The name of the staging folder.
+        staging: The folder. It is closed.
+        journal: The journal, held.
+        left: Steps that moved something away that is not to be removed.
+        rescued: Gets that.
+    """
+    try:
+        if left:
             journal.clear()
-            return
-        _LOG.warning("%s in a workspace cannot be removed; the next session there tries again", name)
+            rescued.add(name, left)
+            _remove_staged(staging)
+        else:
+            _remove(top, name, staging, journal)
     except OSError as error:
         _LOG.warning("the record of a restore cannot be removed: %s", error)
     finally:
         os.close(staging)
+
+
+def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
+    try:
+        journal.write(name, os.fstat(top), ())
+    except OSError:
+        journal.clear()  # the steps must not be done again
+    for _ in range(_PASSES):
+        try:
+            leftovers.empty(staging)
+            os.rmdir(name, dir_fd=top)
+        except FileNotFoundError:
+            pass  # the code in the session has moved it: it is its own now
+        except OSError:
+            continue
+        journal.clear()
+        return
+    _LOG.warning("%s in a workspace cannot be removed; the next session there tries again", name)

@@ -28,6 +28,7 @@ from cellblock.snapshots.watch import LostError, UnwatchableError, Watch
 
 _log = logging.getLogger("cellblock.snapshots")
 
+_LOG = logging.getLogger("cellblock.snapshots")
 _TRIES = 5
 """How often a restore begins again because the workspace is being changed."""
 
@@ -180,22 +181,31 @@ class Snapshots:
         self._store.check(snapshot)
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
-            for _ in range(_TRIES):
-                plan = self._restore_once(top, snapshot, then, within)
-                if plan is not None:
-                    return _done(plan)
+            rescued = restoring.Rescued(top)
+            try:
+                for _ in range(_TRIES):
+                    plan = self._restore_once(top, snapshot, then, within, rescued)
+                    if plan is not None:
+                        rescued.discard()
+                        return _done(plan)
+            except BaseException:
+                if rescued.files:
+                    _LOG.warning("the files of %s were not restored%s", self._workspace, rescued)
+                raise
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
-            "there, then try again. Nothing was changed"
+            f"there, then try again. {'Everything was put back' if rescued.files else 'Nothing was changed'}{rescued}"
         )
 
-    def _restore_once(self, top: int, snapshot: Snapshot, then: Callable[[], object], within: Spans | None) -> Plan | None:
+    def _restore_once(
+        self, top: int, snapshot: Snapshot, then: Callable[[], object], within: Spans | None, rescued: restoring.Rescued
+    ) -> Plan | None:
         """Return what was done, or None if the workspace was changed meanwhile."""
         walk, now = self._search(top, snapshot.root)
         try:
             plan = Plan(now, snapshot.root) if within is None else Plan(now, snapshot.root, changed_within(top, within))
             if plan.steps:
-                restoring.restore(top, plan, self._store, self._journal, then)
+                restoring.restore(top, plan, self._store, self._journal, then, rescued)
             else:
                 then()
         except restoring.UnsettledError:

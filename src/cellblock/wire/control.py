@@ -208,10 +208,11 @@ class HttpServer:
 
 @record
 class Memory:
-    """What the session uses."""
+    """What the session uses. Without copies, that would be at most ``copies`` bytes less: known if it is over the limit."""
 
     op: ClassVar[str] = "memory"
     bytes: int
+    copies: int
 
 
 @record

@@ -32,8 +32,9 @@ _HARMLESS = ("jemalloc_bg_thd", "polars-ooc-clea")
 
 _OPENMP = "libgomp"
 _PAUSE, _PAUSE_HARD = "omp_pause_resource_all", 2
-_ENDING = (0.0002, 0.001, 0.005)
-"""Seconds to wait for threads that Python has forgotten already: they end a moment after `join` returns."""
+_STEP, _UNKNOWN_RUNS, _LEAVES = 0.0002, 0.005, 0.5
+"""Seconds to wait for threads that `threading` does not know: at first; in all if one runs Python code; in all if none does.
+They end a moment after `join` returns, on a busy machine a long one."""
 
 _UNKNOWN = "of unknown name"
 """What a process is called in a sandbox of Landlock, where each sees itself only."""
@@ -69,14 +70,14 @@ class _Threads:
     """What a look at the threads of this process has shown.
 
     Attributes:
-        ending: Whether some are about to end.
+        patience: Seconds to wait for some that may be about to end.
         objections: Why a copy could not do without the others.
         resets: How it does without those that only wait.
         openmp: Files of the libraries whose threads have to be stopped before a fork.
         libraries: How many threads the libraries have that do not work in a copy.
     """
 
-    ending: bool = False
+    patience: float = 0.0
     objections: list[str] = field(default_factory=list)
     resets: list[Reset] = field(default_factory=list)
     openmp: set[str] = field(default_factory=set)
@@ -116,10 +117,10 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     if cuda is not None and cuda.is_initialized():
         return f"CUDA has been used, {_NEVER}"
     threads = _look(ours)
-    for seconds in _ENDING:
-        if not threads.ending:
-            break
-        time.sleep(seconds)
+    step, waited = _STEP, 0.0
+    while waited < threads.patience:
+        time.sleep(step)
+        step, waited = 2 * step, waited + step
         threads = _look(ours)
     _found = threads, seen
     return threads.objections[0] if threads.objections else None
@@ -173,7 +174,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
     for number in numbers:
         thread = known.get(number)
         if thread is None:
-            found.ending = True
+            found.patience = _UNKNOWN_RUNS if frames.keys() - {thread.ident for thread in known.values()} else _LEAVES
             found.objections.append("a thread without a name is running, which a copy would not have: wait until it has ended")
             continue
         frame = frames.get(thread.ident or 0)

@@ -28,6 +28,8 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
+_LEAVING = 1.0
+"""Seconds that a thread may take to end when it has nothing more to do"""
 _CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two checks, at first and later
 _READ_UP, _HURRIED = 0.02, 1.0  # seconds to wait, and seconds not to wait again after a wait that failed
 _NONE = -1
@@ -116,12 +118,22 @@ class Outbox:
         elif time.monotonic() - self._last >= TICK:
             self.flush()
         elif self._room == _NONE:
+            self._begin_gathering()
+
+    def _begin_gathering(self) -> None:
+        in_main = _thread.get_ident() == self._main
+        if in_main:
+            GATE.shut += 1  # an exception of a signal handler would leave a thread that nobody ends
+        try:
             self._room = _PIECE_CHARS  # before the thread starts: it may have ended when this returns
             try:
                 self._ticker = _Ticker(self)
             except BaseException:
                 self._room = _NONE
                 raise
+        finally:
+            if in_main:
+                GATE.open()
 
     def let_host_catch_up(self) -> None:
         """Before something is written past this outbox, to a descriptor: have the host read what came before it.
@@ -318,11 +330,13 @@ class _Ticker:
         self._wake.acquire()
         self._done = _thread.allocate_lock()
         self._done.acquire()
+        self._number = 0
         # `_thread`, because a `threading.Thread` would show up in the user's `threading.enumerate()`.
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         try:
+            self._number = _thread.get_native_id()
             # Signals belong to the main thread: one that landed here would not wake it from a system call.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             quiet = 0
@@ -341,6 +355,10 @@ class _Ticker:
         self._wake.release()
         self._done.acquire()
         self._done.release()
+        # It has left Python's code and not yet the process: a copy of that would be refused on a busy machine.
+        deadline = time.monotonic() + _LEAVING
+        while os.path.exists(f"/proc/self/task/{self._number}") and time.monotonic() < deadline:
+            time.sleep(0.0001)
 
 
 def _write_descriptor(descriptor: int, text: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from cellblock import CheckpointError, Host, InvalidInputError, Session, StateChanges
+from cellblock import CheckpointError, Host, InvalidInputError, Session, StateChanges, StateError
 from cellblock.model.checkpoints import FileChange, FileChanges
 
 
@@ -57,6 +58,19 @@ async def test_files_are_told_if_the_checkpoint_holds_them(host: Host, tmp_path:
         shared = await session.checkpoint()
         assert (await session.diff(shared)).files is None
         await shared.drop()
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 6))
+async def test_a_session_that_ends_meanwhile_is_not_a_kernel_that_fails(native_host: Host, tmp_path: Path, turns: int) -> None:
+    async with native_host.session(working_dir=tmp_path, images_dir=tmp_path) as session:
+        await session.execute("x = 1")
+        await session.execute("x = 2")
+        looking = asyncio.create_task(session.diff(session.checkpoints()[-1]))
+        for _ in range(turns):
+            await asyncio.sleep(0.0005)
+        await session.close()
+        (told,) = await asyncio.gather(looking, return_exceptions=True)
+        assert isinstance(told, StateChanges | CheckpointError | StateError), told
 
 
 async def test_what_is_not_a_checkpoint_is_refused(session: Session) -> None:

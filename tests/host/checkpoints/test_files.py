@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -232,6 +232,24 @@ async def test_if_no_kernel_can_be_made_files_become_again_what_they_were(
             with pytest.raises(CheckpointError, match="there is no room"):
                 await session.restore(checkpoint)
         assert (await session.execute("x, open('a').read(), open('b').read()")).return_value == "(2, '2', '2')"
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
+
+
+async def test_sessions_that_restore_files_of_one_directory_at_once_take_turns(any_host: Host, tmp_path: Path) -> None:
+    names = range(8)
+    async with AsyncExitStack() as stack:
+        made = [any_host.session(working_dir=tmp_path, images_dir=tmp_path / "images", recovery="none") for _ in range(3)]
+        sessions = [await stack.enter_async_context(session) for session in made]
+        checkpoints = []
+        for number, session in enumerate(sessions):
+            await session.execute(f"x = {number}\nfor name in {names}: open(str(name), 'w').write('{number}')")
+            checkpoints.append(await session.checkpoint(files="copy"))
+        for _ in range(4):
+            await asyncio.gather(*(session.restore(one) for session, one in zip(sessions, checkpoints, strict=True)))
+            assert {(tmp_path / str(name)).read_text() for name in names} in ({"0"}, {"1"}, {"2"})
+            assert [(await session.execute("x")).return_value for session in sessions] == ["0", "1", "2"]
+        for checkpoint in checkpoints:
+            await checkpoint.drop()
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
 
 

@@ -237,6 +237,9 @@ class AutomaticCheckpoints:
         kernel = self._kernels.current
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
+        if kernel.memory.short:
+            self.skipped = "the session uses too much of its memory for another copy: Resources(memory=…) sets the limit"
+            return None
         before = self.all()
         began = time.perf_counter()
         try:
@@ -314,10 +317,10 @@ class AutomaticCheckpoints:
             self._drop_oldest(self._kind.keep + isinstance(self._kind, Exact))
 
     def relieve(self) -> bool:
-        """Drop the oldest, as there is too little memory; return whether there was one."""
+        """Drop all but the newest, and then that one, as there is too little memory; return whether there was one."""
         automatic = self.all()
-        if automatic:
-            automatic[0].discard()
+        for checkpoint in automatic[:-1] or automatic:
+            checkpoint.discard()
         return bool(automatic)
 
     def _drop_oldest(self, keep: int) -> None:

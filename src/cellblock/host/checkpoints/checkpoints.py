@@ -309,7 +309,8 @@ class Checkpoints:
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self._cells.past.line[:-1]}
-        known = {one.moment.state for one in self.automatic.all()}  # the branch has one of the state that it began with, too
+        # The branch has one of the state that it began with, too. That of a fresh kernel needs none.
+        known = {one.moment.state for one in self.automatic.all()} | {self._fresh}
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
             branch.forget(checkpoint)
@@ -428,7 +429,10 @@ class Checkpoints:
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
         """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
         wanted = replace(self._wanted, kept=None)  # no later host continues with it
-        return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+        try:
+            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+        except LaunchError as error:
+            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}") from error
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
@@ -437,7 +441,7 @@ class Checkpoints:
         line = {cell.number for cell in self._cells.past.line}
         kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
         found = [one for one in kept if one.moment.is_of(line)]
-        if not found or not self.automatic.wanted:
+        if not found or not self.automatic.wanted or dead.memory.hopeless:
             return None
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
@@ -461,6 +465,7 @@ class Checkpoints:
         self.automatic.forget_files()
         self.automatic.has_ended()
         kernel.restored = restored
+        kernel.memory.look_first()
         self._recovered = kernel, checkpoint.moment.state
         return kernel
 

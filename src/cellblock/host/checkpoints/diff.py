@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cellblock.errors import CellblockError
 from cellblock.host import exchange
 from cellblock.model.checkpoints import StateChanges
 from cellblock.model.variables import diff_variables
@@ -26,11 +27,15 @@ async def diff(cells: Cells, checkpoints: Checkpoints, wanted: Checkpoint | str)
         wanted: The checkpoint, its name or its id.
     """
     checkpoint = checkpoints.find(wanted)
-    after = await exchange.survey(cells.run_silently, _SECONDS)
-    kernel = await checkpoints.look_at(checkpoint)
     try:
-        before = await exchange.survey(lambda code, _: cells.run_elsewhere(kernel, code), _SECONDS)
-    finally:
-        await kernel.close()
-    files = None if checkpoint.snapshot is None else await checkpoints.files.diff(checkpoint.snapshot)
+        after = await exchange.survey(cells.run_silently, _SECONDS)
+        kernel = await checkpoints.look_at(checkpoint)
+        try:
+            before = await exchange.survey(lambda code, _: cells.run_elsewhere(kernel, code), _SECONDS)
+        finally:
+            await kernel.close()
+        files = None if checkpoint.snapshot is None else await checkpoints.files.diff(checkpoint.snapshot)
+    except CellblockError:
+        checkpoint.check()  # nothing has failed: it was dropped meanwhile, or the session was ended
+        raise
     return StateChanges(diff_variables(before, after), files)

@@ -17,6 +17,7 @@ from cellblock.host.closing import in_thread
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
+from cellblock.snapshots.journal import HeldError
 from cellblock.snapshots.times import Spans
 from cellblock.snapshots.tree import MIB
 from cellblock.threads import run_aside
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 # What is kept automatically after each cell must cost little.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
+_PATIENCE = 30.0
+"""Seconds that a restore waits for another one in the same directory"""
+_LOOK_AGAIN = 0.01
 _MAX_SHARED = 2_000
 """Files that are kept in a directory that nobody has given to the session: it is its program's, and may hold anything"""
 
@@ -104,7 +108,7 @@ class CheckpointFiles:
     async def restore(
         self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]], *, within: Spans | None = None
     ) -> Changes:
-        """Bring the files back.
+        """Bring the files back. If another session restores files of the same directory now, this waits until it has.
 
         Args:
             snapshot: The files.
@@ -120,7 +124,14 @@ class CheckpointFiles:
         def finish() -> None:
             asyncio.run_coroutine_threadsafe(then(), loop).result()
 
-        return await _owned(lambda: self._snapshots(store).restore(snapshot, finish, within=within), _forget)
+        deadline = loop.time() + _PATIENCE
+        while True:
+            try:
+                return await _owned(lambda: self._snapshots(store).restore(snapshot, finish, within=within), _forget)
+            except HeldError:  # not waited for in the thread: `then` of the restore that is under way may need one
+                if loop.time() > deadline:
+                    raise
+            await asyncio.sleep(_LOOK_AGAIN)
 
     async def changed_within(self, spans: Spans) -> str:
         """Return, for a message, whether files were changed within some spans of time; empty if none were.
@@ -168,6 +179,8 @@ class CheckpointFiles:
             store = self._make_store()
             if await _owned(lambda: self._snapshots(store).recover(), _forget):
                 _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
+        except HeldError:
+            pass  # nobody was killed: another session restores these files now
         except SnapshotError as error:
             _log.warning("%s", error)
 

@@ -11,6 +11,9 @@ from cellblock.sandbox.cgroups import Group
 from cellblock.sandbox.policy import Resources
 
 _BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
+_WITHOUT_COPIES, _ROOM = 10.0, 0.75
+"""Seconds without copies after some were dropped, and the share of the limit that may be used then to make one: otherwise a
+session whose cells follow each other quickly would be over its limit again at each look, with new copies."""
 _PATIENCE = 30.0
 """Seconds for an answer: what is not measured has no limit."""
 
@@ -20,7 +23,9 @@ class MemoryWatch:
 
     Attributes:
         limit: Bytes that they may use; None if nobody watches.
-        relieve: Frees memory of the session, before it has to end; returns whether it could.
+        relieve: Drops copies of the session's kernels, before it has to end; returns whether there were any.
+        hopeless: Whether a kernel that took the place of a dead one was over the limit from the beginning: what takes the
+            memory, such as files in /tmp, does not go with a kernel.
     """
 
     def __init__(
@@ -49,6 +54,9 @@ class MemoryWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._unanswered: asyncio.TimerHandle | None = None
         self._last = 0
+        self._no_copies_until = 0.0
+        self._begins = False
+        self.hopeless = False
         self.relieve: Callable[[], bool] = lambda: False
         control.on_memory = self._check
 
@@ -69,10 +77,23 @@ class MemoryWatch:
         if self.limit is not None and self._group is None:
             self._look_in(_BUSY)
 
+    def look_first(self) -> None:
+        """Look now: at what was there before this kernel, which took the place of a dead one."""
+        if self.limit is not None and self._group is None:
+            self._begins = True
+            self._look()
+
     @property
     def used(self) -> int:
         """Bytes that the processes use, as of the last look; 0 if nobody looks."""
         return self._last if self._group is None else self._group.used()
+
+    @property
+    def short(self) -> bool:
+        """Whether there is too little memory for another copy: copies were dropped not long ago, or that was not enough."""
+        if self.limit is None or not self._no_copies_until:
+            return False
+        return self._loop.time() < self._no_copies_until or self._last > _ROOM * self.limit
 
     def stop(self) -> None:
         """Look no more."""
@@ -108,13 +129,23 @@ class MemoryWatch:
             why = f"its memory could not be measured for {_PATIENCE:g} s, so it might have used more than it may"
             self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
-    def _check(self, used: int) -> None:
+    def _check(self, used: int, copies: int) -> None:
+        """Take note of what is used.
+
+        Args:
+            used: How many bytes.
+            copies: At most so many less are used if copies are dropped. If that is too little, they stay: the session goes
+                on from the last of them.
+        """
         self._last = used
         if self._unanswered is not None:
             self._unanswered.cancel()
             self._unanswered = None
+        begins, self._begins = self._begins, False
         if self.limit is not None and used > self.limit:
-            if self.relieve():
+            self.hopeless = begins
+            if used - copies <= self.limit and self.relieve():
+                self._no_copies_until = self._loop.time() + _WITHOUT_COPIES
                 self._look_in(_BUSY)
                 return
             self._on_excess(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB")

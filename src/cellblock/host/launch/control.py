@@ -41,7 +41,7 @@ class Control:
         gone: Done when init has ended, and with it everything below.
         refused: Why there is no session, if it could not be made.
         on_exit: Told the worker's wait status, or None if nobody knows it, when the worker or init has ended.
-        on_memory: Told how many bytes the session uses, after `measure`.
+        on_memory: Told how many bytes the session uses, and how many of these are its copies', after `measure`.
         takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
         before_exit: Told the worker's wait status before it is taken from the socket.
         on_violation: Told what init, or a process that pretends to be init, did that it must not.
@@ -57,7 +57,7 @@ class Control:
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.refused: Refused | None = None
         self.on_exit: Callable[[int | None], None] = lambda _status: None
-        self.on_memory: Callable[[int], None] = lambda _used: None
+        self.on_memory: Callable[[int, int], None] = lambda _used, _copies: None
         self.takers: dict[str, Callable[[socket.socket], None]] = {}
         self.on_violation: Callable[[str], None] = lambda _what: None
         self.before_exit: Callable[[int], None] | None = None
@@ -221,8 +221,8 @@ class Control:
                 # What is not a wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
-            case Memory(used):
-                self.on_memory(used)
+            case Memory(used, copies):
+                self.on_memory(used, copies)
             case Refused():
                 self.refused = message
             case Exited(status):

@@ -1,19 +1,18 @@
-"""Undo and crashes are exact without any pause: variables and files are what a model in Python says."""
+"""A model in Python of what cells, undos, crashes, branches and other people do to the variables and files of a session."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from cellblock import Exact
+from cellblock import CheckpointError, Exact
 from cellblock.host.checkpoints.past import files_time
 from processes import eventually
-from session_machines import SessionMachine, check, hosted
+from session_machines import SessionMachine
 
 VARIABLES = st.sampled_from(["x", "y"])
 NAMES = ("a", "b", "d/c", "d/e")
@@ -23,15 +22,22 @@ WRITE = "import os\nos.makedirs('d', exist_ok=True)\nopen('{name}', 'w').write('
 
 @dataclass(frozen=True)
 class State:
-    """What a session has after some cells: their numbers, its variables, and the files as they were then."""
+    """What a session has after some cells: their numbers, its variables, its files; and whether it can be gone back to."""
 
     line: tuple[int, ...] = ()
     variables: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    kept: bool = True
 
 
 class ExactMachine(SessionMachine):
-    """One session with a directory of its own. Nothing waits, but for the clock of files when somebody else changes one."""
+    """One session with a directory of its own. Nothing waits, but for the clock of files when somebody else changes one.
+
+    Attributes:
+        keep: How many cells can be undone.
+    """
+
+    keep = 100
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +53,7 @@ class ExactMachine(SessionMachine):
         self.run(self._start())
 
     async def _start(self) -> None:
-        self.session = self.host.session(working_dir=self.workspace, images_dir=self.place, recovery=Exact(keep=100))
+        self.session = self.host.session(working_dir=self.workspace, images_dir=self.place, recovery=Exact(keep=self.keep))
         await self.session.start()
 
     # -- what is done --------------------------------------------------------------------------------------------------
@@ -87,6 +93,10 @@ class ExactMachine(SessionMachine):
     @rule(cells=st.integers(1, 4))
     def undo(self, cells: int) -> None:
         cells = min(cells, len(self.states) - 1)
+        if not self.states[-1 - cells].kept:
+            with pytest.raises(CheckpointError, match="no checkpoint from before"):
+                self.run(self.session.undo(cells))
+            return
         undone = self.run(self.session.undo(cells))
         assert (len(undone.cells), undone.files_left) == (cells, "")
         left = {*self.states[-1].line}
@@ -139,6 +149,9 @@ class ExactMachine(SessionMachine):
         self.changed_by |= {file: number for file in changes if changed[file] != self.files.get(file, "")}
         self.files = {file: text for file, text in changed.items() if text}
         self.states.append(State((*state.line, number), {**state.variables, name: number}, self.files))
+        kept = [place for place, one in enumerate(self.states) if one.kept and one.line]  # what is fresh needs no checkpoint
+        for place in kept[: -self.keep - 1]:
+            self.states[place] = replace(self.states[place], kept=False)
         if look:
             self.compare()
 
@@ -161,17 +174,3 @@ class ExactMachine(SessionMachine):
         """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
         now = time.time_ns()
         self.run(eventually(lambda: files_time() > now))
-
-
-@pytest.fixture(params=["none", "native"])
-def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
-    """The machine, with a loop and a host."""
-    with hosted(ExactMachine, request.param) as kind:
-        yield kind
-
-
-@pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(5, 12, id="few"), pytest.param(60, 20, id="many", marks=pytest.mark.slow)]
-)
-def test_undo_and_crashes_are_exact(machine: type[ExactMachine], examples: int, steps: int) -> None:
-    check(machine, examples, steps)

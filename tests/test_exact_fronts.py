@@ -1,0 +1,129 @@
+"""Undo and crashes are exact in every front: variables and files are what a model in Python says."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import cellblock
+from cellblock import Changes, CheckpointError, Client, CodeExecutionResult, Undone
+from cli_runs import run_here
+from daemons import own_daemon
+from exact_machines import ExactMachine
+from gateways import own_gateway, token
+from session_machines import check, hosted
+
+
+class Named:
+    """A named session of a front, with those methods of `Session` that the machine uses.
+
+    Attributes:
+        files: Other people's hands in its workspace.
+    """
+
+    def __init__(self, front: Any, name: str, workspace: Path) -> None:
+        self.front, self.name = front, name
+        self.files = SimpleNamespace(write=self._write)
+        self._workspace = workspace
+
+    async def _write(self, name: str, content: str) -> None:
+        path = self._workspace / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+
+    async def execute(self, code: str) -> CodeExecutionResult:
+        result: CodeExecutionResult = self.front.execute(self.name, code)
+        return result
+
+    async def undo(self, cells: int) -> Undone:
+        undone: Undone = self.front.undo(self.name, cells)
+        return undone
+
+    async def fork(self) -> list[Named]:
+        (branch,) = self.front.fork(self.name, [f"{self.name}-branch"])
+        return [Named(self.front, branch.name, self._workspace)]
+
+    async def adopt(self, branch: Named) -> Changes:
+        changes: Changes = self.front.adopt(self.name, branch.name)
+        return changes
+
+    async def close(self) -> None:
+        self.front.destroy(self.name)
+
+
+class CommandLine:
+    """The commands, as the functions of the same names."""
+
+    def get_or_create(self, name: str, *, working_dir: Path, sandbox: bool) -> None:
+        run("create", name, "--workspace", str(working_dir), *([] if sandbox else ["--no-sandbox"]))
+
+    def execute(self, name: str, code: str) -> CodeExecutionResult:
+        return CodeExecutionResult.from_dict(run("exec", "--name", name, code, fails=True))
+
+    def undo(self, name: str, cells: int) -> Any:
+        return SimpleNamespace(**run("undo", name, str(cells)))
+
+    def fork(self, name: str, branches: list[str]) -> Any:
+        run("fork", name, *branches)
+        return [SimpleNamespace(name=branch) for branch in branches]
+
+    def adopt(self, name: str, branch: str) -> Any:
+        return run("adopt", name, branch)
+
+    def destroy(self, name: str) -> Any:
+        return run("destroy", name)
+
+
+def run(*arguments: str, fails: bool = False) -> Any:
+    """Run a command, and return the JSON that it prints."""
+    done = run_here(*arguments, "--json")
+    if done.returncode and not fails:
+        raise CheckpointError(done.stderr)
+    return json.loads(done.stdout)
+
+
+class FrontMachine(ExactMachine):
+    """The same with a named session. What has no front is left out."""
+
+    keep = 5
+    put = None  # type: ignore[assignment]  # no rule
+
+    front: Any
+    sandbox: bool
+
+    async def _start(self) -> None:
+        name = f"exact-{secrets.token_hex(4)}"
+        self.front.get_or_create(name, working_dir=self.workspace, sandbox=self.sandbox)
+        self.session = Named(self.front, name, self.workspace)  # type: ignore[assignment]  # it has what is used
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+@pytest.fixture(params=["functions", "client", "command line"])
+def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
+    """Something with the functions of named sessions."""
+    if request.param != "client":
+        yield cellblock if request.param == "functions" else CommandLine()
+        return
+    with own_gateway() as gateway, Client(gateway.url, token("admin")) as client:
+        yield client
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize(
+    ("examples", "steps"), [pytest.param(3, 10, id="few"), pytest.param(60, 20, id="many", marks=pytest.mark.slow)]
+)
+def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
+    with hosted(FrontMachine) as kind:
+        kind.front, kind.sandbox = front, sandbox
+        check(kind, examples, steps)
