@@ -1178,7 +1178,11 @@ MUTANTS: dict[str, Mutant] = {
         f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[mapped]",
         Edit("snapshots/inotify.py", "has_writer", "return False"),
     ),
-    "63 a second name in the workspace": mutant(
+    "63 files in memory that are mapped": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[mapped]",
+        Edit("snapshots/inotify.py", "write_out", "return True"),
+    ),
+    "63 files with a writer": mutant(
         f"{SNAPSHOTS}test_watch.py::test_what_has_a_writer_is_looked_at_until_it_has_none",
         Edit("snapshots/watch.py", "Watch.doubt", "pass"),
     ),

@@ -192,8 +192,11 @@ def test_every_kind_of_change_is_found(change: str, files: Watched, workspace: P
     assert files.is_watched
 
 
-def test_what_is_written_through_memory_changes_its_times(files: Watched, workspace: Path, other: Other) -> None:
+def test_what_is_written_through_memory_changes_its_times(
+    files: Watched, workspace: Path, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An undo goes by them: it leaves alone what has not changed while its cells ran."""
+    monkeypatch.setattr(watch, "write_out", lambda _: False)
     (workspace / "file").write_text("1")
     other.do("where = map_whole('file')")
     other.do("ctypes.memset(where, 50, 1)")
@@ -209,7 +212,47 @@ def test_what_is_written_through_memory_changes_its_times(files: Watched, worksp
     assert (workspace / "file").stat().st_ctime_ns == after.st_ctime_ns
 
 
-def test_a_large_file_that_somebody_can_write_to_counts_as_changed(files: Watched, workspace: Path, other: Other) -> None:
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """A workspace of which the system writes to a disk what changes in memory."""
+    monkeypatch.setattr("cellblock.snapshots.walk._TICK", -(10**12))
+    (tmp_path / "workspace").mkdir()
+    with open(tmp_path / "probe", "w") as probe:
+        if not inotify.write_out(probe.fileno()):
+            pytest.skip("there is no disk here")
+    with watched(tmp_path / "workspace", tmp_path) as files:
+        yield files
+
+
+def test_on_a_disk_a_file_with_a_writer_is_read_only_when_it_has_changed(
+    on_disk: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workspace" / "file").write_text("1")
+    (tmp_path / "workspace" / "large").write_bytes(bytes(LIMITS.max_file_bytes + 1))
+    other = Other(tmp_path / "workspace")
+    try:
+        other.do("one, two = map_whole('file'), map_whole('large')")
+        on_disk.take()
+        read: list[int] = []
+        add = Store.add
+        monkeypatch.setattr(Store, "add", lambda *args: read.append(1) or add(*args))  # type: ignore[func-returns-value]
+        before = on_disk.take()
+        for number in range(50, 60):
+            other.do(f"ctypes.memset(one, {number}, 1); ctypes.memset(two, {number}, 1)")
+            assert on_disk.snapshots.first_unkept_changed(before, []) == "large"
+            before = on_disk.take()
+            assert on_disk.snapshots.first_unkept_changed(before, []) is None
+            on_disk.take()
+        assert len(read) == 10
+        on_disk.check()
+    finally:
+        other.close()
+
+
+def test_without_a_disk_a_large_file_with_a_writer_counts_as_changed(
+    files: Watched, workspace: Path, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "write_out", lambda _: False)
     (workspace / "large").write_bytes(bytes(LIMITS.max_file_bytes + 1))
     snapshot = files.take()
     assert files.snapshots.first_unkept_changed(snapshot, []) is None

@@ -1,4 +1,4 @@
-"""Has the system say what changes: `Inotify`, and `has_writer` for changes that it does not say."""
+"""Has the system say what changes: `Inotify`; `has_writer` and `write_out` are for changes that it does not say."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ _BUFFER = 2**18
 _MOST_READ = 2**23
 """Bytes of events that are read at once. The queue has fewer, unless somebody adds to it meanwhile."""
 
-_UNIQUE = frozenset((0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0xF2F5_2010))
+_TMPFS = 0x0102_1994
+_UNIQUE = frozenset((0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, _TMPFS))
 """File systems of which every change goes through this system and through the inode that is watched: ext2 to ext4, XFS, Btrfs,
 tmpfs and F2FS. A network drive changes elsewhere, too; what an overlay maps into memory, it opens once more below."""
+
+_WRITE_AND_WAIT = 7
 
 TOO_MANY = "there are too many files to watch"
 
@@ -147,12 +150,17 @@ def check_place(top: int) -> None:
     Raises:
         UnwatchableError: It cannot.
     """
-    buffer = ctypes.create_string_buffer(256)
-    if ctypes.CDLL(None, use_errno=True).fstatfs(top, buffer) != 0:
-        raise UnwatchableError(f"fstatfs: {os.strerror(ctypes.get_errno())}")
-    kind = ctypes.c_ulong.from_buffer(buffer).value
+    kind = _kind(top)
     if kind not in _UNIQUE:
         raise UnwatchableError(f"it is on a file system of which not all changes are seen ({kind:#x})")
+
+
+def _kind(opened: int) -> int:
+    """Return the number of the file system that something is on; 0 if that cannot be known."""
+    buffer = ctypes.create_string_buffer(256)
+    if ctypes.CDLL(None, use_errno=True).fstatfs(opened, buffer) != 0:
+        return 0
+    return ctypes.c_ulong.from_buffer(buffer).value
 
 
 def check_folder(opened: int) -> None:
@@ -187,6 +195,24 @@ def has_writer(opened: int) -> bool | None:
     except OSError as error:
         return True if error.errno == errno.EAGAIN else None
     return False
+
+
+def write_out(opened: int) -> bool:
+    """Write what of a file is only in memory to the disk. Afterwards, whoever writes to memory changes its times.
+
+    Until then, only the first write to a page does.
+
+    Args:
+        opened: The file.
+
+    Returns:
+        Whether that is so now. A file system without a disk, tmpfs, does nothing here.
+    """
+    if _kind(opened) in (0, _TMPFS):
+        return False
+    none = ctypes.c_int64(0)
+    done: int = ctypes.CDLL(None, use_errno=True).sync_file_range(opened, none, none, _WRITE_AND_WAIT)
+    return done == 0
 
 
 def _limit(name: str) -> int:

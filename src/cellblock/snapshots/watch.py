@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from cellblock.snapshots import inotify
-from cellblock.snapshots.inotify import Inotify, LostError, UnwatchableError, check_folder, check_place, has_writer
+from cellblock.snapshots.inotify import Inotify, LostError, UnwatchableError, check_folder, check_place, has_writer, write_out
 from cellblock.snapshots.tree import Entry, Folder
 
 __all__ = ["Dirt", "LostError", "UnwatchableError", "Watch"]
@@ -147,7 +147,7 @@ class Watch:
         writer = has_writer(opened)
         if writer is not False or os.fstat(opened).st_nlink > 1:
             self.doubt(path)
-        return bool(writer)
+        return writer is True and not write_out(opened)
 
     def doubt(self, path: str) -> None:
         """Have something looked at the next time, whatever happens."""
