@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from cellblock.errors import SnapshotError
-from cellblock.snapshots import Store, inotify, watch
+from cellblock.snapshots import SnapshotLimits, Store, inotify, watch
 from cellblock.snapshots.walk import Walk
 
-from .watched import LIMITS, Watched, watched
+from .conftest import Make
+from .watched import LIMITS, Watched, held, watched
 
 MAP = """
 import ctypes
@@ -345,6 +346,22 @@ def test_what_is_missed_is_found_by_looking_at_everything(
     assert files.is_watched, "it is not tried again"
     (workspace / "4").write_text("5")
     files.check()
+
+
+def test_what_is_too_much_is_left_out_as_if_nothing_was_watched(files: Watched, workspace: Path, make: Make) -> None:
+    limits = SnapshotLimits(max_files=20)
+    make_many(workspace, 20)
+    assert files.take(limits).whole
+    assert files.is_watched
+    os.rename(workspace / "1", workspace / "new")
+    assert files.take(limits).whole
+    (workspace / "more").write_text("1")
+    taken = files.take(limits)
+    assert files.watches() == set()
+    assert not taken.whole
+    assert held(taken.root) == held(make(max_files=20).take().root)
+    (workspace / "more").unlink()
+    assert files.take(limits).whole
 
 
 def test_if_something_is_mounted_everything_is_looked_at(files: Watched, workspace: Path, looked: list[str]) -> None:

@@ -26,8 +26,6 @@ from cellblock.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, di
 from cellblock.snapshots.walk import StoppedError, Walk
 from cellblock.snapshots.watch import LostError, UnwatchableError, Watch
 
-_log = logging.getLogger("cellblock.snapshots")
-
 _LOG = logging.getLogger("cellblock.snapshots")
 _TRIES = 5
 """How often a restore begins again because the workspace is being changed."""
@@ -140,12 +138,13 @@ class Snapshots:
             root = walk(watch).whole(top, self._known, dirt=dirt)
             watch.end(root)
         except LostError as error:
-            _log.debug("all files of %s are looked at: %s", self._workspace, error)
+            _LOG.debug("all files of %s are looked at: %s", self._workspace, error)
             self._unwatch(_FOR_GOOD if isinstance(error, UnwatchableError) else _LOOKS_UNWATCHED)
         else:
-            if root.totals.cut == 0:
+            if root.totals.cut:
+                self._unwatch(_LOOKS_UNWATCHED)  # what is left out depends on the order in which everything is found
+            if dirt is None or not root.totals.cut:
                 return root
-            self._unwatch(_LOOKS_UNWATCHED)  # what is left out depends on the order in which everything is found
         os.lseek(top, 0, os.SEEK_SET)
         return walk(None).whole(top, self._known)
 

@@ -87,7 +87,7 @@ class Walk:
                 folders that cannot be listed but were in that tree are given permissions.
             stopped: Asked now and then: whether to give up.
             hurry: Asked before a file is read: whether to read no more. Then what is not read, because of that or because it
-                is too large, is not left out: what the system says of it is known (`tree.is_kept`).
+                is too large, is not left out: what the system says of it is known (`file.is_kept`).
             watch: Is to watch all that is found.
         """
         self._hurry = hurry
