@@ -1179,7 +1179,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 set-user-ID bits": mutant(
         f"{SNAPSHOTS}test_tree.py::test_a_set_user_id_bit_does_not_come_back",
-        Edit("snapshots/tree.py", "PERMISSIONS", "0o7777"),
+        Edit("snapshots/file.py", "PERMISSIONS", "0o7777"),
     ),
     "62 another directory": mutant(
         f"{SNAPSHOTS}test_snapshots.py::test_a_workspace_that_was_replaced_is_refused",
@@ -1200,6 +1200,42 @@ MUTANTS: dict[str, Mutant] = {
     "62 what was changed since": mutant(
         f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
         Edit("snapshots/restore.py", "_identity", "return ()"),
+    ),
+    "63 changes that the system has not noted": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_what_is_missed_is_found_by_looking_at_everything[overflow]",
+        Edit("snapshots/inotify.py", "OVERFLOW", "0"),
+    ),
+    "63 other names of a file": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[written by a name that came and went]",
+        Edit("snapshots/watch.py", "_FILE", "inotify.CREATE | inotify.ONESHOT"),
+    ),
+    "63 files that are mapped": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[mapped]",
+        Edit("snapshots/inotify.py", "has_writer", "return False"),
+    ),
+    "63 files in memory that are mapped": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[mapped]",
+        Edit("snapshots/inotify.py", "write_out", "return True"),
+    ),
+    "63 files with a writer": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_what_has_a_writer_is_looked_at_until_it_has_none",
+        Edit("snapshots/watch.py", "Watch.doubt", "pass"),
+    ),
+    "63 what a look that failed had to look at": mutant(
+        f"{SNAPSHOTS}test_watch.py::test_a_store_that_is_full_leaves_what_has_changed_to_the_next_look",
+        Edit(
+            "snapshots/watch.py",
+            "Watch.begin",
+            """
+            for event in self._inotify.read():
+                self._take_note(*event)
+            dirt = {}
+            for path, whole in self._due.items():
+                _mark(dirt, path, whole=whole)
+            self._due.clear()
+            return dirt if self._complete else None
+            """,
+        ),
     ),
     "66 blanks": mutant(
         "approvals/test_request.py::test_long_runs_of_blanks_are_counted[a line ends]",

@@ -40,7 +40,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def packed(store: Store, workspace: Path, left_out: list[tuple[str, str]]) -> list[bytes]:
-    return [*pack(store, Snapshots(workspace, store, workspace.parent / "journals").take(), left_out)]
+    snapshots = Snapshots(workspace, store, workspace.parent / "journals")
+    try:
+        return [*pack(store, snapshots.take(), left_out)]
+    finally:
+        snapshots.close()
 
 
 def members(pieces: list[bytes]) -> dict[str, tuple[int, int, float]]:
@@ -63,6 +67,7 @@ def test_what_was_not_kept_is_left_out(store: Store, workspace: Path) -> None:
     assert snapshot is not None
     assert "big" not in members([*pack(store, snapshot, left_out)])
     assert ("big", "its content was not kept") in left_out
+    snapshots.close()
 
 
 def test_only_what_is_missing_is_passed_on(store: Store, workspace: Path) -> None:

@@ -50,6 +50,7 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
+    made.snapshots.close()
     made.store.close()
 
 
@@ -87,7 +88,7 @@ def test_what_no_snapshot_needs_is_removed(place: Place) -> None:
     (one,) = place.next(*place.described(first))
     assert one is not None
     names = {*os.listdir(place.store.directory)}
-    assert len(names) == 3 + 4  # contents, and the folders
+    assert len(names) == 3 + 4  # contents, and the parts of folders
     assert place.store.bytes == one.bytes
     place.store.drop(one)
     assert os.listdir(place.store.directory) == []
@@ -104,7 +105,7 @@ def test_snapshots_of_the_same_files_are_dropped_apart(place: Place) -> None:
     place.snapshots.restore(found[1])
 
 
-@pytest.mark.parametrize("what", ["folder-*", "?" * 40])
+@pytest.mark.parametrize("what", ["part-*", "?" * 40])
 def test_a_snapshot_of_which_something_is_missing_is_none(place: Place, what: str) -> None:
     fill(place, "x")
     first = place.take()
@@ -113,8 +114,8 @@ def test_a_snapshot_of_which_something_is_missing_is_none(place: Place, what: st
     second = place.take()
     described = place.described(first, second)
     only = {digest for digest in os.listdir(place.store.directory) if len(digest) == 40}
-    if what == "folder-*":
-        (place.store.directory / f"folder-{described[0].root}").unlink()
+    if what == "part-*":
+        (place.store.directory / f"part-{described[0].parts[0]}").unlink()
     else:
         for name in only:
             if (place.store.directory / name).read_text() == "x a":
@@ -127,16 +128,16 @@ def test_a_snapshot_of_which_something_is_missing_is_none(place: Place, what: st
     assert place.tree() == {"deep/er/b": "x deep/er/b"}
 
 
-def test_a_cut_off_folder_is_not_read(place: Place) -> None:
+def test_a_cut_off_part_is_not_read(place: Place) -> None:
     fill(place, "x")
     described = place.described(place.take())
-    path = place.store.directory / f"folder-{described[0].root}"
+    path = place.store.directory / f"part-{described[0].parts[0]}"
     path.write_bytes(path.read_bytes()[:-3])
     assert place.next(*described) == [None]
     assert os.listdir(place.store.directory) == []
 
 
-def test_only_folders_that_have_changed_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_parts_that_have_changed_are_written(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(place, "x")
     place.take()
     for name in ("a", "deep/er/b", "deep/c"):

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from cellblock.snapshots.beneath import open_parent
+from cellblock.snapshots.file import File, Link, facts, is_kept
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.tree import Entry, File, Folder, LeftOut, Link, Snapshot, facts, is_kept
+from cellblock.snapshots.tree import Entry, Folder, LeftOut, Snapshot
 
 _PIECE = 1024 * 1024
 _END = bytes(2 * tarfile.BLOCKSIZE)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeGuard
 
 from cellblock.errors import SnapshotError
-from cellblock.snapshots.tree import Entry, File, Folder, LeftOut, Link, Owner, is_kept, same
+from cellblock.snapshots.file import File, Link, Owner, is_kept
+from cellblock.snapshots.tree import Entry, Folder, LeftOut, same
 
 _ENTER = stat.S_IWUSR | stat.S_IXUSR
 

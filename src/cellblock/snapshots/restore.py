@@ -17,11 +17,11 @@ from cellblock import leftovers
 from cellblock.errors import SnapshotError
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import CHANGED, create_file, open_folder, open_parent, rename_to_free_name, set_mode, status
+from cellblock.snapshots.file import File, Link, Owner, facts
 from cellblock.snapshots.ignored import OURS
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan, Step
 from cellblock.snapshots.store import Store
-from cellblock.snapshots.tree import File, Link, Owner, facts
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _PASSES = 3  # somebody may still write there

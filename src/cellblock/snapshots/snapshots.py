@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,17 +17,22 @@ from cellblock.errors import SnapshotError
 from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
 from cellblock.snapshots import restore as restoring
 from cellblock.snapshots.content import digest_of
+from cellblock.snapshots.file import File, facts
 from cellblock.snapshots.ignored import Ignored
 from cellblock.snapshots.journal import Journal
 from cellblock.snapshots.plan import Plan
 from cellblock.snapshots.store import Store
 from cellblock.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed
-from cellblock.snapshots.tree import Entry, File, Folder, Snapshot, SnapshotLimits, differences, facts
+from cellblock.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences
 from cellblock.snapshots.walk import StoppedError, Walk
+from cellblock.snapshots.watch import LostError, UnwatchableError, Watch
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _TRIES = 5
 """How often a restore begins again because the workspace is being changed."""
+
+_LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
+"""How many looks are done without a watch once it was lost: to watch everything anew takes longer than a look"""
 
 
 class Snapshots:
@@ -57,6 +63,10 @@ class Snapshots:
         self.limits = limits or SnapshotLimits()
         self._lock = threading.Lock()
         self._known: Folder | None = None
+        self._watch: Watch | None = None
+        self._watched_with: SnapshotLimits | None = None
+        self._unwatched = 0
+        """How many looks are still to be done without a watch"""
         self._top: os.stat_result | None = None
         with self._opened("use") as top:
             self._top = os.fstat(top)
@@ -82,7 +92,8 @@ class Snapshots:
         Args:
             limits: What this one holds, if that is something else.
             stopped: Asked now and then, and at the end: whether to give up.
-            hurry: Asked before a file is read: whether to read no more, but only to take note of files; see `Walk`.
+            hurry: Asked before a file is read: whether to read no more, but only to take note of files; see `Walk`. Who passes
+                it looks often: the workspace is watched from now on until `close`, so that only what changes is looked at.
 
         Returns:
             The snapshot, which is kept until `drop` is called; None if it was given up.
@@ -99,15 +110,20 @@ class Snapshots:
 
         with self._lock, self._opened("keep the files of") as top:
             # There is much to read the first time. What was found helps the next time, though it may not be from one moment.
-            walk = Walk(limits or self.limits, add, stopped=stopped if self._known is not None else lambda: False, hurry=hurry)
+            patient = stopped if self._known is not None else lambda: False
+
+            def walk(watch: Watch | None) -> Walk:
+                return Walk(limits or self.limits, add, stopped=patient, hurry=hurry, watch=watch)
+
             try:
-                root = walk.whole(top, self._known)
-                snapshot = Snapshot(
-                    root, walk.files, walk.bytes, tuple(walk.left_out), walk.left_out_count, walk.whole_tree, walk.unkept
-                )
+                # Who is in a hurry looks often.
+                root = walk(None).whole(top, self._known) if hurry is None else self._look(top, limits or self.limits, walk)
+                if hurry is None and self._watch is not None:
+                    self._watch.forget()
                 self._know(root)
                 if stopped():
                     return None
+                snapshot = Snapshot(root)
                 self._store.keep(snapshot)
             except StoppedError:
                 return None
@@ -115,6 +131,41 @@ class Snapshots:
                 for digest in added:
                     self._store.release_file(digest)
         return snapshot
+
+    def _look(self, top: int, limits: SnapshotLimits, walk: Callable[[Watch | None], Walk]) -> Folder:
+        """Look at what may have changed in the workspace, or at everything if that is not known."""
+        try:
+            watch = self._watch = self._watched(top)
+            if watch is None:
+                return walk(None).whole(top, self._known)
+            if self._watched_with != limits or self._known is None or self._known.totals.cut:
+                watch.forget()
+            self._watched_with = limits
+            dirt = watch.begin()
+            root = walk(watch).whole(top, self._known, dirt=dirt)
+            watch.end(root)
+        except LostError as error:
+            _LOG.debug("all files of %s are looked at: %s", self._workspace, error)
+            self._unwatch(_FOR_GOOD if isinstance(error, UnwatchableError) else _LOOKS_UNWATCHED)
+        else:
+            if root.totals.cut:
+                self._unwatch(_LOOKS_UNWATCHED)  # what is left out depends on the order in which everything is found
+            if dirt is None or not root.totals.cut:
+                return root
+        os.lseek(top, 0, os.SEEK_SET)
+        return walk(None).whole(top, self._known)
+
+    def _watched(self, top: int) -> Watch | None:
+        if self._watch is None and self._unwatched > 0:
+            self._unwatched -= 1
+            return None
+        return self._watch or Watch(top, self._known.totals.entries if self._known else 0)
+
+    def _unwatch(self, looks: int) -> None:
+        """Watch nothing any more, and nothing again for some looks."""
+        watch, self._watch, self._unwatched = self._watch, None, looks
+        if watch is not None:
+            watch.close()
 
     def restore(
         self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, *, within: Spans | None = None
@@ -236,8 +287,9 @@ class Snapshots:
         return Journal(journals, workspace).exists
 
     def close(self) -> None:
-        """Forget what was read last. Snapshots stay. More than once is fine."""
+        """Forget what was read last, and watch nothing any more. Snapshots stay. More than once is fine."""
         with self._lock:
+            self._unwatch(_FOR_GOOD)
             self._know(None)
 
     def _search(self, top: int, wanted: Folder) -> tuple[Walk, Folder]:

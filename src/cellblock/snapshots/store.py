@@ -16,7 +16,8 @@ from cellblock.errors import SnapshotError
 from cellblock.leftovers import make_place, remove_abandoned, remove_place
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import MIB, File, Folder, Snapshot, facts, is_kept
+from cellblock.snapshots.file import File, is_kept, kept_as, size_of
+from cellblock.snapshots.tree import MIB, Entry, Folder, Snapshot
 from cellblock.snapshots.written import Description, Written
 
 _MAX_BYTES = 8192 * MIB
@@ -60,7 +61,7 @@ class Store:
         self._counts: Counter[bytes] = Counter()
         self._sizes: dict[bytes, int] = {}
         self._snapshots: set[Snapshot] = set()
-        self._folders: dict[int, tuple[Folder, int]] = {}
+        self._parts: dict[int, tuple[dict[str, Entry], int]] = {}
 
     @classmethod
     def make(cls, directory: Path, *, lasting: bool = False) -> Self:
@@ -98,15 +99,12 @@ class Store:
 
     def _read(self, described: Sequence[Description]) -> list[Snapshot | None]:
         assert self._written is not None
-        roots = self._written.read(one.root for one in described)
-        made: list[Snapshot | None] = []
-        for one in described:
-            root = roots[one.root]
-            made.append(None if root is None else Snapshot(root, *one[1:]))
-            if (snapshot := made[-1]) is not None:
+        made = [None if root is None else Snapshot(root) for root in self._written.read(described)]
+        for snapshot in made:
+            if snapshot is not None:
                 self._count_sizes(snapshot.root)
                 self.keep(snapshot)
-        self._written.keep_only(folder for folder, _ in self._folders.values())
+        self._written.keep_only(part for part, _ in self._parts.values())
         needed = self._written.names() | {digest.hex() for digest in self._counts}
         for name in os.listdir(self._fd):
             if name not in needed:
@@ -119,8 +117,8 @@ class Store:
             for entry in pending.pop().entries.values():
                 if type(entry) is Folder:
                     pending.append(entry)
-                elif type(entry) is File and is_kept(entry) and (digest := facts(entry).digest) not in self._sizes:
-                    self._sizes[digest] = facts(entry).size
+                elif type(entry) is File and is_kept(entry) and (digest := kept_as(entry)) not in self._sizes:
+                    self._sizes[digest] = size_of(entry)
                     self.bytes += self._sizes[digest]
 
     @property
@@ -132,8 +130,7 @@ class Store:
         """Return what it takes to have a snapshot read back by another process; None if none may take the store over."""
         if self._written is None or snapshot not in self._snapshots:
             return None
-        rest = (snapshot.left_out, snapshot.left_out_count, snapshot.whole, snapshot.unkept)
-        return Description(self._written.number(snapshot.root), snapshot.files, snapshot.bytes, *rest)
+        return self._written.describe(snapshot.root)
 
     def __enter__(self) -> Self:
         return self
@@ -242,52 +239,54 @@ class Store:
     def retain(self, root: Folder) -> None:
         """Keep the files of a tree, all of which are there, until `release` is called as often as this.
 
-        Each folder is counted, and its files with the first count: what trees share costs nothing.
+        Each part of a folder is counted, and its files with the first count: what trees share costs nothing.
 
         Raises:
             OSError: It is to outlive this process, and cannot be written. It is not kept then.
         """
         with self._lock:
             if self._written is not None:
-                self._written.write(self._new_folders(root))
-            pending = [root]
+                self._written.write(self._new_parts(root))
+            pending = [*root.entries.parts]
             while pending:
-                folder = pending.pop()
-                _, count = self._folders.get(id(folder), (folder, 0))
-                self._folders[id(folder)] = folder, count + 1
+                part = pending.pop()
+                _, count = self._parts.get(id(part), (part, 0))
+                self._parts[id(part)] = part, count + 1
                 if count == 0:
-                    self._counts.update(
-                        facts(entry).digest for entry in folder.entries.values() if type(entry) is File and is_kept(entry)
-                    )
-                    pending += (entry for entry in folder.entries.values() if type(entry) is Folder)
+                    self._counts.update(kept_as(entry) for entry in part.values() if type(entry) is File and is_kept(entry))
+                    for entry in part.values():
+                        if type(entry) is Folder:
+                            pending += entry.entries.parts
 
-    def _new_folders(self, root: Folder) -> list[Folder]:
-        """Return the folders of a tree that are not kept yet, each after those that are in it."""
-        found: list[Folder] = []
-        pending = [root] if id(root) not in self._folders else []
+    def _new_parts(self, root: Folder) -> list[dict[str, Entry]]:
+        """Return the parts of a tree that are not kept yet, each after those of the folders that are in it."""
+        found: list[dict[str, Entry]] = []
+        pending = [part for part in root.entries.parts if id(part) not in self._parts]
         while pending:
-            folder = pending.pop()
-            found.append(folder)
-            pending += (one for one in folder.entries.values() if type(one) is Folder and id(one) not in self._folders)
+            part = pending.pop()
+            found.append(part)
+            for entry in part.values():
+                if type(entry) is Folder:
+                    pending += (one for one in entry.entries.parts if id(one) not in self._parts)
         return found[::-1]
 
     def release(self, root: Folder) -> None:
         """Take back one call of `retain`. What is not needed otherwise is removed."""
         with self._lock:
-            pending = [root]
+            pending = [*root.entries.parts]
             while pending:
-                folder = pending.pop()
-                _, count = self._folders.pop(id(folder))
+                part = pending.pop()
+                _, count = self._parts.pop(id(part))
                 if count > 1:
-                    self._folders[id(folder)] = folder, count - 1
+                    self._parts[id(part)] = part, count - 1
                     continue
                 if self._written is not None:
-                    self._written.forget(folder)
-                for entry in folder.entries.values():
+                    self._written.forget(part)
+                for entry in part.values():
                     if type(entry) is File and is_kept(entry):
-                        self._release(facts(entry).digest)
+                        self._release(kept_as(entry))
                     elif type(entry) is Folder:
-                        pending.append(entry)
+                        pending += entry.entries.parts
 
     def _release(self, digest: bytes) -> None:
         self._counts[digest] -= 1

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from cellblock.snapshots.beneath import open_folder, open_parent
+from cellblock.snapshots.file import seen, was_seen
 from cellblock.snapshots.ignored import Ignored
-from cellblock.snapshots.tree import Folder, seen, unkept, was_seen
+from cellblock.snapshots.tree import Folder, unkept
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: from when until when, in nanoseconds of the clock that file systems read."""

@@ -2,90 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import struct
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 from cellblock.errors import InvalidInputError
+from cellblock.snapshots.entries import Entries
+from cellblock.snapshots.file import File, Link, Owner, facts, is_kept, is_seen, size_of
 
 MIB = 2**20
-PERMISSIONS = 0o777
-"""The bits of a mode that are kept. Nothing gets a set-user-ID bit because code in a session had set one."""
-
-Owner: TypeAlias = tuple[int, int]
-"""The ids of a user and a group."""
-
-File: TypeAlias = bytes
-"""A regular file: what `pack` makes of it.
-
-Python's garbage collector looks at every object but strings and numbers. A workspace can have 100,000 files, and while the
-collector looks at an object for each, no other thread can run, not even that of the event loop.
-"""
-
-_FACTS = struct.Struct("=qIqII")
-_SEEN = struct.Struct("=QqqqI")
-_DIGEST = _FACTS.size + _SEEN.size
-UNSEEN = bytes(_SEEN.size)
-
-
-class Facts(NamedTuple):
-    """What is known of a regular file.
-
-    Attributes:
-        size: In bytes.
-        mode: Its permissions.
-        mtime_ns: When it was modified.
-        owner: Whose it is.
-        digest: The digest of its content, by which the store has it; empty if the content was not kept.
-    """
-
-    size: int
-    mode: int
-    mtime_ns: int
-    owner: Owner
-    digest: bytes
-
-
-def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
-    """Return a regular file.
-
-    Args:
-        info: What the system says of it.
-        digest: The digest of its content, by which the store has it; empty if the content was not read.
-        size: How many bytes were read, or would have been.
-        seen: What to compare to know whether to read it again (`seen`); `UNSEEN` if it must be read again.
-    """
-    return _FACTS.pack(size, info.st_mode & PERMISSIONS, info.st_mtime_ns, info.st_uid, info.st_gid) + seen + digest
-
-
-def facts(file: File) -> Facts:
-    """Return what is known of a regular file."""
-    size, mode, mtime_ns, user, group = _FACTS.unpack_from(file)
-    return Facts(size, mode, mtime_ns, (user, group), file[_DIGEST:])
-
-
-def seen(info: os.stat_result) -> bytes:
-    """Return what the system says of a file: if this has not changed, its content has not either."""
-    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode)
-
-
-def was_seen(file: File, now: bytes) -> bool:
-    """Whether the system said the same of a file when it was read."""
-    return file[_FACTS.size : _DIGEST] == now
-
-
-def is_kept(file: File) -> bool:
-    """Whether the content of a file was kept. Otherwise only what the system says of it is known."""
-    return len(file) > _DIGEST
-
-
-class Link(NamedTuple):
-    """A symbolic link."""
-
-    target: str
-    owner: Owner
+_MOST_SHOWN = 100
 
 
 class LeftOut(NamedTuple):
@@ -95,11 +22,43 @@ class LeftOut(NamedTuple):
         reason: Why.
         folder: Whether it is a folder.
         ours: Whether restoring a snapshot that does not have it may remove it.
+        too_much: Whether it is left out because it is too large or there is too much.
+        told: Whether anybody is told.
     """
 
     reason: str
     folder: bool
     ours: bool = False
+    too_much: bool = False
+    told: bool = True
+
+
+class Totals(NamedTuple):
+    """How much there is in a folder and below it.
+
+    Attributes:
+        entries: Files, folders and links.
+        files: Files that are not left out.
+        bytes: Bytes of the files whose content was kept.
+        unkept: Files whose content was not kept.
+        left_out: What is left out.
+        cut: How much of that is because it is too large or there is too much.
+    """
+
+    entries: int = 0
+    files: int = 0
+    bytes: int = 0
+    unkept: int = 0
+    left_out: int = 0
+    cut: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """Return how much these are together."""
+        return Totals(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: Totals) -> Totals:
+        """Return how much is left without the other."""
+        return Totals(*(one - two for one, two in zip(self, other, strict=True)))
 
 
 class Folder(NamedTuple):
@@ -110,12 +69,14 @@ class Folder(NamedTuple):
         owner: Whose it is.
         entries: What is in it, by name.
         complete: Whether all that is in it is in `entries`.
+        totals: How much is in it.
     """
 
     mode: int
     owner: Owner
-    entries: Mapping[str, Entry]
+    entries: Entries
     complete: bool
+    totals: Totals
 
 
 Entry: TypeAlias = File | Link | LeftOut | Folder
@@ -154,21 +115,82 @@ class Snapshot:
 
     Attributes:
         root: The workspace.
-        files: How many files it holds.
-        bytes: How many bytes they have.
-        left_out: Paths that it does not hold, and why: a hundred at most.
-        left_out_count: How many these are in all.
-        whole: Whether nothing is left out because it is too large or there is too much.
-        unkept: How many files it knows of whose content was not kept: they were too large, or there was no time.
     """
 
     root: Folder
-    files: int
-    bytes: int
-    left_out: tuple[tuple[str, str], ...] = ()
-    left_out_count: int = 0
-    whole: bool = True
-    unkept: int = 0
+
+    @property
+    def files(self) -> int:
+        """How many files it holds."""
+        return self.root.totals.files
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they have."""
+        return self.root.totals.bytes
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Paths that it does not hold, and why: a hundred at most."""
+        return tuple(itertools.islice(_left_out(self.root), _MOST_SHOWN))
+
+    @property
+    def left_out_count(self) -> int:
+        """How many these are in all."""
+        return self.root.totals.left_out
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out because it is too large or there is too much."""
+        return self.root.totals.cut == 0
+
+    @property
+    def unkept(self) -> int:
+        """How many files it knows of whose content was not kept: they were too large, or there was no time."""
+        return self.root.totals.unkept
+
+
+def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
+    """Return how much some entries are.
+
+    Args:
+        entries: The entries.
+        complete: Whether these are all that is in a folder.
+    """
+    count = files = size = unkept = left_out = cut = 0
+    for entry in entries:
+        count += 1
+        if type(entry) is File:
+            files += 1
+            if is_kept(entry):
+                size += size_of(entry)
+            else:
+                unkept += 1
+        elif type(entry) is LeftOut:
+            left_out += entry.told
+            cut += entry.too_much
+        elif type(entry) is Folder:
+            within = entry.totals
+            count += within.entries
+            files += within.files
+            size += within.bytes
+            unkept += within.unkept
+            left_out += within.left_out
+            cut += within.cut
+    return Totals(count, files, size, unkept, left_out + (not complete), cut + (not complete))
+
+
+def _left_out(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
+    if folder.totals.left_out == 0:
+        return
+    if not folder.complete:
+        yield path, "there are more files than a snapshot holds"
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from _left_out(entry, where)
+        elif isinstance(entry, LeftOut) and entry.told:
+            yield where, entry.reason
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
@@ -183,7 +205,7 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
         return True
     if isinstance(one, File) and isinstance(other, File):
         if not is_kept(one) and not is_kept(other):
-            return one == other and UNSEEN not in (one[_FACTS.size :], other[_FACTS.size :])
+            return one == other and is_seen(one)
         first, second = facts(one), facts(other)
         unequal_times = times and first.mtime_ns != second.mtime_ns
         return first.digest == second.digest != b"" and first.mode == second.mode and not unequal_times
@@ -225,8 +247,10 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
 
 def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File]]:
     """Yield the files in a folder whose content was not kept, with their paths."""
-    for name, entry in folder.entries.items():
-        where = f"{path}/{name}" if path else name
+    if folder.totals.unkept == 0:
+        return
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
             yield from unkept(entry, where)
         elif isinstance(entry, File) and not is_kept(entry):

@@ -8,34 +8,34 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from cellblock.errors import SnapshotError
 from cellblock.sandbox.placeholders import is_placeholder
-from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode
+from cellblock.snapshots.beneath import CHANGED, open_file, open_folder, open_parent, set_mode, status
 from cellblock.snapshots.content import TooLargeError
-from cellblock.snapshots.ignored import OURS, Ignored
-from cellblock.snapshots.tree import (
+from cellblock.snapshots.entries import Entries
+from cellblock.snapshots.file import (
     PERMISSIONS,
     UNSEEN,
-    Entry,
     File,
-    Folder,
-    LeftOut,
     Link,
     Owner,
-    SnapshotLimits,
+    doubted,
     facts,
     is_kept,
+    kept_as,
     pack,
     seen,
     was_seen,
 )
+from cellblock.snapshots.ignored import OURS, Ignored
+from cellblock.snapshots.tree import Entry, Folder, LeftOut, SnapshotLimits, total
+from cellblock.snapshots.watch import Dirt, Watch
 
 Read = Callable[[int, int], tuple[bytes, int]]
 """Takes an open file and a limit; returns the digest and the size of the file."""
 
-_MOST_SHOWN = 100
 _UNREADABLE = frozenset((errno.EACCES, errno.EPERM, errno.EIO, errno.EAGAIN, errno.ESTALE, errno.ETXTBSY)) | CHANGED
 """With these, one file or folder cannot be read. Other errors end the walk."""
 
@@ -45,17 +45,15 @@ _COARSE_TICK = 4_000_000_000
 """Nanoseconds in which a file can change twice and look unchanged; the second on file systems that count whole seconds."""
 
 _IGNORED = LeftOut("it is among the names that are ignored", folder=True)
-_PLACEHOLDER = LeftOut("it only keeps a name from being used", folder=True)
+_PLACEHOLDER = LeftOut("it only keeps a name from being used", folder=True, told=False)
 _SPECIAL = LeftOut("it is a FIFO, a socket or a device", folder=False, ours=True)
 _UNREAD = LeftOut("it cannot be read", folder=False, ours=True)
 _FOREIGN = LeftOut("it is on another file system", folder=True)
-_DEEP = LeftOut("it is nested too deep", folder=True)
+_DEEP = LeftOut("it is nested too deep", folder=True, too_much=True)
 _CLOSED = LeftOut("it cannot be listed", folder=True)
-_CROWDED = LeftOut("there are too many files before it", folder=True)
-_LARGE = LeftOut("it is too large", folder=False, ours=True)
-_FULL = LeftOut("all files together are too large", folder=False, ours=True)
-
-_TOO_MUCH = (_DEEP, _CROWDED, _LARGE, _FULL)
+_CROWDED = LeftOut("there are too many files before it", folder=True, too_much=True)
+_LARGE = LeftOut("it is too large", folder=False, ours=True, too_much=True)
+_FULL = LeftOut("all files together are too large", folder=False, ours=True, too_much=True)
 
 
 class StoppedError(Exception):
@@ -63,17 +61,11 @@ class StoppedError(Exception):
 
 
 class Walk:
-    """One walk through a workspace.
+    """One walk through a workspace, or to what may have changed in it.
 
     Attributes:
         count: How many files, folders and links were found.
-        files: How many of the files are not left out.
-        bytes: How many bytes these have.
-        left_out: Paths that are left out, and why: a hundred at most.
-        left_out_count: How many these are in all.
-        whole_tree: Whether nothing was left out because it is too large or there is too much.
-        max_files: How many files, folders and links it looks at.
-        unkept: How many files were found that are not read.
+        max_files: How many of these it looks at.
     """
 
     def __init__(
@@ -84,6 +76,7 @@ class Walk:
         searching: bool = False,
         stopped: Callable[[], bool] = lambda: False,
         hurry: Callable[[], bool] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Prepare a walk.
 
@@ -94,16 +87,13 @@ class Walk:
                 folders that cannot be listed but were in that tree are given permissions.
             stopped: Asked now and then: whether to give up.
             hurry: Asked before a file is read: whether to read no more. Then what is not read, because of that or because it
-                is too large, is not left out: what the system says of it is known (`tree.is_kept`).
+                is too large, is not left out: what the system says of it is known (`file.is_kept`).
+            watch: Is to watch all that is found.
         """
-        self.unkept = 0
         self._hurry = hurry
+        self._watch = watch
         self.count = 0
-        self.files = 0
-        self.bytes = 0
-        self.left_out: list[tuple[str, str]] = []
-        self.left_out_count = 0
-        self.whole_tree = True
+        self._bytes = 0
         self._loosened: list[tuple[str, int]] = []
         self._read = read
         self._stopped = stopped
@@ -118,24 +108,29 @@ class Walk:
         self._device = -1
         self._began = 0
 
-    def whole(self, top: int, known: Folder | None, wanted: Folder | None = None) -> Folder:
+    def whole(self, top: int, known: Folder | None, wanted: Folder | None = None, dirt: Dirt | None = None) -> Folder:
         """Read a workspace.
 
         Args:
             top: The workspace, opened.
             known: What was read the last time.
             wanted: What is to be compared with, in a search.
+            dirt: What may have changed since the last time; None: anything.
 
         Returns:
             What it holds; `known` itself if that has not changed.
 
         Raises:
             StoppedError: It was to give up.
+            LostError: Something cannot be watched.
             SnapshotError: A file was read, but cannot be kept.
         """
         self._began = time.time_ns()
         self._device = os.fstat(top).st_dev
-        return self._folder(top, "", 0, known, wanted)
+        if known is None or dirt is None:
+            return self._folder(top, "", 0, known, wanted)
+        self.count, self._bytes = known.totals.entries, known.totals.bytes
+        return self._changed_folder(top, "", 0, known, dirt)
 
     @property
     def is_cut_off(self) -> bool:
@@ -149,71 +144,124 @@ class Walk:
             with contextlib.suppress(OSError), open_parent(top, path) as (parent, name):
                 set_mode(name, parent, mode)
 
+    # -- folders -------------------------------------------------------------------------------------------------------
+
     def _folder(self, fd: int, path: str, depth: int, known: Folder | None, wanted: Folder | None) -> Folder:
-        before: Mapping[str, Entry] = known.entries if known else {}
+        """Look at everything in a folder."""
+        before = known.entries.getter if known else _nothing
         found: dict[str, Entry] = {}
         folders: list[str] = []
         complete = True
         if self._stopped():
             raise StoppedError
+        watch = self._watch
+        if watch is not None:
+            watch.folder(fd, path)
         ignores, ignored = self._ignored.anywhere, self._ignored.in_folder(path)
         with os.scandir(fd) as entries:
             for entry in entries:
                 if self.count >= self.max_files:
-                    complete = self.whole_tree = False
-                    self._leave_out(path, "", "there are more files than a snapshot holds")
+                    complete = False
                     break
                 self.count += 1
                 name = entry.name
-                old = before.get(name)
                 if depth == 0 and name.startswith(OURS):
                     continue  # removed since it was listed
                 if ignores(name) or name in ignored:
-                    found[name] = self._left(path, name, _IGNORED)
+                    found[name] = _IGNORED
                     continue
                 try:
                     info = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
                 except PermissionError:
-                    found[name] = self._left(path, name, _UNREAD)
+                    found[name] = self._unread(path, name)
                     continue
-                kind = info.st_mode & 0o170000  # S_IFMT: this is done for every file
-                if kind == stat.S_IFREG:
-                    if (
-                        type(old) is File
-                        and was_seen(old, seen(info))
-                        and is_kept(old)
-                        and self.bytes + info.st_size <= self._max_bytes
-                    ):
-                        self.files += 1
-                        self.bytes += info.st_size
-                        found[name] = old
-                    else:
-                        file = self._file(fd, path, name, info, wanted)
-                        found[name] = old if old == file and old is not None else file  # its folder can be reused then
-                elif kind == stat.S_IFDIR:
+                old = before(name)
+                if type(old) is File and self._is_known(old, info) and (watch is None or watch.holds(_join(path, name))):
+                    self._bytes += info.st_size
+                    found[name] = old
+                elif info.st_mode & 0o170000 == stat.S_IFDIR:  # S_IFMT: this is done for every file
                     folders.append(name)
-                elif kind == stat.S_IFLNK:
-                    link = self._link(fd, path, name, info)
-                    found[name] = old if old == link and old is not None else link
                 else:
-                    found[name] = self._left(path, name, _SPECIAL)
+                    found[name] = self._other(fd, path, name, info, old, wanted)
         for name in folders:
-            old, want = before.get(name), wanted.entries.get(name) if wanted else None
+            old, want = before(name), wanted.entries.get(name) if wanted else None
             found[name] = self._subfolder(
                 fd, path, name, depth + 1, old if isinstance(old, Folder) else None, want if isinstance(want, Folder) else None
             )
         info = os.fstat(fd)
         mode, owner = info.st_mode & PERMISSIONS, _owner(info)
-        whole = Folder(mode, owner, found, complete)
-        return known if known and _is_reused(whole, known) else whole
+        if known and (known.mode, known.owner, known.complete) == (mode, owner, complete) and _is_reused(found, known):
+            return known
+        return Folder(mode, owner, Entries(found), complete, total(found.values(), complete=complete))
 
-    def _subfolder(self, fd: int, above: str, name: str, depth: int, known: Folder | None, wanted: Folder | None) -> Entry:
-        if depth > self._max_depth:
-            return self._left(above, name, _DEEP)
+    def _changed_folder(self, fd: int, path: str, depth: int, known: Folder, dirt: Dirt) -> Folder:
+        """Look at what may have changed in a folder."""
+        changes: dict[str, Entry | None] = {}
+        gone: list[Entry] = []
+        if self._stopped():
+            raise StoppedError
+        for name, inner in dirt.items():
+            if depth == 0 and name.startswith(OURS):
+                continue
+            old = known.entries.get(name)
+            new = self._changed(fd, path, name, depth, old, inner)
+            if new is not old:
+                changes[name] = new
+                gone += [] if old is None else [old]
+        info = os.fstat(fd)
+        mode, owner = info.st_mode & PERMISSIONS, _owner(info)
+        if not changes and (known.mode, known.owner) == (mode, owner):
+            return known
+        totals = known.totals.minus(total(gone)).plus(total(new for new in changes.values() if new is not None))
+        return Folder(mode, owner, known.entries.changed(changes), known.complete, totals)
+
+    def _changed(self, fd: int, path: str, name: str, depth: int, old: Entry | None, dirt: Dirt | None) -> Entry | None:
+        """Return what has a name now; None: nothing has."""
+        closed = False
+        try:
+            info = status(name, fd)
+        except PermissionError:
+            info, closed = None, True
+        folder = info is not None and stat.S_ISDIR(info.st_mode)
+        if folder and isinstance(old, Folder) and dirt is not None:
+            new = self._subfolder(fd, path, name, depth + 1, old, None, dirt)
+            if not isinstance(new, Folder):
+                self._unwatch(path, name, old)
+            return new
+        if old is not None:
+            self.count -= total([old]).entries
+            self._bytes -= total([old]).bytes
+            if dirt is None or info is None or type(old) is not File:
+                self._unwatch(path, name, old)
+        if info is None and not closed:
+            return None
         if self.count >= self.max_files:
-            return self._left(above, name, _CROWDED)
+            return _CROWDED
+        self.count += 1
+        if info is None:
+            return self._unread(path, name)
+        if self._ignored.anywhere(name) or name in self._ignored.in_folder(path):
+            return _IGNORED
+        if folder:
+            return self._subfolder(fd, path, name, depth + 1, old if isinstance(old, Folder) else None, None)
+        return self._other(fd, path, name, info, old, None)
+
+    def _subfolder(
+        self,
+        fd: int,
+        above: str,
+        name: str,
+        depth: int,
+        known: Folder | None,
+        wanted: Folder | None,
+        dirt: Dirt | None = None,
+    ) -> Entry:
+        if depth > self._max_depth:
+            return _DEEP
+        if self.count >= self.max_files and dirt is None:
+            return _CROWDED
         path = f"{above}/{name}" if above else name
         mode = None
         try:
@@ -223,13 +271,15 @@ class Walk:
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            return self._left(above, name, _CLOSED)
+            return self._unread(above, name, _CLOSED)
         try:
             info = os.fstat(inner)
             if info.st_dev != self._device:
-                return self._left(above, name, _FOREIGN)
+                return _FOREIGN
             if is_placeholder(info.st_mode):
                 return _PLACEHOLDER
+            if known is not None and dirt is not None:
+                return self._changed_folder(inner, path, depth, known, dirt)
             folder = self._folder(inner, path, depth, known, wanted)
             return folder if mode is None else folder._replace(mode=mode)
         finally:
@@ -244,77 +294,129 @@ class Walk:
         self._loosened.append((path, mode))
         return mode
 
-    def _file(self, fd: int, path: str, name: str, info: os.stat_result, wanted: Folder | None) -> Entry:
+    # -- everything else -----------------------------------------------------------------------------------------------
+
+    def _other(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
+        """Return what is not a folder; `old` itself if it is the same."""
+        new: Entry
+        if stat.S_ISREG(info.st_mode):
+            new = self._file(fd, path, name, info, old, wanted)
+        elif stat.S_ISLNK(info.st_mode):
+            new = self._link(fd, path, name, info)
+        else:
+            new = _SPECIAL
+        return old if old is not None and old == new else new  # its folder can be reused then
+
+    def _is_known(self, old: File, info: os.stat_result) -> bool:
+        """Whether a file is to all appearances what it was when it was read."""
+        return was_seen(old, seen(info)) and is_kept(old) and self._bytes + info.st_size <= self._max_bytes
+
+    def _file(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
         if self._searching:
             want = wanted.entries.get(name) if wanted else None
             if isinstance(want, File) and not is_kept(want):
                 return pack(info, b"", info.st_size, seen(info))
             if not isinstance(want, File) or facts(want).size != info.st_size:
                 return pack(info, b"", info.st_size, UNSEEN)
-        room = min(self._max_file, self._max_bytes - self.bytes)
-        if self._hurry is not None and (info.st_size > room or self._hurry()):
-            return self._pass_by(info)
-        if info.st_size > room:
-            return self._left(path, name, _LARGE if info.st_size > self._max_file else _FULL)
+        room = min(self._max_file, self._max_bytes - self._bytes)
+        if self._hurry is not None:
+            if self._hurry():
+                self._doubt(path, name)
+                if isinstance(old, File) and self._is_known(old, info):
+                    return self._kept(old)
+                return pack(info, b"", info.st_size, seen(info))
+            if info.st_size > room and self._watch is None:
+                return pack(info, b"", info.st_size, seen(info))
+        elif info.st_size > room:
+            return _LARGE if info.st_size > self._max_file else _FULL
         try:
             source = open_file(name, fd)
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            return self._left(path, name, _UNREAD)
+            return self._unread(path, name)
         try:
-            if self._stopped():
-                raise StoppedError
-            info = os.fstat(source)
-            if not stat.S_ISREG(info.st_mode) or info.st_dev != self._device:
-                return self._left(path, name, _SPECIAL)
-            digest, size = self._read(source, room)
-            # What changes while it is read, or may change in the same tick of the clock, is read again the next time.
-            settled = seen(info) == seen(os.fstat(source)) and _is_settled(info, self._began)
+            return self._opened(source, path, name, old, room)
         except TooLargeError:
-            return self._left(path, name, _LARGE) if self._hurry is None else self._pass_by(info)
+            return _LARGE if self._hurry is None else pack(info, b"", info.st_size, UNSEEN)
         except SnapshotError:
             raise
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            return self._left(path, name, _UNREAD)
+            return self._unread(path, name)
         finally:
             os.close(source)
-        self.files += 1
-        self.bytes += size
-        return pack(info, digest, size, seen(info) if settled else UNSEEN)
 
-    def _pass_by(self, info: os.stat_result) -> File:
-        """Return a file that is not read."""
-        self.files += 1
-        self.unkept += 1
-        return pack(info, b"", info.st_size, seen(info))
+    def _opened(self, source: int, path: str, name: str, old: Entry | None, room: int) -> Entry:
+        if self._stopped():
+            raise StoppedError
+        info = os.fstat(source)
+        if not stat.S_ISREG(info.st_mode) or info.st_dev != self._device:
+            return self._unread(path, name, _SPECIAL)
+        may_change = False
+        if self._watch is not None:
+            may_change = self._watch.file(source, _join(path, name))
+            info = os.fstat(source)
+            if not may_change and isinstance(old, File) and self._is_known(old, info):
+                return self._kept(old)
+            if self._hurry is not None and info.st_size > room:
+                return pack(info, b"", info.st_size, UNSEEN if may_change else seen(info))
+        digest, size = self._read(source, room)
+        if may_change and isinstance(old, File) and digest != kept_as(old) and _looks_like(old, info):
+            with contextlib.suppress(OSError):
+                os.fchown(source, -1, -1)  # it was changed through memory, and its times are to tell that, too
+            info = os.fstat(source)
+        # What changes while it is read, or may change in the same tick of the clock, is read again the next time.
+        settled = seen(info) == seen(os.fstat(source)) and _is_settled(info, self._began)
+        if not settled:
+            self._doubt(path, name)
+        self._bytes += size
+        return pack(info, digest, size, doubted(info) if may_change else seen(info) if settled else UNSEEN)
+
+    def _kept(self, old: File) -> File:
+        self._bytes += facts(old).size
+        return old
 
     def _link(self, fd: int, path: str, name: str, info: os.stat_result) -> Entry:
+        if info.st_nlink > 1:
+            self._doubt(path, name)
         try:
             return Link(os.readlink(name, dir_fd=fd), _owner(info))
         except OSError:
-            return self._left(path, name, _UNREAD)
+            return self._unread(path, name)
 
-    def _left(self, path: str, name: str, entry: LeftOut) -> LeftOut:
-        self._leave_out(path, name, entry.reason)
-        if entry in _TOO_MUCH:
-            self.whole_tree = False
+    def _unread(self, path: str, name: str, entry: LeftOut = _UNREAD) -> LeftOut:
+        self._doubt(path, name)
         return entry
 
-    def _leave_out(self, path: str, name: str, reason: str) -> None:
-        self.left_out_count += 1
-        if len(self.left_out) < _MOST_SHOWN:
-            self.left_out.append((f"{path}/{name}" if path else name, reason))
+    def _unwatch(self, path: str, name: str, entry: Entry) -> None:
+        if self._watch is not None:
+            self._watch.gone(_join(path, name), entry)
+
+    def _doubt(self, path: str, name: str) -> None:
+        """Have something looked at the next time, whether or not a change is noticed."""
+        if self._watch is not None:
+            self._watch.doubt(_join(path, name))
 
 
-def _is_reused(folder: Folder, known: Folder) -> bool:
+def _nothing(_: str) -> None:
+    """Nothing is known."""
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _is_reused(found: dict[str, Entry], known: Folder) -> bool:
     """Whether everything in a folder was reused, by identity, so that the folder can be reused, too."""
-    if (known.mode, known.owner, known.complete) != (folder.mode, folder.owner, folder.complete):
-        return False
-    before = known.entries
-    return len(before) == len(folder.entries) and all(before.get(name) is entry for name, entry in folder.entries.items())
+    before = known.entries.getter
+    return len(known.entries) == len(found) and all(before(name) is entry for name, entry in found.items())
+
+
+def _looks_like(old: File, info: os.stat_result) -> bool:
+    """Whether the system says the same of a file as it did when that was read, whether or not it can be relied on."""
+    return is_kept(old) and (was_seen(old, seen(info)) or was_seen(old, doubted(info)))
 
 
 def _is_settled(info: os.stat_result, began: int) -> bool:

@@ -1,7 +1,7 @@
-"""What a store writes beside the content of files, so that the next process can read snapshots back: folders, each once.
+"""What a store writes beside the content of files, so that the next process can read snapshots back: parts of folders.
 
-A folder that several trees share is written once, and trees mostly share all but a few. A snapshot itself is so small that
-whoever keeps it writes it down (`Description`).
+Each is written once, and trees mostly share all but a few. What a tree begins with is so small that whoever keeps a snapshot
+writes it down (`Description`).
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ import itertools
 import os
 import pickle
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from cellblock.snapshots import content
 from cellblock.snapshots.beneath import create_file, open_file
-from cellblock.snapshots.tree import File, Folder, facts, is_kept
+from cellblock.snapshots.entries import Entries
+from cellblock.snapshots.file import File, Owner, is_kept, kept_as
+from cellblock.snapshots.tree import Entry, Folder, Totals
 
-_NAME = re.compile(r"folder-([0-9]+)")
+Part: TypeAlias = dict[str, Entry]
+
+_NAME = re.compile(r"part-([0-9]+)")
 
 
 class Description(NamedTuple):
-    """A snapshot, for the next process: the number of its folder, and all else that `Snapshot` says."""
+    """A folder, for the next process: the numbers of its parts, and all else that `Folder` says."""
 
-    root: int
-    files: int
-    bytes: int
-    left_out: tuple[tuple[str, str], ...]
-    left_out_count: int
-    whole: bool
-    unkept: int
+    mode: int
+    owner: Owner
+    complete: bool
+    totals: Totals
+    parts: tuple[int, ...]
 
 
 class Written:
-    """The folders that are written in the directory of a store. The store holds its lock for each call."""
+    """The parts that are written in the directory of a store. The store holds its lock for each call."""
 
     def __init__(self, directory: int) -> None:
         """Begin with none.
@@ -45,86 +47,92 @@ class Written:
         self._directory = directory
         self._numbers = itertools.count(1)
         self._known: dict[int, int] = {}
-        """The id of a folder → its number"""
+        """The id of a part → its number"""
 
-    def number(self, folder: Folder) -> int:
-        """Return the number of a folder that was written."""
-        return self._known[id(folder)]
+    def describe(self, folder: Folder) -> Description:
+        """Describe a folder whose parts were written."""
+        numbers = tuple(self._known[id(part)] for part in folder.entries.parts)
+        return Description(folder.mode, folder.owner, folder.complete, folder.totals, numbers)
 
-    def write(self, folders: Iterable[Folder]) -> None:
-        """Write folders, of which each comes after those that are in it. If one cannot be written, none is.
+    def write(self, parts: Iterable[Part]) -> None:
+        """Write parts, of which each comes after those of the folders that are in it. If one cannot be written, none is.
 
         Raises:
             OSError: As the system says.
         """
-        made: list[Folder] = []
+        made: list[Part] = []
         try:
-            for folder in folders:
-                if id(folder) in self._known:  # it was read
+            for part in parts:
+                if id(part) in self._known:  # it was read
                     continue
-                inner = {name: self.number(entry) for name, entry in folder.entries.items() if type(entry) is Folder}
-                others = {name: entry for name, entry in folder.entries.items() if type(entry) is not Folder}
+                folders = {name: self.describe(entry) for name, entry in part.items() if type(entry) is Folder}
+                others = {name: entry for name, entry in part.items() if type(entry) is not Folder}
                 number = next(self._numbers)
-                file = create_file(f"folder-{number}", self._directory)
-                self._known[id(folder)] = number
-                made.append(folder)
+                file = create_file(f"part-{number}", self._directory)
+                self._known[id(part)] = number
+                made.append(part)
                 try:
-                    content.write(file, pickle.dumps((folder.mode, folder.owner, folder.complete, inner, others), 5))
+                    content.write(file, pickle.dumps((folders, others), 5))
                 finally:
                     os.close(file)
-        except BaseException:  # also an interrupt: a folder that is not whole is of no use
-            for folder in made:
-                self.forget(folder)
+        except BaseException:  # also an interrupt: a part that is not whole is of no use
+            for part in made:
+                self.forget(part)
             raise
 
-    def forget(self, folder: Folder) -> None:
-        """Remove a folder that nobody needs any longer."""
+    def forget(self, part: Part) -> None:
+        """Remove a part that nobody needs any longer."""
         with contextlib.suppress(OSError):  # it is removed with the store
-            os.unlink(f"folder-{self._known.pop(id(folder))}", dir_fd=self._directory)
+            os.unlink(f"part-{self._known.pop(id(part))}", dir_fd=self._directory)
 
-    def read(self, numbers: Iterable[int]) -> dict[int, Folder | None]:
+    def read(self, described: Sequence[Description]) -> list[Folder | None]:
         """Read folders that another process has written; call this before anything else.
 
-        Args:
-            numbers: Their numbers.
-
         Returns:
-            Each with all that is in it; None for one that is not there, or of which some content is not.
+            Each with all that is in it; None for one of which something, or the content of a file, is not there.
         """
         there = {*os.listdir(self._directory)}
         self._numbers = itertools.count(
             max((int(found[1]) for name in there if (found := _NAME.fullmatch(name))), default=0) + 1
         )
-        read: dict[int, Folder | None] = {}
-        return {number: self._read(number, there, read) for number in {*numbers}}
+        read: dict[int, Part | None] = {}
+        return [self._folder(one, there, read) for one in described]
 
-    def _read(self, number: int, there: set[str], read: dict[int, Folder | None]) -> Folder | None:
+    def _folder(self, described: Description, there: set[str], read: dict[int, Part | None]) -> Folder | None:
+        parts: list[Part] = []
+        for number in described.parts:
+            if (part := self._read(number, there, read)) is None:
+                return None
+            parts.append(part)
+        return Folder(described.mode, described.owner, Entries.of_parts(parts), described.complete, described.totals)
+
+    def _read(self, number: int, there: set[str], read: dict[int, Part | None]) -> Part | None:
         if number not in read:
-            read[number] = folder = self._read_whole(number, there, read)
-            if folder is not None:
-                self._known[id(folder)] = number
+            read[number] = part = self._read_whole(number, there, read)
+            if part is not None:
+                self._known[id(part)] = number
         return read[number]
 
-    def _read_whole(self, number: int, there: set[str], read: dict[int, Folder | None]) -> Folder | None:
+    def _read_whole(self, number: int, there: set[str], read: dict[int, Part | None]) -> Part | None:
         try:
-            with os.fdopen(open_file(f"folder-{number}", self._directory), "rb") as file:
-                mode, owner, complete, inner, entries = pickle.load(file)  # noqa: S301  # only processes of this user write it
+            with os.fdopen(open_file(f"part-{number}", self._directory), "rb") as file:
+                folders, part = pickle.load(file)  # noqa: S301  # only processes of this user write it
         except (OSError, EOFError, pickle.UnpicklingError):
             return None
-        for entry in entries.values():
-            if type(entry) is File and is_kept(entry) and facts(entry).digest.hex() not in there:
+        for entry in part.values():
+            if type(entry) is File and is_kept(entry) and kept_as(entry).hex() not in there:
                 return None
-        for name, one in inner.items():
-            if (folder := self._read(one, there, read)) is None:
+        for name, described in folders.items():
+            if (folder := self._folder(described, there, read)) is None:
                 return None
-            entries[name] = folder
-        return Folder(mode, owner, entries, complete)
+            part[name] = folder
+        return part  # type: ignore[no-any-return]  # it is what was written
 
-    def keep_only(self, folders: Iterable[Folder]) -> None:
-        """Forget all folders but some: others are gone, and something else may have their ids."""
-        needed = {id(folder) for folder in folders}
+    def keep_only(self, parts: Iterable[Part]) -> None:
+        """Forget all parts but some: others are gone, and something else may have their ids."""
+        needed = {id(part) for part in parts}
         self._known = {key: number for key, number in self._known.items() if key in needed}
 
     def names(self) -> set[str]:
         """Return the names of their files."""
-        return {f"folder-{number}" for number in self._known.values()}
+        return {f"part-{number}" for number in self._known.values()}

@@ -63,3 +63,25 @@ async def test_a_large_workspace_is_not_kept_and_it_is_said_why(
     async with made(zygote_host, tmp_path) as session:
         await eventually(lambda: "more than 1 files" in session._checkpoints.automatic.filing.skipped)
         assert session._checkpoints.automatic.filing.first is None
+
+
+MAPPED = """
+import mmap
+f = open('a', 'r+b')
+m = mmap.mmap(f.fileno(), 0)
+m[0:1] = b'1'
+"""
+
+
+async def test_what_cells_write_through_memory_is_undone(any_host: Host, tmp_path: Path) -> None:
+    """The system changes the times of a file with the first write only."""
+    (tmp_path / "a").write_text("0")
+    (tmp_path / "many").mkdir()
+    async with any_host.session(working_dir=tmp_path, images_dir=tmp_path.parent) as session:
+        await session.execute("pass")
+        await session.execute(MAPPED)
+        for number in range(2, 6):
+            assert not (await session.execute(f"m[0:1] = b'{number}'")).not_undoable
+        assert (tmp_path / "a").read_text() == "5"
+        assert (await session.undo()).files == ["a"]
+        assert (tmp_path / "a").read_text() == "4"

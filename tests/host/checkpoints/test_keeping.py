@@ -393,7 +393,7 @@ async def test_nothing_is_left_when_hosts_are_killed_again_and_again(killed: Kil
 async def test_files_that_are_gone_are_not_brought_back_in_part(killed: Killed) -> None:
     killed.run(cells(3) + "    await settled(session)")
     (store,) = (config.state_directory() / "snapshots").iterdir()
-    for path in store.glob("folder-*"):
+    for path in store.glob("part-*"):
         path.unlink()
     async with killed.session() as session:
         with pytest.raises(CheckpointError, match=r"files cannot be brought back: .*could not be read"):

@@ -1,0 +1,103 @@
+"""What is in a folder, by name: a mapping of which a changed copy shares all but what has changed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zlib
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cellblock.snapshots.file import File, Link, is_kept
+
+if TYPE_CHECKING:
+    from cellblock.snapshots.tree import Entry
+
+_PART = 128
+"""How many names a part has, about. A folder can have 10,000 files, of which each cell changes one."""
+
+
+class Entries(Mapping[str, "Entry"]):
+    """A mapping from names to entries, which nobody changes.
+
+    Attributes:
+        parts: What it consists of. A name is in the part that `_place` says.
+        special: The names of all but links and files whose content was kept.
+    """
+
+    __slots__ = ("parts", "special")
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        """Take entries.
+
+        Args:
+            entries: The entries, which nobody changes from now on.
+        """
+        self.special = frozenset(name for name, entry in entries.items() if _is_special(entry))
+        number = len(entries) // _PART
+        if number <= 1:
+            self.parts: tuple[dict[str, Entry], ...] = (entries,)
+            return
+        self.parts = tuple({} for _ in range(number))
+        for name, entry in entries.items():
+            self.parts[_place(name, number)][name] = entry
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[dict[str, Entry]]) -> Entries:
+        """Return the mapping that had these parts, perhaps in another process."""
+        new = cls.__new__(cls)
+        new.parts = tuple(parts)
+        new.special = frozenset(name for part in parts for name, entry in part.items() if _is_special(entry))
+        return new
+
+    def changed(self, changes: Mapping[str, Entry | None]) -> Entries:
+        """Return a copy with other entries under some names; None for names that it does not have."""
+        number = len(self.parts)
+        parts = [*self.parts]
+        for name, entry in changes.items():
+            where = _place(name, number)
+            if parts[where] is self.parts[where]:
+                parts[where] = {**parts[where]}
+            if entry is None:
+                parts[where].pop(name, None)
+            else:
+                parts[where][name] = entry
+        if max(map(len, parts)) > 4 * _PART:  # it has grown
+            return Entries(dict(itertools.chain.from_iterable(part.items() for part in parts)))
+        new = Entries.__new__(Entries)
+        new.parts, new.special = tuple(parts), self.special
+        special = {name for name, entry in changes.items() if entry is not None and _is_special(entry)}
+        if special or not self.special.isdisjoint(changes):
+            new.special = self.special - changes.keys() | special
+        return new
+
+    @property
+    def getter(self) -> Callable[[str], Entry | None]:
+        """A function that is as quick as can be."""
+        return self.parts[0].get if len(self.parts) == 1 else self.get
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what has a name."""
+        return self.parts[_place(name, len(self.parts))].get(name, default)
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Return names and entries."""
+        return self.parts[0].items() if len(self.parts) == 1 else super().items()
+
+    def __getitem__(self, name: str) -> Entry:
+        return self.parts[_place(name, len(self.parts))][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def _place(name: str, parts: int) -> int:
+    """Return which part a name is in. Not by `hash`, which is another one in each process."""
+    return zlib.crc32(os.fsencode(name)) % parts if parts > 1 else 0
+
+
+def _is_special(entry: Entry) -> bool:
+    return not is_kept(entry) if isinstance(entry, File) else not isinstance(entry, Link)
