@@ -84,7 +84,19 @@ LAYERS: dict[str, set[str]] = {
     "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
     # Named sessions and their executions, for whatever serves them.
-    "named": {"approvals", "errors", "host", "model", "options", "running", "session_policy", "store", "turns", "wire"},
+    "named": {
+        "approvals",
+        "errors",
+        "host",
+        "model",
+        "options",
+        "running",
+        "session_policy",
+        "store",
+        "threads",
+        "turns",
+        "wire",
+    },
     # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
     "daemon": {
         "config",

@@ -228,7 +228,9 @@ class SessionServices:
             self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
         if decision.allowed:
-            self._outside.append((time.monotonic(), _described(decision)))
+            call = _described(decision)
+            self._outside.append((time.monotonic(), call))
+            self._session.note_outside(call)
 
     def _app(self, token: str | None) -> App:
         return session_app(

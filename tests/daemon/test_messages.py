@@ -9,7 +9,7 @@ import typing
 from cellblock.daemon import messages
 from cellblock.named import options
 
-SHAPES = {4: "757e056a7290", 5: "ecc588d3814e"}
+SHAPES = {4: "757e056a7290", 5: "1f9662ae8330"}
 """For each number of the protocol, a digest of what requests have and which options sessions take"""
 
 

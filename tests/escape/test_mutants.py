@@ -1010,6 +1010,41 @@ MUTANTS: dict[str, Mutant] = {
         f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "prepare", "pass"),
     ),
+    "26 copies that the next host does not know": mutant(
+        "init/test_parked.py::test_only_copies_that_the_next_host_knows_stay",
+        Edit("init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
+    ),
+    "26 files without memory, after a kill": mutant(
+        f"{COPIES}keeping.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints.finish_going", "return ''"),
+    ),
+    "26 a state that is not the kernel's": mutant(
+        f"{COPIES}keeping.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-Checkpoints.begin_anew-False]",
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
+    ),
+    "26 a cell that was counted twice": mutant(
+        f"{COPIES}keeping.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints.take_kernel", "self._write('kernel', kernel.number)"),
+    ),
+    "26 a log that is not whole": mutant(
+        f"{COPIES}state_log.py::test_what_cannot_all_be_written_is_not_read",
+        Edit("host/checkpoints/state_log.py", "StateLog._break", "pass"),
+    ),
+    "26 files that a person has changed since a save": mutant(
+        "named/test_durable.py::test_it_goes_on_from_the_last_save_and_says_what_is_lost[exact]",
+        Edit("snapshots/archive.py", "_found", "return None"),
+    ),
+    "26 an old save that a failed one replaces": mutant(
+        "named/test_durable.py::test_a_full_disk_is_told_and_the_old_save_stays",
+        Edit(
+            "whole_file.py",
+            "WholeFile.open",
+            """
+            self._file = open(os.path.join(self._parent, self._final), "w+b")
+            return self._file
+            """,
+        ),
+    ),
     "64 what is repaired in a copy": mutant(
         f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
         Edit("worker/fork_safety.py", "repair", "return []"),

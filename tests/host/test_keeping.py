@@ -144,16 +144,16 @@ async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
         assert (await session.execute("'x' in globals()")).return_value == "False"
 
 
-async def test_undo_says_that_checkpoints_ended_with_the_host(killed: Killed) -> None:
+async def test_undo_goes_back_over_cells_of_the_host_before(killed: Killed) -> None:
     killed.run("await session.execute('x = 41'); await session.execute('y = 1')")
     async with killed.session() as session:
         await resumed(session)
-        with pytest.raises(CheckpointError, match="ended with the process that had made them, which was killed"):
-            await session.undo(2)
-        await processes.eventually(lambda: bool(session.checkpoints()), 20)
         await session.execute("x = 42")
-        await session.undo()
-        assert (await session.execute("x")).return_value == "41"
+        undone = await session.undo(2)
+        assert [cell.code for cell in undone.cells] == ["y = 1", "x = 42"]
+        assert (await session.execute("x, 'y' in globals()")).return_value == "(41, False)"
+        await session.undo(2)
+        assert (await session.execute("'x' in globals()")).return_value == "False"
         await session.reset()
         with pytest.raises(CheckpointError, match=r"there is no cell to undo$"):
             await session.undo()

@@ -100,6 +100,15 @@ def test_a_child_that_says_it_is_a_copy_is_one_until_it_is_dropped(nursery: Nurs
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it was killed
 
 
+def test_only_copies_that_the_next_host_knows_stay(nursery: Nursery) -> None:
+    for number in (1, 2, 3):
+        nursery.fork(copy(nursery, number))
+        nursery.serve()
+    assert sorted(nursery.parked.keep([2, 7])) == [7]
+    assert sorted(nursery.gone) == [1, 3]
+    assert nursery.parked.pids == {nursery.pids[1]}
+
+
 def test_a_process_that_is_not_a_child_is_no_copy(nursery: Nursery) -> None:
     """Init would kill it by its number when it is dropped, and that may be another process's by then."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

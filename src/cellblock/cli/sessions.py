@@ -49,12 +49,15 @@ def create(
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
     no_sandbox: NoSandbox = False,
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Save it between cells, so that it goes on after the machine was switched off.")
+    ] = False,
     option: Option = None,
     as_json: Json = False,
 ) -> int:
     """Make a session. If you give no name, it gets a unique one."""
     wanted = None if argument is None and name is None else chosen(argument, name)
-    given = made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
+    given = ({"durable": True} if durable else {}) | made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
     tags = dict(pair("--tag", text) for text in tag or [])
     with Progress("making the session"):
         made = ask(messages.Create(wanted or "", session_options(given), tags, fresh=True))

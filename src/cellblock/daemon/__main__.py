@@ -146,6 +146,8 @@ async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
         listening.close()
         place.leave(lock)
         try:
+            if custodian is None or not custodian.gone:
+                await sessions.save_last()
             async with asyncio.timeout(_LAST):
                 if custodian is not None and custodian.gone:
                     # The kernels have died with it, and their cells are to say so: nobody has interrupted them.

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
@@ -126,6 +127,8 @@ class Host(WithKernels, AsyncOnly):
         self._store: Store | None = None
         self._families: set[Family] = set()
         """Those with copies"""
+        self._connected: dict[int, Family] = {}
+        """Those with copies of a host that was killed, by their numbers"""
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1 if self.keeping is None else self.keeping.first_number)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -199,6 +202,8 @@ class Host(WithKernels, AsyncOnly):
                 await asyncio.wait([self._sweeping])
             if self._store is not None:
                 await in_thread(self._store.close)
+                if self.keeping is not None:
+                    self.keeping.store_gone()
         await self._launchers.close()
         if self._groups is not None:
             self._groups.close()
@@ -299,12 +304,31 @@ class Host(WithKernels, AsyncOnly):
         self._adopted = True
         self.keeping.begin()
         await asyncio.to_thread(import_module, "cellblock.host.session")
-        remains = self.keeping.sessions
-        for number, zygote in self.keeping.zygotes.items():
-            self._keep_numbers[zygote] = number  # for kernels that are made of copies
-            kernels = sum(left.kernel is not None and left.kernel.launcher is zygote for left in remains)
-            self._launchers.adopt(zygote, kernels)
-        return [*remains]
+        await self._adopt_kernels()
+        await self._adopt_store()
+        return [*self.keeping.sessions]
+
+    async def _adopt_store(self) -> None:
+        """Go on with the files of the checkpoints of a host that was killed."""
+        keeping = self.keeping
+        assert keeping is not None
+        if keeping.store is None:
+            return
+        from cellblock.snapshots import Store
+
+        (path, held), keeping.store = keeping.store, None
+        recalled = [session.recalled for session in keeping.sessions if session.recalled is not None]
+        described = [one for each in recalled for one in each.described]
+        try:
+            self._store, found = await asyncio.to_thread(Store.take_over, Path(path), held, described)
+        except OSError as error:
+            _log.warning("the files of checkpoints in %s cannot be used: %s", path, error)
+            os.close(held)
+            keeping.store_gone()
+            return
+        snapshots = iter(found)
+        for each in recalled:
+            each.take_files(snapshots)
 
     async def discard(self, remains: SessionRemains) -> None:
         """End what is left of a session.
@@ -316,6 +340,12 @@ class Host(WithKernels, AsyncOnly):
         kernel, remains.kernel = remains.kernel, None
         if kernel is not None:
             self.forget_kernel(kernel)
+        if remains.log is not None:
+            remains.log.close()
+        if remains.recalled is not None:
+            remains.recalled.drop(self._store)
+        for family in [*self._connected.values()]:
+            await family.settle()
         self.keeping.session_gone(remains.number)
         for suffix in ("", "-own", "-pip"):
             await SessionPlace(f"{remains.place}{suffix}", self.keeping).remove()
@@ -339,5 +369,7 @@ class Host(WithKernels, AsyncOnly):
         if self._store is None:
             from cellblock.host.checkpoints.files import make_store
 
-            self._store = make_store()
+            self._store = make_store(lasting=self.keeping is not None)
+            if self.keeping is not None:
+                self.keeping.store_made(str(self._store.directory), self._store.held)
         return self._store

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = 9 + 16  # its own and its tape's, and the connections that its tool port may have in any case
+_DESCRIPTORS_PER_KERNEL = (
+    11 + 16
+)  # its own, its tape's and its states', and the connections that its tool port may have in any case
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
 _SPARE_DESCRIPTORS = 256
 
@@ -66,6 +68,8 @@ class WithKernels:
     _kernels: set[Kernel]
     _families: set[Family]
     """Those with copies"""
+    _connected: dict[int, Family]
+    """Those with copies of a host that was killed, by their numbers"""
     _sessions: set[Session]
     _numbers: Iterator[int]
     _keep_numbers: weakref.WeakKeyDictionary[Launcher, int]
@@ -178,14 +182,46 @@ class WithKernels:
         """End a kernel that is not adopted."""
         assert self.keeping is not None
         remains.close()  # closing its connection ends the kernel, also if its init serves others
-        left = [session.kernel for session in self.keeping.sessions if session.kernel is not None]
+        left = [*self.keeping.surplus, *(session.kernel for session in self.keeping.sessions if session.kernel is not None)]
         shared = {kernel.first for kernel in left} | {kernel.family.number for kernel in self._kernels}
-        if remains.first not in shared:
+        family = self._connected.get(remains.first)
+        if family is not None:
+            family.awaited -= 1
+        elif remains.first not in shared:
             remains.launcher.kill(remains.first)
         self.keeping.kernel_gone(remains.number, [*remains.listeners])
         if remains.ends.group is not None:
             remains.ends.group.remove()
         self._launchers.kernel_closed(remains.launcher)
+
+    async def _adopt_kernels(self) -> None:
+        """Take over the launchers and the copies of a host that was killed; end kernels that are no session's."""
+        keeping = self.keeping
+        assert keeping is not None
+        kernels = [*keeping.surplus, *(session.kernel for session in keeping.sessions if session.kernel is not None)]
+        for number, zygote in keeping.zygotes.items():
+            self._keep_numbers[zygote] = number  # for kernels that are made of copies
+            self._launchers.adopt(
+                zygote,
+                sum(kernel.launcher is zygote for kernel in kernels) + sum(one.launcher is zygote for one in keeping.families),
+            )
+        states = [
+            state for session in keeping.sessions if session.recalled is not None for state in session.recalled.states.values()
+        ]
+        families, keeping.families = keeping.families, []
+        for left in families:
+            family = self._connected[left.first] = self._family(left.launcher, left.first, left.group)
+            self._families.add(family)
+            family.ports = left.ports
+            family.awaited = sum(kernel.first == left.first for kernel in kernels)
+            wanted = [state for state in states if state.kept.family == left.first]
+            copies = family.go_on(left.connection, {state.kept.copy for state in wanted})
+            for state in wanted:
+                state.copy = copies[state.kept.copy]
+        while keeping.surplus:
+            self.forget_kernel(keeping.surplus.pop())
+        for family in [*self._connected.values()]:
+            await family.settle()
 
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
         await launcher.room(self._start_timeout)
@@ -250,6 +286,7 @@ class WithKernels:
 
         family = Family(launcher, number, group)
         family.on_connected, family.on_closed = self._family_connected, self._family_closed
+        family.on_ports = self._hold_family
         return family
 
     def _family_of(self, remains: KernelRemains) -> Family:
@@ -257,14 +294,26 @@ class WithKernels:
         for kernel in self._kernels:
             if (kernel.family.launcher, kernel.family.number) == (remains.launcher, remains.first):
                 return kernel.family
+        if (family := self._connected.get(remains.first)) is not None:
+            return family
         return self._family(remains.launcher, remains.first, remains.ends.group)
 
     def _family_connected(self, family: Family) -> None:
         self._families.add(family)
         self._launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
+        self._hold_family(family)
+
+    def _hold_family(self, family: Family) -> None:
+        """Have the connection for copies outlive this process, if the kernels do."""
+        launcher = self._keep_numbers.get(family.launcher)
+        if self.keeping is not None and launcher is not None and family.connection is not None:
+            self.keeping.family_made(family.number, launcher, family.group, family.ports, family.connection)
 
     def _family_closed(self, family: Family) -> None:
         self._families.discard(family)
+        self._connected.pop(family.number, None)
+        if self.keeping is not None:
+            self.keeping.family_gone(family.number)
         self._launchers.kernel_closed(family.launcher)
 
     def _keeps(self, isolate: Isolate) -> bool:

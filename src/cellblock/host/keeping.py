@@ -14,6 +14,8 @@ from typing import Any
 from cellblock.custody.client import Custodian, Entry, Process
 from cellblock.errors import CustodianError
 from cellblock.host.checkpoints.branches import BranchDirectory
+from cellblock.host.checkpoints.recalled import Recalled
+from cellblock.host.checkpoints.state_log import StateLog
 from cellblock.host.kernels.recording import Recording
 from cellblock.host.kernels.tape import Aux, Tape
 from cellblock.host.launch.former import FormerZygote
@@ -21,7 +23,7 @@ from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 
-_FORMAT = 4
+_FORMAT = 5
 """The version of what is held. A host of another version ends the kernels instead of going on with them."""
 
 
@@ -54,6 +56,25 @@ class KernelRemains:
 
 
 @dataclass
+class FamilyRemains:
+    """The connection to an init for copies of kernels.
+
+    Attributes:
+        first: As for `KernelRemains`.
+        launcher: What has started the first kernel.
+        group: The control group of all its processes, if they have one.
+        ports: How many ports were given away (`Family.ports`).
+        connection: The connection.
+    """
+
+    first: int
+    launcher: FormerZygote
+    group: Group | None
+    ports: int
+    connection: socket.socket
+
+
+@dataclass
 class SessionRemains:
     """A session of a host that was killed, for `Host.session` to go on with, or `Host.discard` to end.
 
@@ -64,6 +85,9 @@ class SessionRemains:
         env: The environment of its kernels.
         branch: Where its files are, if it is a branch with files of its own.
         kernel: Its kernel, if it had one.
+        replaced: Whether that had taken the place of another one, and not all that belongs to this was written down.
+        log: Where its states are written down, if they are.
+        recalled: What is written there; None if that is not all.
     """
 
     label: str
@@ -72,6 +96,25 @@ class SessionRemains:
     env: Mapping[str, str]
     branch: BranchDirectory | None = None
     kernel: KernelRemains | None = None
+    replaced: bool = False
+    log: StateLog | None = None
+    recalled: Recalled | None = None
+
+    def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
+        """Take the kernel that is the session's, and return those that are not: one was to take the place of another."""
+        kernels = sorted(kernels, key=lambda kernel: kernel.number)
+        known = None if self.recalled is None else self.recalled.kernel
+        self.kernel = next((kernel for kernel in kernels if kernel.number == known), None)
+        if self.kernel is None and kernels and (self.recalled is None or self.recalled.going is not None):
+            self.kernel, self.replaced = kernels[-1], self.recalled is not None
+        return [kernel for kernel in kernels if kernel is not self.kernel]
+
+    def close(self) -> None:
+        """Close all of it that nobody has taken."""
+        if self.kernel is not None:
+            self.kernel.close()
+        if self.log is not None:
+            self.log.close()
 
 
 @dataclass
@@ -121,6 +164,9 @@ class Keeping:
         places: What those of this host begin with.
         first_number: The first number that no host before has given to a session or a kernel.
         sessions: The sessions of the host before.
+        surplus: Kernels that are no session's any more, or not yet.
+        families: What its kernels have in common, if there are copies.
+        store: Where the files of its checkpoints are: the path of the directory, and a descriptor; None if there are none.
         zygotes: Its zygotes.
     """
 
@@ -148,6 +194,9 @@ class Keeping:
         self._aux = Aux.make() if host is None else Aux(*host.fds)
         self.zygotes: dict[int, FormerZygote] = {}
         self.sessions: list[SessionRemains] = []
+        self.surplus: list[KernelRemains] = []
+        self.families: list[FamilyRemains] = []
+        self.store: tuple[str, int] | None = None
         self._held_places: dict[str, int] = {}
         self._branches: dict[str, BranchDirectory] = {}
         self._take(entries)
@@ -160,9 +209,10 @@ class Keeping:
 
     def _take(self, entries: Mapping[str, Entry]) -> None:
         kernels: dict[int, KernelRemains] = {}
-        for kind in ("launcher", "place", "session", "kernel", "listener"):
+        owners: dict[int, list[KernelRemains]] = {}
+        for kind in ("launcher", "place", "store", "session", "family", "kernel", "listener"):
             for key, entry in entries.items():
-                if not key.startswith(f"{kind}/"):
+                if key.partition("/")[0] != kind:
                     continue
                 said = json.loads(entry.data)
                 match kind:
@@ -174,29 +224,36 @@ class Keeping:
                         self.zygotes[number] = FormerZygote(socket.socket(fileno=control), stderr, process, holding.release)
                     case "place":
                         self._held_places[said["path"]] = entry.fds[0]
+                    case "store":
+                        self.store = said["path"], entry.fds[0]
                     case "session":
                         remains = SessionRemains(
                             said["label"], said["number"], said["place"], said["env"], self._branch(said["branch"])
                         )
+                        if entry.fds:
+                            remains.log = StateLog(entry.fds[0])
+                            remains.recalled = Recalled.read(remains.log.read())
                         self.sessions.append(remains)
+                    case "family":
+                        connection = socket.socket(fileno=entry.fds[0])
+                        launcher, group = self.zygotes[said["launcher"]], _group(said["group"])
+                        self.families.append(FamilyRemains(said["first"], launcher, group, said["ports"], connection))
                     case "kernel":
-                        kernels[said["session"]] = self._kernel(said, entry.fds)
-                    case "listener":
-                        for kernel in kernels.values():
-                            if kernel.number == said["kernel"]:
-                                kernel.listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
+                        kernels[said["number"]] = kernel = self._kernel(said, entry.fds)
+                        owners.setdefault(said["session"], []).append(kernel)
+                    case "listener" if said["kernel"] in kernels:
+                        kernels[said["kernel"]].listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
         # Before anything else goes through the pipe.
-        for kernel in kernels.values():
-            if kernel.number == self._aux.left():
-                kernel.recording.tape.take_left()
+        if (left := kernels.get(self._aux.left() or 0)) is not None:
+            left.recording.tape.take_left()
         self._aux.drain()
         for session in self.sessions:
-            session.kernel = kernels.pop(session.number, None)
+            self.surplus += session.choose(owners.pop(session.number, []))
+        self.surplus += [kernel for some in owners.values() for kernel in some]
 
     def _kernel(self, said: Mapping[str, Any], fds: list[int]) -> KernelRemains:
         channel, control, stdout, stderr, log, *streams = fds
-        group = None if said["group"] is None else Group(said["group"])
-        ends = Ends(socket.socket(fileno=channel), socket.socket(fileno=control), stdout, stderr, group)
+        ends = Ends(socket.socket(fileno=channel), socket.socket(fileno=control), stdout, stderr, _group(said["group"]))
         tape = Tape(said["number"], (log, streams[0], streams[1], streams[2]), self._aux)
         return KernelRemains(said["number"], said["first"], ends, Recording(tape), self.zygotes[said["launcher"]], {})
 
@@ -239,14 +296,37 @@ class Keeping:
             self._branches[number] = BranchDirectory(root, number, self)
         return self._branches[number]
 
+    def family_made(self, first: int, launcher: int, group: Group | None, ports: int, connection: socket.socket) -> None:
+        """Have the connection held over which an init is told about copies of kernels."""
+        said = {"first": first, "launcher": launcher, "group": None if group is None else group.path, "ports": ports}
+        Holding(f"family/{first}", self.custodian).hold(said, [connection.fileno()])
+
+    def family_gone(self, first: int) -> None:
+        """Have it held no longer."""
+        self.custodian.remove(f"family/{first}")
+
+    def store_made(self, path: str, held: int) -> None:
+        """Have the directory held in which the files of checkpoints are."""
+        Holding("store", self.custodian).hold({"path": path}, [held])
+
+    def store_gone(self) -> None:
+        """Have it held no longer."""
+        self.custodian.remove("store")
+
     def session_made(
-        self, number: int, label: str, place: str, env: Mapping[str, str], branch: BranchDirectory | None
+        self,
+        number: int,
+        label: str,
+        place: str,
+        env: Mapping[str, str],
+        branch: BranchDirectory | None,
+        log: StateLog | None,
     ) -> None:
         """Have a session held."""
         said = {"label": label, "number": number, "place": place, "env": dict(env), "branch": None}
         if branch is not None:
             said["branch"] = [branch.root, branch.number]
-        Holding(f"session/{number}", self.custodian).hold(said, [])
+        Holding(f"session/{number}", self.custodian).hold(said, [] if log is None else [log.fd])
 
     def session_gone(self, number: int) -> None:
         """Have a session held no longer."""
@@ -269,8 +349,17 @@ class Keeping:
     def close(self) -> None:
         """Close what was not taken. What is held stays so."""
         for session in self.sessions:
-            if session.kernel is not None:
-                session.kernel.close()
+            session.close()
+        for kernel in self.surplus:
+            kernel.close()
+        for family in self.families:
+            family.connection.close()
+        if self.store is not None:
+            os.close(self.store[1])
         for held in self._held_places.values():
             os.close(held)
         self._aux.close()
+
+
+def _group(path: str | None) -> Group | None:
+    return None if path is None else Group(path)

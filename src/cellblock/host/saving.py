@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import importlib.util
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, S
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
 from cellblock.sandbox.paths import is_inside
+from cellblock.snapshots import Missing
 from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ _SAVE = "__import__('cellblock.worker.saving', fromlist=['x']).save"
 _LOAD = "__import__('cellblock.worker.loading', fromlist=['x']).load"
 
 Take = Callable[[bytes], Awaitable[None]]
+Archive = Callable[[list[LeftOut]], "AsyncGenerator[bytes, None]"]
 
 
 @dataclass(frozen=True)
@@ -58,27 +61,46 @@ class Ends:
 
 
 async def save(
-    ends: Ends, path: str | os.PathLike[str], cells: Iterable[HistoryEntry], *, workspace: bool, timeout: float | None
+    ends: Ends,
+    path: str | os.PathLike[str],
+    cells: Iterable[HistoryEntry],
+    *,
+    workspace: bool,
+    timeout: float | None,
+    archive: Archive | None = None,
 ) -> SaveReport:
-    """Save a session; see `Session.save`."""
+    """Save a session; see `Session.save`.
+
+    Args:
+        ends: The session.
+        path: The file.
+        cells: Its cells.
+        workspace: Whether the files of the workspace are saved, as they are now.
+        timeout: Seconds that pickling may take.
+        archive: Yields a tar stream of files to save instead, and takes what is left out of it.
+    """
     file = SavedFile(path)
-    if workspace:
+    if workspace or archive is not None:
         _check_outside(file.file.path, ends.workspace)
+    if workspace:
+        archive = functools.partial(_files, ends.files)
     try:
         await in_thread(file.open)
         await _provide_cloudpickle(ends.run)
         await in_thread(file.begin, VARIABLES)
         state = await _take_state(ends, file, timeout)
         left_out = [*state.left_out]
-        if workspace:
+        if archive is not None:
             await in_thread(file.begin, WORKSPACE)
-            left_out += await _save_files(ends.files, file)
+            async with aclosing(archive(left_out)) as stream:
+                async for data in stream:
+                    await in_thread(file.write, data)
         kept = [*cells]
         state = replace(state, left_out=tuple(left_out), directory=_relative(state.directory, ends.workspace))
         await in_thread(file.finish, state, kept)
     finally:
         await in_thread(file.close)
-    return SaveReport(file.file.path, file.file.size, state.names, left_out, len(kept), workspace)
+    return SaveReport(file.file.path, file.file.size, state.names, left_out, len(kept), archive is not None)
 
 
 def _check_outside(path: Path, workspace: str) -> None:
@@ -122,12 +144,8 @@ def _complete(state: State | None, size: int) -> State:
     return state
 
 
-async def _save_files(files: Files, file: SavedFile) -> list[LeftOut]:
-    left_out: list[LeftOut] = []
-    async with aclosing(files.tar(on_skip=lambda skipped: left_out.append(LeftOut(skipped.path, skipped.reason)))) as stream:
-        async for data in stream:
-            await in_thread(file.write, data)
-    return left_out
+def _files(files: Files, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]:
+    return files.tar(on_skip=lambda skipped: left_out.append(LeftOut(skipped.path, skipped.reason)))
 
 
 async def load(
@@ -137,6 +155,7 @@ async def load(
     *,
     workspace: bool,
     timeout: float | None,
+    changed: list[str] | None = None,
 ) -> tuple[LoadReport, list[HistoryEntry]]:
     """Load a session; see `Session.load`.
 
@@ -146,6 +165,7 @@ async def load(
         prepare: Called when the file has been checked: nothing was changed before.
         workspace: Whether the files of the workspace are unpacked.
         timeout: Seconds that reading the pickles may take.
+        changed: If it is given, files that are there stay as they are, and this takes those that differ from the saved ones.
 
     Returns:
         The report, and the cells of the saved session.
@@ -153,12 +173,20 @@ async def load(
     file = LoadedFile(path)
     try:
         await in_thread(file.open)
-        if workspace and not file.has_workspace:
+        if changed is not None:
+            workspace = workspace and file.has_workspace
+        elif workspace and not file.has_workspace:
             raise InvalidInputError(f"{path} has no files: the session was saved without its workspace")
         await prepare()
         skipped: list[LeftOut] = []
         if workspace:
-            unpacked = await ends.files.untar(_in_pieces(file.workspace()))
+            pieces = file.workspace()
+            if changed is not None:
+                missing = Missing(pieces, ends.workspace)
+                pieces = missing.pieces()
+            unpacked = await ends.files.untar(_in_pieces(pieces))
+            if changed is not None:
+                changed += missing.changed
             skipped = [LeftOut(one.path, one.reason) for one in unpacked.skipped]
         await _provide_cloudpickle(ends.run)
         loaded = await _give_state(ends, file, timeout)

@@ -21,6 +21,7 @@ from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.rolling import kind_of
 from cellblock.host.checkpoints.session import WithCheckpoints
+from cellblock.host.checkpoints.state_log import StateLog
 from cellblock.host.checks import INSTALL_TIMEOUT, Isolate, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, OnInput
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from cellblock.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
+_PATIENCE = 5.0  # seconds for a kernel to answer what an earlier host had asked it
 
 
 class SessionHost(CheckpointHost, Protocol):
@@ -122,6 +124,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._on_host = options.on_host
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
+        self._states: StateLog | None = None
         resolved = _resolve(options, host, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
@@ -239,12 +242,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
                 self._entered = True
                 self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
             if self._remains is None:
+                self._write_states()
                 self.relabel(self._label)
             await self._checkpoints.files.recover()
-            await self._adopt(on_input)
+            await self._go_on(on_input)
             await self._kernels.live()
-            if self._remains is not None:
-                self._checkpoints.begin_after_another()
+            self._checkpoints.settled()
             self._checkpoints.begin()
             await self._install_first()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
@@ -268,6 +271,35 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             why = said[-1].removeprefix("ERROR: ") if said else result.error.evalue if result.error is not None else ""
             raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
+    def _write_states(self) -> None:
+        """Have what happens from now on written down for a later host, if there is to be one."""
+        if self._host.keeping is not None and self.wanted.kept is not None:
+            self._states = StateLog.make()
+            self._checkpoints.keep(self._states)
+
+    async def _go_on(self, on_input: OnInput | None) -> None:
+        """Go on with what an earlier host has left of the session, if there is something."""
+        if self._remains is None:
+            return
+        log, recalled = self._remains.log, self._remains.recalled
+        self._remains.log = self._remains.recalled = None
+        self._states = log
+        if log is not None and recalled is not None:
+            self._checkpoints.recall(log, recalled)
+        await self._adopt(on_input)
+        if recalled is None:
+            self._checkpoints.begin_after_another()
+            if log is None:
+                self._write_states()
+                self.relabel(self._label)
+            else:
+                self._checkpoints.keep(log)
+        elif why := await self._checkpoints.finish_going():
+            self.reader.note(
+                f"[cellblock] The session was going back to an earlier state when its host was killed, and cannot: {why}. "
+                "Files may be those of that state"
+            )
+
     async def _adopt(self, on_input: OnInput | None) -> None:
         """Go on with the kernel of an earlier host, if there is one."""
         if self._remains is None or self._remains.kernel is None:
@@ -278,19 +310,24 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         kernel, cell = recovered
         self._kernels.adopt(kernel)
         self._checkpoints.serving = kernel.family
+        self._checkpoints.take_kernel(kernel, cell, replaced=self._remains.replaced)
         self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
             running.add_done_callback(functools.partial(no_more, cell))
             if not cell.silent:
                 self._resumed = cell, running
+        await kernel.answered(_PATIENCE)
 
     def relabel(self, label: str) -> None:
-        """Call the session something else, for a later host that goes on with it; see `Host.session`."""
+        """Call the session something else, for a later host that goes on with it; see `Host.session`.
+
+        No later host goes on with one that is closed.
+        """
         self._label = label
-        if self._host.keeping is not None:
+        if self._host.keeping is not None and self._cells.state != "closed":
             around = self._around
-            self._host.keeping.session_made(self._number, label, around.place, around.env, self._branch)
+            self._host.keeping.session_made(self._number, label, around.place, around.env, self._branch, self._states)
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
@@ -310,6 +347,9 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._host.forget(self)
         if self._host.keeping is not None:
             self._host.keeping.session_gone(self._number)
+        if self._states is not None:
+            self._states.close()
+            self._states = None
         self.trace.end()
         _log.info("%s closed", self._name)
 
@@ -328,7 +368,10 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
+        if dead is None and (left := await self._checkpoints.recover_left()) is not None:
+            return left
         notice = None if dead is None else dead.notice(None)
+        self._checkpoints.about_to_begin_anew()
         kernel = await self._host.launch(replace(self.wanted, notice=notice), self._around.prepare)
         self._checkpoints.begin_anew(kernel)
         return kernel

@@ -14,6 +14,7 @@ from cellblock.host.session_cells import WithCells
 from cellblock.model import HistoryEntry
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.aside import LastState
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
     from cellblock.host.files.walls import Walls
@@ -121,6 +122,51 @@ class WithValues(WithCells):
         check_timeout(timeout)
         return await saving.save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
 
+    @property
+    def last_state(self) -> LastState:
+        """The last state that no cell is changing."""
+        from cellblock.host.checkpoints.aside import last_state
+
+        return last_state(self._cells, self._checkpoints)
+
+    async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
+        """Save a state of which the session has made a checkpoint by itself, with its files, while cells go on.
+
+        A kernel is made of the checkpoint for that, for a moment.
+
+        Args:
+            state: The state's number (`last_state`).
+            path: As for `save`.
+            timeout: As for `save`.
+
+        Raises:
+            CheckpointError: There is no checkpoint of that state.
+            CellblockError: As for `save`.
+        """
+        from cellblock.host.checkpoints.aside import save
+
+        return await save(self._cells, self._checkpoints, self._ends, state, path, timeout)
+
+    async def load_missing(
+        self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> list[str]:
+        """Continue a saved session as `load` does. Of its files, only those come back that are not there.
+
+        Args:
+            path: As for `load`.
+            workspace: Whether files come back, if the file has some.
+            timeout: As for `load`.
+
+        Returns:
+            Files that are there, and differ from the saved ones.
+
+        Raises:
+            CellblockError: As for `load`.
+        """
+        changed: list[str] = []
+        await self._load(path, workspace=workspace, timeout=timeout, changed=changed)
+        return changed
+
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> LoadReport:
@@ -141,11 +187,19 @@ class WithValues(WithCells):
             FilesError: The files cannot be unpacked.
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
-        from cellblock.host import saving  # as above
+        return await self._load(path, workspace=workspace, timeout=timeout)
+
+    async def _load(
+        self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None, changed: list[str] | None = None
+    ) -> LoadReport:
+        from cellblock.host import saving  # few sessions are loaded
 
         check_timeout(timeout)
-        self.loaded, cells = await saving.load(self._ends, path, self._renew, workspace=workspace, timeout=timeout)
+        self.loaded, cells = await saving.load(
+            self._ends, path, self._renew, workspace=workspace, timeout=timeout, changed=changed
+        )
         self._cells.past.replace(cells)
+        self._checkpoints.rewrite()
         self._checkpoints.begin()
         return self.loaded
 

@@ -172,6 +172,12 @@ class Parked:
         os.kill(pid, 9)
         self.on_gone(number)
 
+    def keep(self, numbers: Sequence[int]) -> list[int]:
+        """End all copies but some; return the numbers of those that are not there."""
+        for number in self._copies.keys() - numbers:
+            self.drop(number)
+        return [number for number in numbers if number not in self._copies]
+
     def drop_all(self) -> None:
         """End all copies."""
         for number in [*self._copies]:

@@ -35,7 +35,7 @@ from cellblock.wire.control import (
     Run,
     Stop,
 )
-from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Resume, Start
+from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Keep, Resume, Start
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Step
 
@@ -208,6 +208,9 @@ class Init:
         match TO_FAMILY.decode(data):
             case Drop(number):
                 self._parked.drop(number)
+            case Keep(numbers):
+                for number in self._parked.keep(numbers):
+                    self._copy_gone(number)
             case Resume() as message:
                 self._resume(self._parked, message, descriptors)
         for descriptor in descriptors:

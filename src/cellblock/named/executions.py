@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import CellblockError, NotRunError, StateError
 from cellblock.host.kernels.cell_events import Cleared, Event, Notice
-from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery
 from cellblock.model.sessions import (
     OWN_KERNEL,
     ExecutionEvent,
@@ -103,7 +103,7 @@ class Execution:
         self.stdin = Stdin(lambda question: self.log.add("input", question), lambda: self.ended)
         self._journal: Journal | None = None
         self._log: EventLog | None = None
-        self._lost = False
+        self._loss: Recovery | None = None
         self._position = ""
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
@@ -123,6 +123,11 @@ class Execution:
     def digest(self) -> bytes:
         """A digest that identifies its code."""
         return hashlib.sha256(self.code.encode("utf-8", "surrogatepass")).digest()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was sent to a kernel, or is in this moment."""
+        return self._begun
 
     @property
     def ended(self) -> bool:
@@ -178,7 +183,7 @@ class Execution:
         approvals: PendingApprovals,
         *,
         auto: bool,
-        lost: Callable[[], bool],
+        lost: Callable[[], Recovery | None],
     ) -> asyncio.Task[None]:
         """Run it when it is its turn; it was submitted before.
 
@@ -187,7 +192,7 @@ class Execution:
             turn: Held by the execution that runs there.
             approvals: Where its approval requests wait.
             auto: Whether they are allowed at once instead.
-            lost: Tells whether the session's variables were lost, and no result has said so.
+            lost: Tells what the session goes on from if its kernel was lost, and no result has said so; else None.
         """
         self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
         return self.task
@@ -223,12 +228,12 @@ class Execution:
         turn: asyncio.Lock,
         approvals: PendingApprovals,
         auto: bool,
-        lost: Callable[[], bool],
+        lost: Callable[[], Recovery | None],
     ) -> None:
         try:
             async with turn:
                 started = await session()
-                self._lost = lost()
+                self._loss = lost()
                 await self._run(started, approvals, auto)
         except CellblockError as error:
             if self._begun:
@@ -316,7 +321,7 @@ class Execution:
             self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
 
     async def _end(self, result: CodeExecutionResult) -> None:
-        result = replace(result, recovery="restarted") if self._lost else result
+        result = replace(result, recovery=self._loss) if self._loss is not None else result
         prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
         self.result, self.packed = result, prepared.packed
         self.record = replace(self.record, state="done", ended=time.time())

@@ -59,3 +59,8 @@ async def start_kernel(session: Session, kernel_type: str) -> None:
     result = await session.execute(cell("", "python", kernel_type), timeout=_START)
     if not result.ok:
         raise LaunchError(result.error.evalue if result.error is not None else f"the kernel {kernel_type!r} did not start")
+
+
+def kernel_of(position: str) -> str:
+    """Return the kernel of a position (`Session.position`)."""
+    return position.partition("/")[0]

@@ -14,6 +14,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.host.checks import check_maker_directory
 from cellblock.host.options import SessionOptions, check_names
 from cellblock.model.sessions import OWN_KERNEL
+from cellblock.named.durable import EVERY
 from cellblock.named.kernel_types import check_kernel_type
 from cellblock.options import ServiceOptions
 from cellblock.session_policy import requested_isolation, requested_policy
@@ -48,6 +49,8 @@ class NamedOptions:
         allow_hosts: Hosts that the code may reach.
         rules: A file of rules that decide before anybody is asked (docs/approvals.md).
         limits: Limits of a cell's output (`Limits`), by name.
+        durable: Whether the session goes on after the machine was switched off: it is saved between its cells, with the files
+            of its workspace (docs/named-sessions.md). A number: the least time between two saves, in seconds; 30 by default.
         current_dir: Where the program runs that makes the session. The session works there if no ``working_dir`` is given;
             a sandbox may then not have the user's home directory in it.
     """
@@ -61,7 +64,15 @@ class NamedOptions:
     allow_hosts: tuple[str, ...] = ()
     rules: str | None = None
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    durable: bool | float = False
     current_dir: str | None = None
+
+    @property
+    def saved_every(self) -> float | None:
+        """The least time between two saves, in seconds; None if the session is not saved."""
+        if not self.durable:
+            return None
+        return EVERY if self.durable is True else self.durable
 
 
 _NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
@@ -126,6 +137,13 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
         wrong = error.errors()[0]
         what = "it must be a list, such as ['example.org']" if wrong["type"] == "tuple_type" else wrong["msg"]
         raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {what}") from None
+    every = made.saved_every
+    if every is not None and not 0 < every < 10**9:
+        raise InvalidInputError(f"durable must be true, false or a number of seconds, not {every:g}")
+    if every is not None and made.kernel_type != OWN_KERNEL:
+        raise InvalidInputError(
+            f"durable is for Python sessions only, and the kernel type of this one is {made.kernel_type!r}"
+        )
     seconds = made.idle_timeout
     if seconds is not None and not seconds >= 0:
         raise InvalidInputError(f"idle_timeout must be a positive number of seconds, or 0 for never, not {seconds:g}")

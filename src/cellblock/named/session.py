@@ -8,22 +8,26 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from cellblock.errors import InvalidInputError, StateError
+from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import OnInput
-from cellblock.model import STATE_LOST, CodeExecutionResult
+from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
+from cellblock.named.durable import Durable, told
 from cellblock.named.executions import Execution
-from cellblock.named.kernel_types import cell, start_kernel
+from cellblock.named.kernel_types import cell, kernel_of, start_kernel
 from cellblock.named.labels import ended, label_of
 from cellblock.named.options import NamedOptions, Options, read_options
 from cellblock.running import RunningSession
+from cellblock.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
+_MOST_NAMED = 5  # lost cells of which a result shows the code
 
 
 class NamedSession:
@@ -37,7 +41,9 @@ class NamedSession:
         turn: Held by the execution that runs.
         used: When it was last used (`time.monotonic`).
         changed: Whether the record has changed since it was last written.
-        lost: Whether its variables were lost, and no result has said so yet.
+        lost: Whether its kernel was lost, and no result has said so yet.
+        durable: Saves it; None if it is not to go on after the machine was switched off.
+        ran: The id of the last execution that has run and ended; empty if none has.
         since: When this process began with it, in seconds since the epoch.
     """
 
@@ -50,6 +56,7 @@ class NamedSession:
         start_from: Beginning | None = None,
         *,
         lasting: bool = True,
+        store: NamedStore | None = None,
     ) -> None:
         """Begin without a kernel.
 
@@ -60,6 +67,7 @@ class NamedSession:
             read: The same, if they were read already.
             start_from: What its first kernel is made of.
             lasting: Whether the next process goes on with it if this one is killed.
+            store: Where its executions are, and beside which it is saved if it is durable.
         """
         self.record = record
         self.options = options
@@ -69,6 +77,11 @@ class NamedSession:
         self.used = time.monotonic() - _seconds_since(record.last_used_at)
         self.changed = False
         self.lost = False
+        self._loss: Recovery = "restarted"
+        """What it goes on from after that"""
+        self.durable: Durable | None = None
+        self.ran = ""
+        self._store = store
         self.since = time.time()
         self._prepared = ""
         self._host = host
@@ -155,7 +168,30 @@ class NamedSession:
         if not task.cancelled():
             task.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
 
+    def make_durable(self) -> None:
+        """Begin to save it between its cells, if its options say so.
+
+        Raises:
+            InvalidInputError: They do, and nothing of it is stored here. Or an option is wrong.
+        """
+        if self.durable is not None or not self._lasting or not self.options.get("durable"):
+            return
+        every = self.read.named.saved_every
+        directory = None if self._store is None else saves_of(self._store)
+        if every is None or self._store is None:
+            return
+        if directory is None:
+            raise InvalidInputError("durable sessions need the daemon: this program keeps its sessions in its own memory")
+        self.ran = self._store.journal.last_run(self.record.kernel_id)
+        self.durable = Durable(directory / self.record.kernel_id, every, self._last_run)
+
+    def _last_run(self, running: str) -> str:
+        """Return the id of the last execution that has run, but for one that runs; empty if none has."""
+        begun = (one.record.id for one in self.executions.values() if one.has_begun)
+        return max((self.ran, *(one for one in begun if one != running)))
+
     async def _start(self) -> Session:
+        self.make_durable()
         running = self.running = RunningSession(self._host)
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
@@ -173,9 +209,13 @@ class NamedSession:
             self.running = None
             await running.close()
             raise
+        if remains is not None and running.session.past_since:
+            self.since = running.session.past_since
         if running.session.adopted:
-            self._prepared = _kernel(running.session.adopted_at)
-        elif start_from is None:
+            self._prepared = kernel_of(running.session.adopted_at)
+        elif not running.session.afresh and remains is not None:
+            self._prepared = kernel_of(running.session.position)
+        elif start_from is None and not await self._go_on_from_save(running.session):
             await self.run_startup_code(running.session)
             if self.lost:
                 running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
@@ -185,6 +225,28 @@ class NamedSession:
                         f"[cellblock] Its files were a branch's copy, which is gone. It works in {here}."
                     )
         return running.session
+
+    async def _go_on_from_save(self, session: Session) -> bool:
+        """Have a session whose kernel was lost go on from what was saved last; return whether it does. A result says so."""
+        assert self._store is not None or self.durable is None
+        if self.durable is None or not self.lost or (save := self.durable.last) is None:
+            return False
+        at = datetime.fromtimestamp(save.stat().st_mtime).astimezone().isoformat(" ", "seconds")
+        # A branch's files are gone, and it works in the workspace that it came from.
+        whole = not is_branch(self.record.workspace)
+        try:
+            changed = await self.durable.load(session, save, workspace=whole)
+        except CellblockError as error:
+            session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
+            return False
+        self._prepared = kernel_of(session.position)
+        self.since = 0.0  # its past is in the save
+        assert self._store is not None
+        codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
+        self._loss = "restored_earlier" if lost else "restored"
+        for line in told(at, codes, lost, changed, session.loaded):
+            session.reader.note(f"[cellblock] {line}")
+        return True
 
     def mark_ended(self) -> None:
         """Have no later process go on with it, even if this one is killed before it has ended."""
@@ -206,7 +268,7 @@ class NamedSession:
             session = await self.live()
         finally:
             self._on_input = None
-        self.lost = not session.adopted
+        self.lost = not session.adopted and session.afresh
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
@@ -216,7 +278,7 @@ class NamedSession:
             return None
         result = await session.execute(
             cell(code, "python", self.record.kernel_type),
-            on_begin=lambda position: setattr(self, "_prepared", _kernel(position)),
+            on_begin=lambda position: setattr(self, "_prepared", kernel_of(position)),
         )
         if not result.ok:
             _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
@@ -224,10 +286,10 @@ class NamedSession:
 
     async def prepare(self, session: Session) -> None:
         """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
-        if not self.read.named.startup_code or not session.afresh or _kernel(session.position) == self._prepared:
+        if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
             return
         await session.wait_for_kernel()
-        if _kernel(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
+        if kernel_of(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
             return
         self.lost = True
         for line in result.stderr.splitlines():
@@ -256,10 +318,11 @@ class NamedSession:
         """Return its record with what is known since it has started."""
         return replace(self.record, workspace=session.workspace, isolate=session.isolate)
 
-    def take_loss(self) -> bool:
-        """Return whether its variables were lost, and no result has said so yet; from now on, one has."""
+    def take_loss(self) -> Recovery | None:
+        """Return what it goes on from, if its kernel was lost and no result has said so yet; from now on, one has."""
         lost, self.lost = self.lost, False
-        return lost
+        loss, self._loss = self._loss, "restarted"
+        return loss if lost else None
 
     @property
     def approve(self) -> str:
@@ -292,9 +355,21 @@ class NamedSession:
         self.record = replace(self.record, last_used_at=at.isoformat())
         return self.record
 
+    def save_if_due(self) -> None:
+        """Begin to save it, if it is durable and it is time. Not while it starts: it may just be loaded."""
+        if self.durable is not None and self._starting is None and self.current is not None:
+            self.durable.look(self.current)
+
+    async def save_last(self) -> None:
+        """Save what is new, if it is durable, before its kernel is ended."""
+        if self.durable is not None and self._starting is None and self.current is not None:
+            await self.durable.save_last(self.current)
+
     async def close(self) -> None:
         """End it, whatever it does."""
         self._ended = True
+        if self.durable is not None:
+            await self.durable.close()
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
@@ -302,9 +377,9 @@ class NamedSession:
             await self.running.close()
 
 
-def _kernel(position: str) -> str:
-    """Return the kernel of a position (`Session.position`)."""
-    return position.partition("/")[0]
+def saves_of(store: NamedStore) -> Path | None:
+    """Return the directory of what is saved of durable sessions; None if the store is in memory only."""
+    return None if store.directory is None else store.directory / "saves"
 
 
 def _seconds_since(iso: str) -> float:

@@ -22,16 +22,18 @@ from cellblock.host.keeping import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.named.approvals import PendingApprovals
+from cellblock.named.durable import remove_others, remove_saves
 from cellblock.named.executions import Execution
 from cellblock.named.labels import Label
 from cellblock.named.limits import NamedLimits, check_room
 from cellblock.named.options import Options, read_options
 from cellblock.named.past import close_unfinished
 from cellblock.named.questions import ask_about, tell_that_nobody_answers
-from cellblock.named.session import NamedSession
+from cellblock.named.session import NamedSession, saves_of
 from cellblock.named.submissions import Submissions
 from cellblock.running import RunningSession
 from cellblock.store.named import NamedStore
+from cellblock.threads import run_aside
 
 _log = logging.getLogger("cellblock.named")
 
@@ -81,9 +83,12 @@ class NamedSessions:
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
         for stored in self.store.sessions.all():
-            named = NamedSession(self._host, stored.record, stored.options)
+            named = NamedSession(self._host, stored.record, stored.options, store=self.store)
             named.lost = True
             self._add(named)
+        if (saves := saves_of(self.store)) is not None and saves.is_dir():
+            there = {*self._sessions}
+            run_aside(lambda: remove_others(saves, there), "cellblock-saves")
         self.store.sessions.withdraw_requests()
         if host.keeping is None:
             close_unfinished(self.store.journal)
@@ -143,7 +148,7 @@ class NamedSessions:
         record = label.record
         if record.name in self._names:
             record = dataclasses.replace(record, name=f"{record.name}-{record.kernel_id[:8]}")
-        named = NamedSession(self._host, record, label.options or {})
+        named = NamedSession(self._host, record, label.options or {}, store=self.store)
         self.store.sessions.add(record, named.options)
         self._add(named)
         self._note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
@@ -204,7 +209,7 @@ class NamedSessions:
         now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
         read = self._fixed or read or read_options(options or {}, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
-        named = NamedSession(self._host, record, dict(options or {}), read, start_from, lasting=lasting)
+        named = NamedSession(self._host, record, dict(options or {}), read, start_from, lasting=lasting, store=self.store)
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
@@ -322,8 +327,12 @@ class NamedSessions:
         self.approvals.forget(named.record.kernel_id)
         if (running := named.current) is None:
             await self._live(named)
+            if named.durable is not None:
+                await named.durable.forget()
             return named.shown()
         await running.reset()
+        if named.durable is not None:
+            await named.durable.forget()
         if named.running is not None and named.running.services is not None:
             await named.running.services.reset()
         await named.run_startup_code(running)
@@ -351,6 +360,10 @@ class NamedSessions:
     def _remove(self, named: NamedSession) -> None:
         del self._sessions[named.record.kernel_id], self._names[named.record.name]
         self.store.sessions.remove(named.record.kernel_id)
+        if named.durable is not None:
+            named.durable.remove()
+        elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
+            remove_saves(saves / named.record.kernel_id)
 
     async def _end(self, named: NamedSession) -> None:
         """End a session in a task of its own: a caller that leaves does not stop it."""
@@ -368,6 +381,10 @@ class NamedSessions:
         """End all kernels, and close the store, in which the sessions stay. The host stays open."""
         await self.end_kernels()
         self.store.close()
+
+    async def save_last(self) -> None:
+        """Save what is new in durable sessions, before their kernels are ended, if that does not take long."""
+        await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
 
     async def end_kernels(self) -> None:
         """End all kernels; what ran is told how it ended. It can be repeated."""
@@ -408,6 +425,7 @@ class NamedSessions:
         """Look once. What is local here is forgotten with it: sessions that have ended are large."""
         now = time.monotonic()
         for named in [*self._sessions.values()]:
+            named.save_if_due()
             if named.executions:
                 continue
             limit = named.idle_timeout
@@ -429,6 +447,11 @@ class NamedSessions:
         problems, failing = [*self._losses], self.store.writer.check()
         if self.store.writer.moved is not None:
             problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
+        problems += [
+            f"session {named.record.name!r} cannot be saved: {named.durable.problem}"
+            for named in sessions
+            if named.durable is not None and named.durable.problem
+        ][:_MAX_LOSSES]
         if failing:
             problems.append(f"nothing can be stored, so nothing new is run: {failing}")
         return {

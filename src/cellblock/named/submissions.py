@@ -98,6 +98,8 @@ class Submissions:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
             _log.error("an execution failed", exc_info=error)
         named.touch()
+        if execution.has_begun:
+            named.ran = max(named.ran, execution.record.id)
         self._release_when_written(named, execution)
 
     def _release_when_written(self, named: NamedSession, execution: Execution) -> None:

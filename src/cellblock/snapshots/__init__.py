@@ -1,8 +1,19 @@
 """The files of checkpoints: what a workspace holds, kept, compared and brought back."""
 
 from cellblock.model.checkpoints import Changes, FileChange, FileChanges
+from cellblock.snapshots.archive import Missing, pack
 from cellblock.snapshots.snapshots import Snapshots
 from cellblock.snapshots.store import Store
 from cellblock.snapshots.tree import Snapshot, SnapshotLimits
 
-__all__ = ["Changes", "FileChange", "FileChanges", "Snapshot", "SnapshotLimits", "Snapshots", "Store"]
+__all__ = [
+    "Changes",
+    "FileChange",
+    "FileChanges",
+    "Missing",
+    "Snapshot",
+    "SnapshotLimits",
+    "Snapshots",
+    "Store",
+    "pack",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -69,6 +70,12 @@ class Snapshots:
         self._top: os.stat_result | None = None
         with self._opened("use") as top:
             self._top = os.fstat(top)
+
+    def begin_with(self, snapshot: Snapshot) -> None:
+        """Take what a snapshot holds for what was read last, unless it was dropped since."""
+        with self._lock, contextlib.suppress(SnapshotError):
+            self._store.check(snapshot)
+            self._know(snapshot.root)
 
     @overload
     def take(self) -> Snapshot: ...

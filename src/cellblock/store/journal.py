@@ -84,6 +84,11 @@ _HISTORY = (
     "SELECT code, status, execution_count FROM "
     "(SELECT * FROM executions WHERE session = ? AND ended < ? ORDER BY n DESC LIMIT 2000) WHERE status <> '' LIMIT ?"
 )
+_LAST_RUN = (
+    "SELECT id FROM executions WHERE session = ? AND begun IS NOT NULL AND state IN ('done', 'unknown') "
+    "ORDER BY n DESC LIMIT 1"
+)
+_RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL"
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _BY_KEY = (
@@ -324,6 +329,25 @@ class Journal:
         """Return the last executions of a session, newest first, at most `MAX_LISTED`."""
         rows = self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, _listed(count)))
         return [ExecutionRecord(*row) for row in rows]
+
+    def last_run(self, session: str) -> str:
+        """Return the id of the last execution of a session that has run and ended; empty if none has."""
+        rows = self.writer.read(_LAST_RUN, (session,))
+        return str(rows[0][0]) if rows else ""
+
+    def run_after(self, session: str, execution: str, most: int) -> tuple[list[str], int]:
+        """Return what ran in a session after an execution: the code of the first ones, and how many there are.
+
+        Args:
+            session: The session.
+            execution: The execution's id; empty: all.
+            most: How many of them to return.
+        """
+        given = (session, _number(execution) if execution else 0)
+        (count,) = self.writer.read(f"SELECT count(*) {_RUN_AFTER}", given)
+        return [
+            str(code) for (code,) in self.writer.read(f"SELECT code {_RUN_AFTER} ORDER BY n LIMIT ?", (*given, most))
+        ], count[0]
 
     def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
         """Return the last cells of a session that ended before a time, oldest first, with what is kept of their code."""

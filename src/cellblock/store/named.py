@@ -16,6 +16,7 @@ class NamedStore:
     """The file ``named.db`` in a directory, which only one process at a time may use, and the directory ``named`` beside it.
 
     Attributes:
+        directory: Where it is; None if it is in memory only.
         writer: Writes the file.
         journal: The executions.
         sessions: The sessions, and what was decided for them.
@@ -30,6 +31,7 @@ class NamedStore:
         Raises:
             StoreError: The directory or the file cannot be used.
         """
+        self.directory = directory
         self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
         self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY)
         self.sessions = SessionRegistry(self.writer)

@@ -42,6 +42,18 @@ class Drop:
     number: int
 
 
+@record
+class Keep:
+    """End all copies but some. For each of these that is not there, the answer is `Gone`.
+
+    Attributes:
+        numbers: Those that stay: a host that takes a session over knows of no others.
+    """
+
+    op: ClassVar[str] = "keep"
+    numbers: tuple[int, ...]
+
+
 # -- init → host ---------------------------------------------------------------------------------------------------------
 
 
@@ -98,11 +110,11 @@ class Untaken:
 
 # -- who may send which --------------------------------------------------------------------------------------------------
 
-ToFamily: TypeAlias = Resume | Drop
+ToFamily: TypeAlias = Resume | Drop | Keep
 FromFamily: TypeAlias = Copied | Gone
 FromCopy: TypeAlias = Copied | Taken | Untaken
 
-TO_FAMILY: Incoming[ToFamily] = Incoming(Resume, Drop)
+TO_FAMILY: Incoming[ToFamily] = Incoming(Resume, Drop, Keep)
 FROM_FAMILY: Incoming[FromFamily] = Incoming(Copied, Gone)
 TO_COPY: Incoming[Start] = Incoming(Start)
 FROM_COPY: Incoming[FromCopy] = Incoming(Copied, Taken, Untaken)

@@ -127,6 +127,12 @@ class AutomaticCheckpoints:
         except SnapshotError as error:
             return str(error)
 
+    def go_on(self) -> None:
+        """Take note of the cell of an earlier host that goes on: it has begun in the state before the present one."""
+        before = self._cells.past.before
+        made = next((one for one in self.all() if one.moment.state == before), None)
+        self._before = self.filing.first if made is None else made.snapshot
+
     # -- when ----------------------------------------------------------------------------------------------------------
 
     def has_ended(self) -> None:
@@ -156,6 +162,11 @@ class AutomaticCheckpoints:
             finally:
                 self.filing.awaited -= 1
 
+    async def made(self) -> None:
+        """Wait until the one that is being made is, if there is one; nothing waits for the session meanwhile."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def _keep_now(self) -> None:
@@ -184,8 +195,7 @@ class AutomaticCheckpoints:
             if snapshot is not None:
                 self._every.files.drop(snapshot)
             if checkpoint is not None:
-                checkpoint.let_go()
-                checkpoint.without_files = self.filing.skipped
+                checkpoint.miss(self.filing.skipped)
         elif checkpoint is not None:
             self._hold(checkpoint, snapshot)
         elif self._every.fresh:
@@ -224,11 +234,7 @@ class AutomaticCheckpoints:
 
     def keep_files(self, checkpoint: Checkpoint) -> None:
         """Begin to keep the session's present files for a checkpoint of its present state."""
-
-        def miss(reason: str) -> None:
-            checkpoint.without_files = reason
-
-        self.filing.begin(lambda files: self._hold(checkpoint, files), miss)
+        self.filing.begin(lambda files: self._hold(checkpoint, files), checkpoint.miss)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.checkpoints.past import Numbered
+    from cellblock.host.checkpoints.recalled import Kept
     from cellblock.host.kernels.family import Copy
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
@@ -45,6 +46,9 @@ class Owner(Protocol):
 
     def forget(self, checkpoint: Checkpoint) -> None:
         """Take note that it was dropped."""
+
+    def note_files(self, checkpoint: Checkpoint) -> None:
+        """Take note that it holds other files, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,15 @@ class Checkpoint:
         without_files: Why they could not be kept; empty if they were, or if nobody tried.
     """
 
-    def __init__(self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int) -> None:
-        """Made by `Session.checkpoint`."""
-        self.id = f"cp-{secrets.token_hex(4)}"
+    def __init__(
+        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int, kept: Kept | None = None
+    ) -> None:
+        """Made by `Session.checkpoint`; if it is `kept`, by an earlier host."""
+        self.id = f"cp-{secrets.token_hex(4)}" if kept is None else kept.id
         self.name = name
         self.made, self.at = datetime.now(UTC), time.monotonic()
+        if kept is not None:
+            self.made, self.at = datetime.fromisoformat(kept.made), kept.at
         self.execution_count = execution_count
         self.automatic = automatic
         self.moment = moment
@@ -154,11 +162,20 @@ class Checkpoint:
         finalizer = weakref.finalize(self, drop, snapshot)
         finalizer.atexit = False  # the host removes all of them
         self._drop_files = finalizer
+        self._owner.note_files(self)
 
     def let_go(self) -> None:
         """Release its files."""
         self._drop_files()
-        self.snapshot, self._drop_files = None, lambda: None
+        had, self.snapshot, self._drop_files = self.snapshot, None, lambda: None
+        if had is not None:
+            self._owner.note_files(self)
+
+    def miss(self, reason: str) -> None:
+        """Release its files, if it holds some, and take note why it holds none."""
+        self.let_go()
+        self.without_files = reason
+        self._owner.note_files(self)
 
     def belongs_to(self, owner: Owner) -> None:
         """Take note that another session keeps it from now on."""

@@ -12,34 +12,42 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, find_checkpoint
 from cellblock.host.checkpoints.fitting import check_same_sandbox
+from cellblock.host.checkpoints.keeping import StateKeeping
 from cellblock.host.checkpoints.past import files_time
 from cellblock.host.checkpoints.rolling import Budget, Exact, Restored, Rolling
 from cellblock.host.kernels.family import Anew
 from cellblock.host.kernels.stopping import answer_to
+from cellblock.host.launch.kernel_spec import DeathNotice
 from cellblock.model.checkpoints import Changes, FilesMode, Undone
 from cellblock.wire.control import Listener
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.files import CheckpointFiles
-    from cellblock.host.checkpoints.past import Numbered
+    from cellblock.host.checkpoints.past import Numbered, Past
+    from cellblock.host.checkpoints.recalled import Recalled, Way
+    from cellblock.host.checkpoints.state_log import StateLog
+    from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy, Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
+    from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.snapshots import Snapshot
     from cellblock.snapshots.times import Spans
+    from cellblock.snapshots.written import Description
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
+_FILES_LOST = "they could not be read when the host was replaced that had kept them"
+_KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 _MAX_ADOPTED = 1000
 """Calls of adopted branches that are remembered"""
 
@@ -67,6 +75,7 @@ class Checkpoints:
         serving: The kernels that can reach these.
         branch: Where its files are, if not in the workspace of its sandbox.
         ended: Why there are no checkpoints of earlier cells, if the session goes on with what a killed process has left.
+        keeping: Writes down what a later host needs to go back to them; None if there is to be none.
     """
 
     def __init__(
@@ -115,6 +124,8 @@ class Checkpoints:
         self._fresh = 0
         """The state that its last fresh kernel began with; 0 if it has had none"""
         self.ended = ""
+        self.keeping: StateKeeping | None = None
+        self._recalled: Recalled | None = None
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
@@ -151,7 +162,16 @@ class Checkpoints:
         moment = Moment(copy, self._host, self._options, self._resolved, past.line, past.state, self._wanted, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
+        if self.keeping is not None:
+            self.keeping.made(checkpoint)
         return checkpoint
+
+    @property
+    def crowded(self) -> bool:
+        """Whether another kernel that has all of the session's variables could be over the limit of memory."""
+        kernel = self._kernels.current
+        limit = None if self._wanted.isolate == "none" else self._wanted.policy.resources.memory
+        return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
 
     @property
     def fresh(self) -> bool:
@@ -167,6 +187,178 @@ class Checkpoints:
         """Take note that one was dropped."""
         if checkpoint in self._kept:
             self._kept.remove(checkpoint)
+            self._write("gone", checkpoint.id)
+
+    def note_files(self, checkpoint: Checkpoint) -> None:
+        """Take note that one holds other files, or none."""
+        if self.keeping is not None:
+            self.keeping.files(checkpoint)
+
+    # -- for a later host ----------------------------------------------------------------------------------------------
+
+    @property
+    def past(self) -> Past:
+        """What the session ran."""
+        return self._cells.past
+
+    @property
+    def fresh_state(self) -> int:
+        """The state that its last fresh kernel began with; 0 if it has had none."""
+        return self._fresh
+
+    @property
+    def first(self) -> Snapshot | None:
+        """The files before the first cell of that kernel, if they were kept."""
+        return self.automatic.filing.first
+
+    def describe(self, snapshot: Snapshot | None) -> Description | None:
+        """Return what it takes to find files again."""
+        return self.files.describe(snapshot)
+
+    def keep(self, log: StateLog) -> None:
+        """Have everything from now on written down for a later host."""
+        kernel = self._kernels.current
+        self._keep(StateKeeping(log, self, kernel=0 if kernel is None else kernel.number))
+
+    def _keep(self, keeping: StateKeeping) -> None:
+        self.keeping = keeping
+        self._cells.past.write, self._cells.past.settle = keeping.write, keeping.log.flush
+        self._kernels.on_put = lambda kernel: keeping.write("kernel", kernel.number)
+        self.automatic.filing.on_first = lambda: keeping.write("first", self.describe(self.first))
+
+    def rewrite(self) -> None:
+        """Have all written down anew: more has changed than single steps say."""
+        if self.keeping is not None:
+            self.keeping.log.rebase()
+
+    def note_outside(self, call: str) -> None:
+        """Take note of what was allowed outside just now."""
+        self._write("outside", time.monotonic(), call)
+
+    @property
+    def past_since(self) -> float:
+        """When the past begins, in seconds since the epoch, if an earlier host has written it down; else 0."""
+        return 0.0 if self.keeping is None else self.keeping.since
+
+    def _write(self, word: str, *rest: object) -> None:
+        if self.keeping is not None:
+            self.keeping.write(word, *rest)
+
+    def recall(self, log: StateLog, recalled: Recalled) -> None:
+        """Go on with the states that an earlier host has written down. What its processes no longer have is left out."""
+        self._cells.past = recalled.past
+        self._fresh = recalled.fresh
+        self.automatic.filing.first = recalled.first_snapshot
+        for state in recalled.states.values():
+            if state.copy is None or state.copy.gone.done():
+                if state.snapshot is not None:
+                    self.files.drop(state.snapshot)
+                continue
+            kept = state.kept
+            moment = Moment(
+                *(state.copy, self._host, self._options, self._resolved, state.past, kept.state, self._wanted, self.branch)
+            )
+            checkpoint = Checkpoint(
+                moment,
+                self,
+                name=kept.name,
+                automatic=kept.automatic,
+                execution_count=kept.execution_count,
+                kept=kept,
+            )
+            self._kept.append(checkpoint)
+            checkpoint.without_files = state.without_files
+            if state.snapshot is not None:
+                checkpoint.hold(state.snapshot, self.files.drop)
+            elif state.files is not None:
+                checkpoint.without_files = _FILES_LOST
+        for checkpoint in self.automatic.all()[:-1]:
+            self._host.checkpoint_budget.spend(checkpoint)
+        newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
+        known = recalled.first_snapshot if newest is None else newest.snapshot
+        if known is not None:
+            self.files.begin_with(known)
+        self._adopted.extend(recalled.outside)
+        self._recalled = recalled
+        self._keep(StateKeeping(log, self, recalled))
+
+    def take_kernel(self, kernel: Kernel, cell: Cell | None, *, replaced: bool) -> None:
+        """Take note of the kernel of an earlier host that the session goes on with.
+
+        Args:
+            kernel: The kernel.
+            cell: The cell that it runs, or has run last.
+            replaced: Whether it has just taken the place of another one.
+        """
+        recalled = self._recalled
+        if recalled is None:
+            return
+        self._write("kernel", kernel.number)
+        if replaced:
+            self._take_replaced(kernel, recalled)
+        elif recalled.position == kernel.position:
+            if not recalled.added:
+                self._cells.past.unbegin()  # it was not sent
+        elif cell is not None:
+            cell.not_undoable, cell.counted = recalled.not_undoable, recalled.added
+            cell.says_so = bool(recalled.not_undoable)
+            self.automatic.go_on()
+
+    def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
+        """Take note of a kernel that has taken the place of one that ended: what comes after that was not done yet."""
+        going, recalled.going = recalled.going, None
+        if going is None or not going.checkpoint:
+            self.begin_anew(kernel)
+        elif (state := recalled.states.get(going.checkpoint)) is not None:
+            self._cells.past.go_to(state.past, state.kept.state)
+            self.automatic.forget_files()
+            kernel.count, kernel.of_copy = state.kept.execution_count, True
+
+    async def finish_going(self) -> str:
+        """Finish going back to another state, if an earlier host had begun to: files may be there already.
+
+        Returns:
+            Why that is not possible; empty if it is, or if it is not needed.
+        """
+        recalled = self._recalled
+        if recalled is None or (going := recalled.going) is None or going.way not in ("undo", "restore"):
+            return ""
+        self._recalled, past = None, self._cells.past
+        try:
+            if not going.checkpoint:
+                await self._begin_again(self.automatic.filing.first, past.spans_after(self._fresh))
+            else:
+                checkpoint = find_checkpoint(self.all(), going.checkpoint)
+                spans = past.spans_after(checkpoint.moment.state) if going.way == "undo" else None
+                await self._go_to(checkpoint, spans or None)
+            self.automatic.forget_files()
+        except CellblockError as error:
+            self._write("stayed")
+            return str(error)
+        return ""
+
+    async def recover_left(self) -> Kernel | None:
+        """Make a kernel of the last state of a session whose kernel has ended with its host; None if there is none."""
+        recalled, self._recalled = self._recalled, None
+        going = None if recalled is None else recalled.going
+        if recalled is None or not self.automatic.wanted or (going is not None and not going.checkpoint):
+            return None
+        line = {cell.number for cell in self._cells.past.line}
+        found = [one for one in self.all() if one.moment.is_of(line) and going in (None, (one.id, "crash"))]
+        if not found:
+            return None
+        checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.state))
+        past = self._cells.past
+        lost = len(past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != past.state)
+        restored = Restored(checkpoint.execution_count, lost)
+        notice = DeathNotice(f"{_KERNEL_ENDED} {restored.sentence}\n", "restored_earlier" if lost else None)
+        return await self._made_of(checkpoint, restored, notice)
+
+    def settled(self) -> None:
+        """Take note that the session goes on: nothing of an earlier host is to be finished any more."""
+        if self._recalled is not None and self.fresh and self.first is None:
+            self.automatic.has_ended()  # that host was killed before it had kept them
+        self._recalled = None
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +396,7 @@ class Checkpoints:
 
     async def _go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
         changes, began = Changes(), files_time()
+        self._begin_going(checkpoint.id, "restore" if within is None else "undo")
 
         async def launch() -> Kernel:
             nonlocal changes
@@ -212,6 +405,9 @@ class Checkpoints:
 
         try:
             await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
+        except BaseException:
+            self._write("stayed")
+            raise
         finally:
             self.automatic.has_ended()  # this one may be dropped before the next cell, or hold no files
         return changes
@@ -220,6 +416,7 @@ class Checkpoints:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self._cells.past.brought_back(began)
         self.automatic.gone_to(checkpoint)
+        self._cells.past.settle()
 
     async def _resume_with_files(
         self, checkpoint: Checkpoint, beginning: Beginning | None = None, *, within: Spans | None = None
@@ -294,10 +491,15 @@ class Checkpoints:
         if files is None:
             await renew()
             return Changes()
+        self._begin_going("", "undo")
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
             return await self.files.restore(files, renew, within=spans or None)
+        except CellblockError:
+            self._write("stayed")
+            raise
         finally:
+            self.automatic.filing.on_first()
             self.files.drop(files)
 
     def outside(self, since: float) -> list[str]:
@@ -317,6 +519,7 @@ class Checkpoints:
             checkpoint.belongs_to(self)
         self._kept += earlier
         self.automatic.drop_surplus()
+        self.rewrite()  # the states of the branch are not of this session's past
 
     async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
         """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""
@@ -371,8 +574,17 @@ class Checkpoints:
         return kernel
 
     def begin_after_another(self) -> None:
-        """Take note that the session goes on with what a killed process has left."""
+        """Take note that the session goes on with what a killed process has left, of which its states are not known."""
         self.ended = _ENDED
+
+    def _begin_going(self, checkpoint: str, way: Way) -> None:
+        """Have written down, before anything is done, that the session goes to another state; empty: to a fresh kernel."""
+        self._write("going", checkpoint, way)
+        self._cells.past.settle()
+
+    def about_to_begin_anew(self) -> None:
+        """Take note that a fresh kernel is about to be started."""
+        self._begin_going("", "fresh")
 
     def begin(self) -> None:
         """Take note that the session has its first kernel: its next cell is to be undone."""
@@ -456,12 +668,17 @@ class Checkpoints:
         reached = past.before if dead.death_reported else past.state  # what no cell has run, such as `put`, is lost, too
         lost = len(past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
         restored = Restored(checkpoint.execution_count, lost)
+        return await self._made_of(checkpoint, restored, dead.notice(restored))
+
+    async def _made_of(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
+        """Make a kernel in place of one that has ended; None if that fails."""
+        self._begin_going(checkpoint.id, "crash")
         try:
-            kernel = await self.resume(checkpoint, notice=dead.notice(restored))
+            kernel = await self.resume(checkpoint, notice=notice)
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
-        past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self.automatic.forget_files()
         self.automatic.has_ended()
         kernel.restored = restored

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +16,11 @@ from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store
+from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.snapshots.journal import HeldError
 from cellblock.snapshots.times import Spans
 from cellblock.snapshots.tree import MIB
+from cellblock.snapshots.written import Description
 from cellblock.threads import run_aside
 
 _log = logging.getLogger("cellblock.sessions")
@@ -58,6 +59,15 @@ class CheckpointFiles:
         self._walls = walls
         self._made: Snapshots | None = None
         self._lock = threading.Lock()
+        self._known: Snapshot | None = None
+
+    def begin_with(self, known: Snapshot) -> None:
+        """Take note of what an earlier host has read last: what has not changed since is not read again."""
+        self._known = known
+
+    def describe(self, snapshot: Snapshot | None) -> Description | None:
+        """Return what it takes for a later host to find a snapshot; None if there is none, or no later host."""
+        return None if snapshot is None else self._make_store().describe(snapshot)
 
     async def take(self) -> Snapshot:
         """Keep the files as they are.
@@ -184,6 +194,16 @@ class CheckpointFiles:
         except SnapshotError as error:
             _log.warning("%s", error)
 
+    def hold(self, snapshot: Snapshot) -> Snapshot:
+        """Return the same files once more, to be dropped apart."""
+        again = replace(snapshot)
+        self._make_store().keep(again)
+        return again
+
+    def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+        """Return files as a tar stream, to be read in a thread; see `snapshots.pack`."""
+        return pack(self._make_store(), snapshot, left_out)
+
     def drop(self, snapshot: Snapshot) -> None:
         """Forget a snapshot. Its files are removed in a thread: they may be many."""
         store = self._make_store()
@@ -202,18 +222,24 @@ class CheckpointFiles:
                 names = () if self._walls is None else self._walls.names(str(self._workspace))
                 limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
                 self._made = Snapshots(self._workspace, store, _journals(), limits)
+                known, self._known = self._known, None
+                if known is not None:
+                    self._made.begin_with(known)
             return self._made
 
 
-def make_store() -> Store:
+def make_store(*, lasting: bool) -> Store:
     """Make a place for the files of one host's checkpoints, and remove those of hosts that were killed.
 
     Not with the other directories of a host: files of one session are not to be read by another one whose policy is wide.
 
+    Args:
+        lasting: Whether the next host may take it over.
+
     Raises:
         SnapshotError: It cannot be made.
     """
-    return Store.make(config.state_directory() / "snapshots")
+    return Store.make(config.state_directory() / "snapshots", lasting=lasting)
 
 
 def _journals() -> Path:

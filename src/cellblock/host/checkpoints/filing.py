@@ -37,6 +37,7 @@ class Filing:
         skipped: Why none were kept the last time; empty if they were.
         awaited: How many wait for files to be kept.
         first: The files as they were before the first cell of a fresh kernel, if they were kept.
+        on_first: Called when these are others, or none.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
@@ -47,6 +48,7 @@ class Filing:
         """
         self.skipped = ""
         self.first: Snapshot | None = None
+        self.on_first: Callable[[], None] = lambda: None
         self._files = files
         self._activity = 0
         """How often something has begun or ended that may change files"""
@@ -140,12 +142,14 @@ class Filing:
         """Take the files as they are before the first cell."""
         self.drop_first()
         self.first = files
+        self.on_first()
 
     def drop_first(self) -> None:
         """Forget them."""
         if self.first is not None:
             self._files.drop(self.first)
             self.first = None
+            self.on_first()
 
     async def close(self) -> None:
         """Give up, and forget everything. It can be repeated."""

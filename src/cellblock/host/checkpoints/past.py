@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import sys
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from cellblock.model import HistoryEntry
 
 _KEPT = 1000
-_numbers = itertools.count(1)
-_states = itertools.count(1)
+_MAX_WRITTEN = 4 * 1024 * 1024
+"""Characters of code that are written down at once for a later host; of the oldest cells beyond, only the beginning is"""
+
+_BEGINNING = 1000
+
+Line: TypeAlias = tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]
+"""A line, written down: the numbers of its cells, and those cells that whoever reads it does not know"""
+
+
+class _Numbers:
+    """Numbers of which no two are the same in one process, and in those that it goes on for."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """Return another one."""
+        self.last += 1
+        return self.last
+
+
+_numbers = _Numbers()
+_states = _Numbers()
 _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
 """Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems read this clock, which goes in steps of
 milliseconds; others read the usual one, which is ahead of it."""
@@ -40,14 +60,18 @@ class Past:
         state: Which state the session is in. Two moments have the same number only if nothing has run between them, or if the
             session went back from the one to the other. A later state has a larger number.
         before: The state in which the cell began that runs, or was the last to run; 0 if none has run.
+        write: Takes what has happened, in words of `apply`, for a later host.
+        settle: Has all of that written down before anything else happens.
     """
 
     def __init__(self) -> None:
+        self.write: Callable[..., None] = _nowhere
+        self.settle: Callable[[], None] = _nowhere
         self._cells: dict[int, Numbered] = {}
         self._line: list[int] = []
         self._ended: dict[int, int] = {}
         """Cells whose state ended with their kernel, and the state of the fresh kernel that took its place"""
-        self.state = next(_states)
+        self.state = _states.next()
         self.before = 0
         self._spans: list[tuple[int, int, int | None]] = []
         """The states that led to the present one, and when something changed files for each: from when until when"""
@@ -69,18 +93,36 @@ class Past:
 
     def begin(self) -> None:
         """Take note that a cell begins, a silent one perhaps: whatever it does, the state is another one."""
-        self.before, self.state = self.state, next(_states)
-        self._spans.append((self.state, files_time(), None))
+        self._begin(_states.next(), files_time())
+
+    def _begin(self, state: int, at: int) -> None:
+        self.before, self.state = self.state, state
+        self._spans.append((state, at, None))
         del self._spans[:-_KEPT]
+        self.write("begin", state, at)
+
+    def unbegin(self) -> None:
+        """Take note that the cell that was to begin has not: no kernel was sent it."""
+        self._spans = [span for span in self._spans if span[0] != self.state]
+        self.state = self.before
+        self.write("unbegun")
 
     def rest(self, state: int) -> None:
         """Take note that a cell has ended, or that the files were kept after it: later changes are not its work."""
+        self._rest(state, time.time_ns())
+
+    def _rest(self, state: int, at: int) -> None:
         if self._spans and self._spans[-1][0] == state and self._spans[-1][2] is None:
-            self._spans[-1] = (state, self._spans[-1][1], time.time_ns())
+            self._spans[-1] = (state, self._spans[-1][1], at)
+            self.write("rest", state, at)
 
     def brought_back(self, began: int) -> None:
         """Take note that files were brought back for the present state, from some time on until now."""
-        self._spans.append((self.state, began, time.time_ns()))
+        self._brought_back(began, time.time_ns())
+
+    def _brought_back(self, began: int, ended: int) -> None:
+        self._spans.append((self.state, began, ended))
+        self.write("brought", began, ended)
 
     def spans_after(self, state: int) -> list[tuple[int, int]]:
         """Return when files were changed to get from a state to the present one: from when until when, in nanoseconds."""
@@ -90,14 +132,17 @@ class Past:
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
-        number = next(_numbers)
-        self._cells[number] = Numbered(number, entry, self.before)
-        if not entry.abandoned and not died:
-            self._line.append(number)
+        self._add(Numbered(_numbers.next(), entry, self.before), died)
+
+    def _add(self, cell: Numbered, died: bool) -> None:  # as it is written
+        self._cells[cell.number] = cell
+        if not cell.entry.abandoned and not died:
+            self._line.append(cell.number)
         self._forget()
+        self.write("add", _written(cell), died)
 
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
-        """Take note that the session has the past of another one: it was loaded."""
+        """Take note that the session has the past of another one: it was loaded. What is written down is to be so anew."""
         self._cells.clear()
         self._line.clear()
         self._ended.clear()
@@ -105,14 +150,18 @@ class Past:
         self.before = 0
         for entry in entries:
             self.add(entry)
-        self.state = next(_states)
+        self.state = _states.next()
 
     def begin_anew(self) -> None:
         """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
-        self.state = next(_states)
+        self._begin_anew(_states.next())
+
+    def _begin_anew(self, state: int) -> None:
+        self.state = state
         self._ended.update(dict.fromkeys(self._line, self.state))
         self._line.clear()
         self._spans.clear()
+        self.write("anew", state)
 
     def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
         """Take note that the session has another state now, and return the cells that were left by that.
@@ -122,9 +171,10 @@ class Past:
             state: The number of that state.
         """
         line = [*line]
+        self.write("go to", self.written_line(line), state)
         left = self.left_by(line)
-        self.abandon(left)
-        self.abandon(number for number, ended in self._ended.items() if ended > state)
+        self._abandon(left)
+        self._abandon(number for number, ended in self._ended.items() if ended > state)
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
         for cell in line:
             self._cells[cell.number] = _marked(cell, abandoned=False)
@@ -142,6 +192,11 @@ class Past:
 
     def abandon(self, numbers: Iterable[int]) -> None:
         """Take note that the state that these cells have made was left."""
+        numbers = [*numbers]
+        self._abandon(numbers)
+        self.write("abandon", numbers)
+
+    def _abandon(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             if (cell := self._cells.get(number)) is not None:
                 self._cells[number] = _marked(cell, abandoned=True)
@@ -153,6 +208,78 @@ class Past:
             self._ended.pop(oldest, None)
             if self._line and self._line[0] == oldest:
                 del self._line[0]
+
+    # -- for a later host ----------------------------------------------------------------------------------------------
+
+    def saved(self) -> tuple[Any, ...]:
+        """Return all of it, for `restored`."""
+        left, cells = _MAX_WRITTEN, []
+        for cell in reversed(self._cells.values()):
+            left -= len(cell.entry.code)
+            cells.append(_written(cell, None if left >= 0 else _BEGINNING))
+        return self.state, self.before, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Go on with what another host has saved."""
+        self.state, self.before, cells, self._line, self._ended, self._spans = saved
+        self._cells = {cell.number: cell for cell in map(_read, cells)}
+        self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
+
+    def apply(self, word: str, *rest: Any) -> bool:
+        """Take note of what another host has written down (`write`); return whether it was about the past."""
+        match word, rest:
+            case "begin", (state, at):
+                self._begin(state, at)
+            case "unbegun", ():
+                self.unbegin()
+            case "rest", (state, at):
+                self._rest(state, at)
+            case "brought", (began, ended):
+                self._brought_back(began, ended)
+            case "add", (cell, died):
+                self._add(_read(cell), died)
+            case "anew", (state,):
+                self._begin_anew(state)
+            case "go to", (line, state):
+                self.go_to(self.read_line(line), state)
+            case "abandon", (numbers,):
+                self._abandon(numbers)
+            case _:
+                return False
+        self.reserve()
+        return True
+
+    def reserve(self, *states: int) -> None:
+        """Give none of the numbers again that another host has given."""
+        _states.last = max(_states.last, self.state, *states)
+        _numbers.last = max(_numbers.last, *self._cells, 0)
+
+    def written_line(self, line: Iterable[Numbered]) -> Line:
+        """Return a line as it can be written down: in full, those cells that are not this session's."""
+        line = [*line]
+        unknown = (_written(cell, _BEGINNING) for cell in line if cell.number not in self._cells)
+        return tuple(cell.number for cell in line), tuple(unknown)
+
+    def read_line(self, line: Line) -> tuple[Numbered, ...]:
+        """Return a line that another host has written down."""
+        numbers, cells = line
+        _numbers.last = max(_numbers.last, *numbers, 0)
+        unknown = {cell.number: cell for cell in map(_read, cells)}
+        return tuple(unknown.get(number) or self._cells[number] for number in numbers)
+
+
+def _nowhere(*_: object) -> None:
+    """Write nothing down: there is no later host."""
+
+
+def _written(cell: Numbered, most: int | None = None) -> tuple[Any, ...]:
+    entry = cell.entry
+    return cell.number, cell.begun_in, entry.code[:most], entry.status, entry.execution_count, entry.abandoned
+
+
+def _read(written: tuple[Any, ...]) -> Numbered:
+    number, begun_in, *entry = written
+    return Numbered(number, HistoryEntry(*entry), begun_in)
 
 
 def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:

@@ -70,6 +70,20 @@ class WithCheckpoints:
         """
         return await self._checkpoints.restore(checkpoint)
 
+    def note_outside(self, call: str) -> None:
+        """Take note of what was allowed outside the session just now, so that a later host can say what no undo undoes."""
+        self._checkpoints.note_outside(call)
+
+    @property
+    def states_lost(self) -> bool:
+        """Whether it goes on with a kernel of an earlier host whose checkpoints are lost."""
+        return bool(self._checkpoints.ended)
+
+    @property
+    def past_since(self) -> float:
+        """When what `history` knows begins, in seconds since the epoch, if an earlier host has written it down; else 0."""
+        return self._checkpoints.past_since
+
     async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
         """Go back over the last cells: variables, directory, environment, execution count, history, and files.
 

@@ -72,6 +72,7 @@ class Cell:
             has to wait for a kernel. What it raises keeps the cell from running.
         timeout: Seconds that it may run, if that is limited.
         trusted: Whether it is the program's own, so that nobody is asked about its commands.
+        counted: Whether it is among those that the session ran already: an earlier host has seen its end.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Cell:
         self.followed = followed or on_notice is not None
         self.silent = silent
         self.trusted = trusted
+        self.counted = False
         self.parent = parent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None

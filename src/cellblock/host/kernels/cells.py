@@ -199,7 +199,15 @@ class Cells:
         """Run a cell that leaves no trace, and pass on each value that it sends while it runs; it waits meanwhile."""
         self.check()
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
-        running = asyncio.create_task(self.run(cell, timeout))
+        printed = await self._take_values(cell, running := asyncio.create_task(self.run(cell, timeout)), take)
+        for chunk in printed:
+            self._keep_text(chunk.name, chunk.text)
+        return running.result()
+
+    async def _take_values(
+        self, cell: Cell, running: asyncio.Task[CodeExecutionResult], take: Callable[[bytes], Awaitable[None]]
+    ) -> list[CodeExecutionChunk]:
+        """Pass on each value that a cell sends; return what it has printed. If that fails, the cell is stopped."""
         running.add_done_callback(lambda _: cell.events.end())
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
@@ -215,15 +223,30 @@ class Cells:
             if not running.done():
                 running.cancel()
                 await despite_cancellation(running)
-        for chunk in printed:
-            self._keep_text(chunk.name, chunk.text)
+        return printed
+
+    async def run_elsewhere(self, kernel: Kernel, code: str, on_input: OnInput | None = None) -> CodeExecutionResult:
+        """Run a cell that leaves no trace in a kernel that is not the session's, and in which nothing else runs."""
+        return await self._run_elsewhere(kernel, Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
+
+    async def take_elsewhere(
+        self,
+        kernel: Kernel,
+        code: str,
+        on_input: OnInput | None,
+        take: Callable[[bytes], Awaitable[None]],
+        timeout: float | None,
+    ) -> CodeExecutionResult:
+        """Run a cell as `run_and_take` does, in such a kernel."""
+        cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
+        running = asyncio.create_task(self._run_elsewhere(kernel, cell, timeout))
+        await self._take_values(cell, running, take)
         return running.result()
 
-    async def run_elsewhere(self, kernel: Kernel, code: str) -> CodeExecutionResult:
-        """Run a cell that leaves no trace in a kernel that is not the session's, and in which nothing else runs."""
-        cell = Cell(code, None, queue_limit=None, silent=True)
+    async def _run_elsewhere(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         kernel.begin(cell)
-        deadline = Deadline(DEFAULT_TIMEOUT, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
+        seconds = DEFAULT_TIMEOUT if timeout is None else timeout
+        deadline = Deadline(seconds, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
         try:
             await cell.ended.wait()
         finally:
@@ -242,6 +265,8 @@ class Cells:
         self.past.begin()
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
+        self.past.write("cell", kernel.position, cell.not_undoable)
+        self.past.settle()
         kernel.begin(cell)
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
@@ -270,13 +295,15 @@ class Cells:
     async def _finished(self, cell: Cell) -> CodeExecutionResult:
         if cell.died and self.state == "running":
             cell.goes_on_from = await self._restored()
-        if not cell.silent:
-            cell.not_undoable = cell.not_undoable or ("" if cell.died else await self.after_cell(self.past.before))
+        if not cell.silent and not cell.counted:
+            if not cell.not_undoable and not cell.died and (why := await self.after_cell(self.past.before)):
+                cell.not_undoable = why
+                self.past.write("not undoable", why)
             cell.says_so = cell.not_undoable not in ("", self._told)
             self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
         _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
-        if not cell.silent:
+        if not cell.silent and not cell.counted:
             gone = cell.goes_on_from is not None
             kept = self._kept.keep(result)
             entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +16,7 @@ from cellblock.host.closing import Closing
 from cellblock.host.launch.launcher import Ends, Launcher, connect
 from cellblock.sandbox.cgroups import Group
 from cellblock.wire.control import Listener
-from cellblock.wire.copies import FROM_FAMILY, Copied, Drop, Gone, Resume, ToFamily
+from cellblock.wire.copies import FROM_FAMILY, Copied, Drop, Gone, Keep, Resume, ToFamily
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 from cellblock.wire.fields import MAX_NUMBER
 from cellblock.wire.messages import Park, Parked
@@ -73,7 +73,11 @@ class Family:
         launcher: What has started the first kernel, and so init.
         number: What the launcher calls that kernel.
         on_connected: Told when the first copy is about to be made.
+        on_ports: Told when a port was given away.
         on_closed: Told when init has ended, if there were copies.
+        group: The control group that all processes are in, if they have one.
+        ports: How many ports were given away to listeners of other sessions than the first one.
+        awaited: How many kernels of a host that was killed are yet to be taken over, or ended.
     """
 
     def __init__(self, launcher: Launcher, number: int, group: Group | None) -> None:
@@ -86,7 +90,7 @@ class Family:
         """
         self.launcher = launcher
         self.number = number
-        self._group = group
+        self.group = group
         self._loop = asyncio.get_running_loop()
         self._kernels: set[Kernel] = set()
         self._copies: dict[int, Copy] = {}
@@ -95,8 +99,10 @@ class Family:
         self._unsent: deque[bytes] = deque()
         self._gone: asyncio.Future[None] | None = None
         self._closing = Closing()
-        self._ports = 0
+        self.ports = 0
+        self.awaited = 0
         self.on_connected: Callable[[Family], object] = lambda _family: None
+        self.on_ports: Callable[[Family], object] = lambda _family: None
         self.on_closed: Callable[[Family], object] = lambda _family: None
 
     @property
@@ -131,11 +137,13 @@ class Family:
 
     def next_port(self, first: int) -> int:
         """Return a port for a listener of another session: all share one network, in which each port is one listener's."""
-        self._ports += 1
-        return first + self._ports
+        self.ports += 1
+        self.on_ports(self)
+        return first + self.ports
 
     def add(self, kernel: Kernel) -> None:
         """Take note of a kernel of this family."""
+        self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
 
     async def leave(self, kernel: Kernel) -> None:
@@ -231,9 +239,32 @@ class Family:
             except BaseException:  # whatever it is, nobody else closes it
                 ours.close()
                 raise
-        self._connection, self._gone = ours, self._loop.create_future()
-        self._loop.add_reader(ours.fileno(), self._on_readable)
+        self._listen(ours)
         self.on_connected(self)
+
+    def _listen(self, connection: socket.socket) -> None:
+        self._connection, self._gone = connection, self._loop.create_future()
+        self._loop.add_reader(connection.fileno(), self._on_readable)
+
+    def go_on(self, connection: socket.socket, copies: Iterable[int]) -> dict[int, Copy]:
+        """Take over the copies of a host that was killed. Others that init has are ended: nobody knows what they are.
+
+        Args:
+            connection: That host's connection.
+            copies: The numbers of the copies.
+
+        Returns:
+            The copies, of which some may be found to have ended.
+        """
+        self._copies = {number: Copy(self, number) for number in copies}
+        self._listen(connection)
+        self._tell(Keep((*self._copies,)))
+        return {**self._copies}
+
+    @property
+    def connection(self) -> socket.socket | None:
+        """The connection for copies, for a custodian to hold; None if there have been none."""
+        return self._connection
 
     def _tell(self, message: ToFamily) -> None:
         if self._connection is None:
@@ -291,7 +322,7 @@ class Family:
     @property
     def _empty(self) -> bool:
         """Whether nothing is left that init is needed for, but init."""
-        return self._connection is not None and not self._kernels and not self._copies
+        return self._connection is not None and not self._kernels and not self._copies and not self.awaited
 
     async def close(self) -> None:
         """End all copies, and then init, once there is no kernel. It can be repeated."""
@@ -319,7 +350,7 @@ class Family:
 
     async def _dissolve(self) -> None:
         """Remove the control group, once there is no process left in it."""
-        group = self._group
+        group = self.group
         for _ in range(_MOMENTS if group is not None else 0):
             if group is None or group.remove():
                 return

@@ -143,6 +143,11 @@ class Kernel:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     @property
+    def number(self) -> int:
+        """What its host, and all that come after it, call it."""
+        return self._number
+
+    @property
     def position(self) -> str:
         """Where its next cell begins. No other cell of this or another kernel has the same, also if hosts are killed."""
         return f"{self._number}/{self.cells}"
@@ -210,6 +215,12 @@ class Kernel:
         self._query = self._loop.create_future()
         self.channel.send(question)
         return self._query
+
+    async def answered(self, patience: float) -> None:
+        """Wait until it has answered what another host had asked it: it takes nothing before."""
+        if self.channel.state is State.QUERY and self._query is None and self.death is None:
+            self._query = self._loop.create_future()
+            await asyncio.wait([self._query], timeout=patience)
 
     def take_changed(self) -> Changed | None:
         """Return what its cells have said to have changed, once; None if they were not asked to."""

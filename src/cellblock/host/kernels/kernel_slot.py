@@ -27,6 +27,7 @@ class KernelSlot:
     Attributes:
         current: The one that there is, dead or alive; None before the first.
         relieve: Frees memory of the session, if its kernel and its checkpoints are over the limit; returns whether it could.
+        on_put: Told of each kernel that takes its place, at once.
         on_replaced: Called when another kernel has taken the place of one.
     """
 
@@ -39,6 +40,7 @@ class KernelSlot:
         """
         self._launch = launch
         self.relieve: Callable[[], bool] = lambda: False
+        self.on_put: Callable[[Kernel], None] = lambda _kernel: None
         self.on_replaced: Callable[[], None] = lambda: None
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
@@ -77,6 +79,7 @@ class KernelSlot:
 
     def adopt(self, kernel: Kernel) -> None:
         """Begin with a kernel of another host."""
+        kernel.memory.relieve = self.relieve
         self.current = kernel
 
     def replace_dead(self) -> None:
@@ -169,6 +172,7 @@ class KernelSlot:
     def _put(self, kernel: Kernel) -> None:
         kernel.memory.relieve = self.relieve
         self.current = kernel
+        self.on_put(kernel)
         with contextlib.suppress(OSError):  # no room for that: then the next cell cannot be written down either, and says so
             kernel.write_base()  # again: now it is known what the kernel goes on from
         self.on_replaced()

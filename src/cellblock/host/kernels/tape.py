@@ -309,9 +309,9 @@ class Tape:
             return  # the frames that are being sent may be in it
         (place, offsets), self._old = self._old, None
         os.pwrite(self._log, _START.pack(place), 0)
-        _punch(self._log, self._punched, place)
+        punch(self._log, self._punched, place)
         for fd, offset in zip(self._files, offsets, strict=True):
-            _punch(fd, 0, offset)
+            punch(fd, 0, offset)
         self._punched = place // _PAGE * _PAGE
         self._dropped = sum(offsets)
 
@@ -382,7 +382,7 @@ def piece(content: bytes) -> tuple[int, int]:
     return stream, count
 
 
-def _punch(fd: int, start: int, end: int) -> None:
+def punch(fd: int, start: int, end: int) -> None:
     """Give back the memory of a part of a file. Its offsets stay as they are."""
     # Whole pages only: the worker may not have read yet what was sent of the others, and would read zeros.
     start, end = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE

@@ -1,0 +1,117 @@
+"""What the next host is told of one session's states, so that it can go back to them if this one is killed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cellblock.host.checkpoints.recalled import Kept, Recalled
+from cellblock.host.checkpoints.state_log import Record, StateLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.past import Past
+    from cellblock.snapshots import Snapshot
+    from cellblock.snapshots.written import Description
+
+
+_MAX_OUTSIDE = 1000
+"""Calls outside that a later host can name"""
+
+
+class States(Protocol):
+    """What there is to tell at any moment."""
+
+    @property
+    def past(self) -> Past:
+        """What the session ran."""
+
+    @property
+    def fresh_state(self) -> int:
+        """The state that its last fresh kernel began with; 0 if it has had none."""
+
+    @property
+    def first(self) -> Snapshot | None:
+        """The files before the first cell of that kernel, if they were kept."""
+
+    def all(self) -> Sequence[Checkpoint]:
+        """Return its checkpoints, oldest first."""
+
+    def describe(self, snapshot: Snapshot | None) -> Description | None:
+        """Return what it takes to find files again."""
+
+
+class StateKeeping:
+    """Writes down what happens to the states of a session.
+
+    Attributes:
+        log: Where it is written down.
+        since: When the session's past begins, in seconds since the epoch.
+    """
+
+    def __init__(self, log: StateLog, states: States, recalled: Recalled | None = None, kernel: int = 0) -> None:
+        """Begin, or go on where an earlier host was.
+
+        Args:
+            log: Where to write it down.
+            states: What there is to tell.
+            recalled: What is written there.
+            kernel: Otherwise: the number of its kernel, if it has one.
+        """
+        self.log = log
+        self.since = time.time() if recalled is None else recalled.since
+        self._states = states
+        self._kernel = kernel if recalled is None else recalled.kernel
+        self._cell = ("", "", False) if recalled is None else (recalled.position, recalled.not_undoable, recalled.added)
+        self._going: tuple[Any, ...] | None = None if recalled is None else recalled.going
+        self._outside = deque([] if recalled is None else recalled.outside, _MAX_OUTSIDE)
+        log.make_base = self._base
+        if recalled is None:
+            log.rebase()
+
+    def write(self, word: str, *rest: Any) -> None:
+        """Write down what has happened: see `Recalled` and `Past.apply`."""
+        position, why, _ = self._cell
+        match word:
+            case "cell":
+                self._cell = (*rest, False)
+            case "not undoable":
+                self._cell = (position, *rest, False)
+            case "add":
+                self._cell = (position, why, True)
+            case "kernel":
+                (self._kernel,) = rest
+            case "outside":
+                self._outside.append((rest[0], rest[1]))
+            case "going":
+                self._going = rest
+            case "stayed" | "go to" | "anew":
+                self._going = None
+        self.log.append(word, *rest)
+
+    def made(self, checkpoint: Checkpoint) -> None:
+        """Write down that there is a checkpoint of the present state."""
+        self.write("made", tuple(_kept(checkpoint)))
+
+    def files(self, checkpoint: Checkpoint) -> None:
+        """Write down which files a checkpoint holds."""
+        self.write("files", checkpoint.id, self._states.describe(checkpoint.snapshot), checkpoint.without_files)
+
+    def _base(self) -> Record:
+        states, past = self._states, self._states.past
+        checkpoints = [
+            (tuple(_kept(one)), past.written_line(one.moment.past), states.describe(one.snapshot), one.without_files)
+            for one in states.all()
+        ]
+        first = states.describe(states.first)
+        rest = (self._kernel, self._cell, self._going, self.since, [*self._outside])
+        return "base", past.saved(), checkpoints, states.fresh_state, first, *rest
+
+
+def _kept(checkpoint: Checkpoint) -> Kept:
+    copy, made = checkpoint.moment.copy, checkpoint.made.isoformat()
+    of = (checkpoint.id, checkpoint.name, checkpoint.automatic, checkpoint.execution_count)
+    return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, checkpoint.moment.state)
