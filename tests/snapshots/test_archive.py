@@ -63,6 +63,7 @@ def test_what_was_not_kept_is_left_out(store: Store, workspace: Path) -> None:
     assert snapshot is not None
     assert "big" not in members([*pack(store, snapshot, left_out)])
     assert ("big", "its content was not kept") in left_out
+    snapshots.close()
 
 
 def test_only_what_is_missing_is_passed_on(store: Store, workspace: Path) -> None:
