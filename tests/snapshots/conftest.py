@@ -55,13 +55,17 @@ def store(place: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def make(workspace: Path, store: Store, place: Path) -> Make:
+def make(workspace: Path, store: Store, place: Path) -> Iterator[Make]:
     """Make snapshots of the workspace, or of another, with limits."""
+    made: list[Snapshots] = []
 
     def make(directory: Path = workspace, **limits: object) -> Snapshots:
-        return Snapshots(directory, store, place / "journals", SnapshotLimits(**limits))  # type: ignore[arg-type]
+        made.append(Snapshots(directory, store, place / "journals", SnapshotLimits(**limits)))  # type: ignore[arg-type]
+        return made[-1]
 
-    return make
+    yield make
+    for snapshots in made:
+        snapshots.close()
 
 
 @pytest.fixture
