@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis.stateful import rule
 
 import cellblock
 from cellblock import Changes, CheckpointError, Client, CodeExecutionResult, Undone
+from cellblock.daemon import control
 from cli_runs import run_here
 from daemons import own_daemon
 from exact_machines import ExactMachine
@@ -96,6 +100,13 @@ class FrontMachine(ExactMachine):
 
     front: Any
     sandbox: bool
+
+    @rule()
+    def kill(self) -> None:
+        """Kill the daemon: the next one goes on where it was."""
+        if (about := control.status()) is not None:
+            os.kill(about["pid"], signal.SIGKILL)
+        self.compare()
 
     async def _start(self) -> None:
         name = f"exact-{secrets.token_hex(4)}"
