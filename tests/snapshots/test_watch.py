@@ -108,6 +108,27 @@ def test_only_what_has_changed_is_looked_at(files: Watched, workspace: Path, oth
     files.check()
 
 
+def test_that_something_was_touched_is_known_without_a_look(files: Watched, workspace: Path, other: Other) -> None:
+    (workspace / "file").write_text("1")
+    files.take()
+    assert not files.snapshots.touched()
+    for change in (
+        "open('file', 'a').write('2')",
+        "os.mkdir('folder')",
+        "os.rename('file', 'folder/file')",
+        "os.unlink('folder/file')",
+    ):
+        other.do(change)
+        assert files.snapshots.touched()
+        assert files.snapshots.touched()
+        files.take()
+        assert not files.snapshots.touched()
+    make_many(workspace, 2000)
+    assert files.snapshots.touched()
+    files.take()
+    assert not files.snapshots.touched()
+
+
 # Each line is followed by a look.
 CHANGES = {
     "written by another name": ["open('../other', 'a').write('2')"] * 2,

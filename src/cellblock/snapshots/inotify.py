@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import errno
@@ -9,6 +10,7 @@ import fcntl
 import os
 import signal
 import struct
+import termios
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -133,6 +135,13 @@ class Inotify:
                 yield Event(number, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")) if length else "")
                 at += length
         raise LostError("changes come faster than they can be read")
+
+    @property
+    def unread(self) -> int:
+        """How many bytes `read` would read."""
+        count = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.FIONREAD, count, True)
+        return count[0]
 
     def close(self) -> None:
         """Watch nothing any more. More than once is fine."""

@@ -65,6 +65,8 @@ class Snapshots:
         self._known: Folder | None = None
         self._watch: Watch | None = None
         self._watched_with: SnapshotLimits | None = None
+        self._inherited = False
+        """Whether another process has looked last"""
         self._unwatched = 0
         """How many looks are still to be done without a watch"""
         self._top: os.stat_result | None = None
@@ -76,6 +78,19 @@ class Snapshots:
         with self._lock, contextlib.suppress(SnapshotError):
             self._store.check(snapshot)
             self._know(snapshot.root)
+            self._inherited = True
+
+    def touched(self) -> bool:
+        """Return whether it is known that something has changed since the last `take` of who takes snapshots often.
+
+        This can be asked in an event loop. If the workspace is not watched, or is being looked at, it is not known.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._watch.touched() if self._watch is not None else self._inherited
+        finally:
+            self._lock.release()
 
     @overload
     def take(self) -> Snapshot: ...
@@ -121,6 +136,7 @@ class Snapshots:
                 if hurry is None and self._watch is not None:
                     self._watch.forget()
                 self._know(root)
+                self._inherited = False
                 if stopped():
                     return None
                 snapshot = Snapshot(root)

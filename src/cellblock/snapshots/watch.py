@@ -17,6 +17,8 @@ Dirt: TypeAlias = "dict[str, Dirt | None]"
 """What may have changed in a folder: names. With each, what may have changed below; None: everything."""
 
 _FILE = inotify.OPEN | inotify.MODIFY | inotify.ATTRIB | inotify.ONESHOT
+_FEW = 16 * 1024
+"""Bytes of events that are read at once by who only wants to know whether there is one"""
 _FOLDER = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.ATTRIB | inotify.ONLYDIR
 
 
@@ -89,6 +91,17 @@ class Watch:
         for path, whole in self._due.items():
             _mark(dirt, path, whole=whole)
         return dirt
+
+    def touched(self) -> bool:
+        """Return, between two looks, whether anything was changed since the last one, as far as is told."""
+        if self._inotify.unread > _FEW:
+            return True
+        try:
+            for number, mask, name in self._inotify.read():
+                self._take_note(number, mask, name)
+        except LostError:
+            self._complete = False
+        return bool(self._due) or not self._complete
 
     def end(self, root: Folder) -> None:
         """Take note that all that `begin` has named was looked at.

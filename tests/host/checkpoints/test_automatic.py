@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cellblock import CheckpointError, Exact, Host, InvalidInputError, Session
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import past
 from cellblock.snapshots import SnapshotLimits
+from processes import eventually
 
 
 def made(host: Host, workspace: Path, keep: int = 5) -> Session:
@@ -122,6 +124,24 @@ async def test_the_first_cell_of_a_branch_can_be_undone_and_those_before_cannot(
         with pytest.raises(CheckpointError, match="there is no checkpoint from before that cell"):
             await branch.undo()
         await branch.close()
+
+
+async def test_what_a_person_saved_between_two_cells_comes_back(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("open('f', 'w').write('1')")
+        await session.execute("pass")  # what the first has written is kept
+        await later()
+        (tmp_path / "f").write_text("2")
+        await later()
+        await session.execute("open('f', 'w').write('3')")
+        await session.undo()
+        assert (tmp_path / "f").read_text() == "2"
+
+
+async def later() -> None:
+    """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
+    now = time.time_ns()
+    await eventually(lambda: past.files_time() > now)
 
 
 async def test_as_many_cells_can_be_undone_after_a_branch_is_adopted(zygote_host: Host, tmp_path: Path) -> None:

@@ -154,7 +154,13 @@ class AutomaticCheckpoints:
             self._timer = None
 
     async def kept(self) -> None:
-        """In the turn of what begins: wait until the state before it is kept, if that is to be exact."""
+        """In the turn of what begins: wait until the state before it is kept, with its files, if that is to be exact."""
+        await self._wait_awaited()
+        if isinstance(self._kind, Exact) and self._every.files.touched():  # by somebody else, since the last cell
+            self._keep_now()
+            await self._wait_awaited()
+
+    async def _wait_awaited(self) -> None:
         while isinstance(self._kind, Exact) and self._task is not None and not self._task.done():
             self.filing.awaited += 1
             try:

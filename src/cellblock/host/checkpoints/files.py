@@ -115,6 +115,12 @@ class CheckpointFiles:
             raise SnapshotError(self.too_many or why)
         return snapshot
 
+    def touched(self) -> bool:
+        """Return whether files have changed since they were kept automatically, as far as is told, or may have."""
+        if self._made is None or self.too_many:
+            return self._known is not None
+        return self._made.touched()
+
     async def restore(
         self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]], *, within: Spans | None = None
     ) -> Changes:
