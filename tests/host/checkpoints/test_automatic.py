@@ -33,7 +33,7 @@ async def test_no_more_cells_are_undone_than_are_kept_and_what_can_be_is_said(zy
     async with made(zygote_host, tmp_path, keep=1) as session:
         for number in range(4):
             await session.execute(f"x = {number}")
-        why = r"only those of the last 1 cells are kept, .*; 4 cells can be undone$"
+        why = r"only that of the last cell is kept, .*; 4 cells can be undone$"
         with pytest.raises(CheckpointError, match=why):
             await session.undo(2)
         assert (await session.execute("x")).return_value == "3"

@@ -556,7 +556,9 @@ class Checkpoints:
         if not reason and not self.automatic.wanted:
             reason = "the session was made with recovery='none'"
         if not reason and self.automatic.exact:
-            reason = f"only those of the last {self.automatic.exact} cells are kept, and fewer if memory is short"
+            most = self.automatic.exact
+            kept = "that of the last cell is" if most == 1 else f"those of the last {most} cells are"
+            reason = f"only {kept} kept, and fewer if memory is short"
         reason = reason or "the next cell came before one was made, or it was dropped since"
         states = {checkpoint.moment.state for checkpoint in self.all()} | {self._fresh} - {0}
         exact = (number for number in range(count + 1, len(line) + 1) if line[-number].begun_in in states)
