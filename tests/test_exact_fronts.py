@@ -138,7 +138,7 @@ def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("sandbox", [False, True])
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(3, 10, id="few"), pytest.param(60, 20, id="many", marks=pytest.mark.slow)]
+    ("examples", "steps"), [pytest.param(3, 10, id="few"), pytest.param(40, 20, id="many", marks=pytest.mark.slow)]
 )
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
     with hosted(FrontMachine) as kind:

@@ -17,8 +17,9 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
         yield kind
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(5, 12, id="few"), pytest.param(60, 20, id="many", marks=pytest.mark.slow)]
+    ("examples", "steps"), [pytest.param(5, 12, id="few"), pytest.param(40, 20, id="many", marks=pytest.mark.slow)]
 )
 def test_undo_and_crashes_are_exact(machine: type[ExactMachine], examples: int, steps: int) -> None:
     check(machine, examples, steps)
