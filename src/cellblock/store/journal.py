@@ -62,6 +62,7 @@ MAX_CODE = 64 * 1024
 MAX_LISTED = 1000
 """Executions of a session that are listed at most."""
 
+_KEY_BITS = 2**22
 MAX_EXECUTIONS = 50_000
 MAX_BYTES = 1024 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
@@ -129,6 +130,29 @@ def new_id() -> str:
     return f"{_numbers.next():016x}{secrets.token_hex(8)}"
 
 
+class _Keys:
+    """Which keys were used, as bits of a field: two keys with the same bit cost a look.
+
+    Not as a set: an object for each key stays among those of results that go, and the memory of these could not be given back.
+
+    Attributes:
+        count: How many were added.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bits = bytearray(_KEY_BITS // 8)
+
+    def add(self, session: str, key: str) -> None:
+        bit = hash((session, key)) % _KEY_BITS
+        self._bits[bit >> 3] |= 1 << (bit & 7)
+        self.count += 1
+
+    def may_have(self, session: str, key: str) -> bool:
+        bit = hash((session, key)) % _KEY_BITS
+        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
+
+
 class Journal:
     """All executions, in one file and a directory beside it.
 
@@ -182,7 +206,7 @@ class Journal:
             len(kept), kept, position,
         ), len(kept))  # fmt: skip
         if record.key:
-            self._keys.add(hash((record.session, record.key)))
+            self._keys.add(record.session, record.key)
         self._count += 1
         self._bytes += len(kept)
         self._until_trim -= 1
@@ -191,13 +215,13 @@ class Journal:
     def _begin_keys(self) -> None:
         """Remember the keys that are added from now on: the database is only asked about one that may be known."""
         self._earlier = {session for (session,) in self.writer.read("SELECT DISTINCT session FROM executions")}
-        self._keys: set[int] = set()  # hashes of them; two keys with the same one cost a look
+        self._keys = _Keys()
 
     def _is_new(self, session: str, key: str) -> bool:
         """Whether no execution was submitted to a session with a key."""
-        if len(self._keys) > MAX_EXECUTIONS:
+        if self._keys.count > MAX_EXECUTIONS:
             self._begin_keys()
-        if session not in self._earlier and hash((session, key)) not in self._keys:
+        if session not in self._earlier and not self._keys.may_have(session, key):
             return True
         return not self.writer.read(_BY_KEY, (session, key))
 
