@@ -357,13 +357,22 @@ async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, 
 
 
 async def test_a_kernel_that_ended_with_its_host_goes_on_from_its_last_checkpoint(killed: Killed) -> None:
-    killed.run("""
+    killed.run(f"""
         await session.execute("v1 = 1")
         await settled(session)
-        await session.execute("import os; v2 = os.getpid()")
+        await session.execute('''
+            import os, time
+            v2 = os.getpid()
+            if not os.fork():
+                while not os.path.exists("end"):
+                    time.sleep(0.001)
+                os.kill(v2, 9)
+                os._exit(0)
+        ''')
         await settled(session)
-        kernel = session._kernels.current
-        os.kill(int((await session.execute("v3 = 3; v2")).return_value), signal.SIGKILL)
+        await session.execute("v3 = 3")
+        with open({str(killed.workspace / "end")!r}, "w"):
+            pass
     """)
     async with killed.session() as session:
         result = await session.execute("sorted(name for name in globals() if name[0] == 'v' and name[1:].isdigit())")
