@@ -14,6 +14,8 @@ _BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
 _WITHOUT_COPIES, _ROOM = 10.0, 0.75
 """Seconds without copies after some were dropped, and the share of the limit that may be used then to make one: otherwise a
 session whose cells follow each other quickly would be over its limit again at each look, with new copies."""
+_FIRST_LOOKS = 4
+"""Looks at what was there before a kernel, until that is what takes the memory"""
 _PATIENCE = 30.0
 """Seconds for an answer: what is not measured has no limit."""
 
@@ -55,7 +57,7 @@ class MemoryWatch:
         self._unanswered: asyncio.TimerHandle | None = None
         self._last = 0
         self._no_copies_until = 0.0
-        self._begins = False
+        self._first_looks = 0
         self.hopeless = False
         self.relieve: Callable[[], bool] = lambda: False
         control.on_memory = self._check
@@ -80,7 +82,7 @@ class MemoryWatch:
     def look_first(self) -> None:
         """Look now: at what was there before this kernel, which took the place of a dead one."""
         if self.limit is not None and self._group is None:
-            self._begins = True
+            self._first_looks = _FIRST_LOOKS
             self._look()
 
     @property
@@ -141,9 +143,13 @@ class MemoryWatch:
         if self._unanswered is not None:
             self._unanswered.cancel()
             self._unanswered = None
-        begins, self._begins = self._begins, False
+        first, self._first_looks = self._first_looks, 0
         if self.limit is not None and used > self.limit:
-            self.hopeless = begins
+            if first > 1:  # processes of the dead kernel may still be ending
+                self._first_looks = first - 1
+                self._look_in(_BUSY)
+                return
+            self.hopeless = first == 1
             if used - copies <= self.limit and self.relieve():
                 self._no_copies_until = self._loop.time() + _WITHOUT_COPIES
                 self._look_in(_BUSY)
