@@ -195,6 +195,7 @@ TESTED_IN: dict[str, str] = {
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "init/making": "init/test_init.py",
+    "host/checkpoints/takeover": "host/checkpoints/test_keeping.py",
     "init/seats": "host/checkpoints/test_checkpoints.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",

@@ -1016,7 +1016,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 files without memory, after a kill": mutant(
         f"{COPIES}keeping.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
-        Edit("host/checkpoints/checkpoints.py", "Checkpoints.finish_going", "return ''"),
+        Edit("host/checkpoints/takeover.py", "Takeover.finish_going", "return ''"),
     ),
     "26 a state that is not the kernel's": mutant(
         f"{COPIES}keeping.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-Checkpoints.begin_anew-False]",
@@ -1024,7 +1024,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 a cell that was counted twice": mutant(
         f"{COPIES}keeping.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
-        Edit("host/checkpoints/checkpoints.py", "Checkpoints.take_kernel", "self._write('kernel', kernel.number)"),
+        Edit("host/checkpoints/takeover.py", "Takeover.take_kernel", "self._checkpoints.write('kernel', kernel.number)"),
     ),
     "26 a log that is not whole": mutant(
         f"{COPIES}state_log.py::test_what_cannot_all_be_written_is_not_read",

@@ -45,6 +45,7 @@ from cellblock.telemetry import SessionTrace
 if TYPE_CHECKING:
     from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.checkpoints.takeover import Takeover
     from cellblock.host.files.walls import Walls
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
     from cellblock.model.saving import LoadReport
@@ -125,6 +126,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
         self._states: StateLog | None = None
+        self._takeover: Takeover | None = None
         resolved = _resolve(options, host, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
@@ -247,7 +249,9 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             await self._checkpoints.files.recover()
             await self._go_on(on_input)
             await self._kernels.live()
-            self._checkpoints.settled()
+            if self._takeover is not None:
+                self._takeover.settled()
+                self._takeover = None
             self._checkpoints.begin()
             await self._install_first()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
@@ -285,16 +289,16 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._remains.log = self._remains.recalled = None
         self._states = log
         if log is not None and recalled is not None:
-            self._checkpoints.recall(log, recalled)
+            self._takeover = self._checkpoints.recall(log, recalled)
         await self._adopt(on_input)
-        if recalled is None:
+        if self._takeover is None:
             self._checkpoints.begin_after_another()
             if log is None:
                 self._write_states()
                 self.relabel(self._label)
             else:
                 self._checkpoints.keep(log)
-        elif why := await self._checkpoints.finish_going():
+        elif why := await self._takeover.finish_going():
             self.reader.note(
                 f"[cellblock] The session was going back to an earlier state when its host was killed, and cannot: {why}. "
                 "Files may be those of that state"
@@ -309,8 +313,9 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return
         kernel, cell = recovered
         self._kernels.adopt(kernel)
-        self._checkpoints.serving = kernel.family
-        self._checkpoints.take_kernel(kernel, cell, replaced=self._remains.replaced)
+        self._checkpoints.resuming.serving = kernel.family
+        if self._takeover is not None:
+            self._takeover.take_kernel(kernel, cell, replaced=self._remains.replaced)
         self.adopted, self.adopted_at = True, kernel.position
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
@@ -355,7 +360,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
 
     def _taker(self, name: str, taker: OnListener) -> OnListener:
         def take(listener: socket.socket) -> None:
-            self._checkpoints.ports[name] = listener.getsockname()[1]
+            self._checkpoints.resuming.ports[name] = listener.getsockname()[1]
             taker(listener)
 
         return take
@@ -368,7 +373,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
-        if dead is None and (left := await self._checkpoints.recover_left()) is not None:
+        if dead is None and self._takeover is not None and (left := await self._takeover.recover_left()) is not None:
             return left
         notice = None if dead is None else dead.notice(None)
         self._checkpoints.about_to_begin_anew()

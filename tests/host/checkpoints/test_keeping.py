@@ -28,6 +28,8 @@ from cellblock.custody.client import Custodian
 from cellblock.host import Host
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.resuming import Resuming
+from cellblock.host.checkpoints.takeover import Takeover
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel import Kernel
@@ -287,7 +289,7 @@ POINTS = [
     "restore._stage",
     "restore._apply",
     "restore._finish",
-    "Checkpoints.resume",
+    "Resuming.resume",
     "KernelSlot._put",
     "Checkpoints._has_gone_to",
     "Kernel.discard",
@@ -337,7 +339,9 @@ async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: 
         assert await names(session) == "[]"
 
 
-@pytest.mark.parametrize("point", ["Checkpoints.resume", "Checkpoints._made_of", "KernelSlot._put", "Kernel.take_over_output"])
+@pytest.mark.parametrize(
+    "point", ["Resuming.resume", "Checkpoints.replace_kernel", "KernelSlot._put", "Kernel.take_over_output"]
+)
 @pytest.mark.parametrize("after", [False, True])
 async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, point: str, after: bool) -> None:
     killed.run(
@@ -465,7 +469,7 @@ async def test_a_host_that_is_killed_at_any_moment_leaves_states_that_are_exact(
 
 async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:
     killed.run(cells(3) + "    await settled(session)")
-    for point in ("Family.go_on", "Checkpoints.recall", "Checkpoints.take_kernel"):
+    for point in ("Family.go_on", "Checkpoints.recall", "Takeover.take_kernel"):
         program = f"call = {point}\ndef dying(*given, **named):\n    call(*given, **named)\n    die()\n{point} = dying\n"
         program = HOST.replace("async def main():", program.replace("{", "{{").replace("}", "}}") + "\nasync def main():")
         ran = subprocess.run(

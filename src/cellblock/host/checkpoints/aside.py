@@ -69,7 +69,7 @@ async def save(
     past, why = [cell.entry for cell in checkpoint.moment.past], checkpoint.without_files
     files = None if checkpoint.snapshot is None else checkpoints.files.hold(checkpoint.snapshot)
     try:
-        kernel = await checkpoints.look_at(checkpoint)
+        kernel = await checkpoints.resuming.look_at(checkpoint)
         try:
 
             async def run(code: str, on_input: OnInput | None) -> CodeExecutionResult:

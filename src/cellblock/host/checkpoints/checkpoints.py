@@ -9,7 +9,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
@@ -18,12 +17,12 @@ from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, find_check
 from cellblock.host.checkpoints.fitting import check_same_sandbox
 from cellblock.host.checkpoints.keeping import StateKeeping
 from cellblock.host.checkpoints.past import files_time
+from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.checkpoints.rolling import Budget, Exact, Restored, Rolling
-from cellblock.host.kernels.family import Anew
+from cellblock.host.checkpoints.takeover import Takeover
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.launch.kernel_spec import DeathNotice
 from cellblock.model.checkpoints import Changes, FilesMode, Undone
-from cellblock.wire.control import Listener
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
@@ -31,9 +30,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.past import Numbered, Past
     from cellblock.host.checkpoints.recalled import Recalled, Way
     from cellblock.host.checkpoints.state_log import StateLog
-    from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.cells import Cells
-    from cellblock.host.kernels.family import Copy, Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import KernelSpec
@@ -47,12 +44,11 @@ _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _FILES_LOST = "they could not be read when the host was replaced that had kept them"
-_KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 _MAX_ADOPTED = 1000
 """Calls of adopted branches that are remembered"""
 
 
-class CheckpointHost(Protocol):
+class CheckpointHost(KernelMaker, Protocol):
     """What is needed of a host.
 
     Attributes:
@@ -61,9 +57,6 @@ class CheckpointHost(Protocol):
 
     checkpoint_budget: Budget
 
-    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Make a kernel of a copy, and wait until it takes cells."""
-
 
 class Checkpoints:
     """What `Session` does with checkpoints.
@@ -71,8 +64,7 @@ class Checkpoints:
     Attributes:
         files: The files of the session's directory.
         automatic: The checkpoints that are made automatically.
-        ports: Where the session's services listen in the sandbox of `serving`, by name.
-        serving: The kernels that can reach these.
+        resuming: Makes kernels of them.
         branch: Where its files are, if not in the workspace of its sandbox.
         ended: Why there are no checkpoints of earlier cells, if the session goes on with what a killed process has left.
         keeping: Writes down what a later host needs to go back to them; None if there is to be none.
@@ -115,7 +107,6 @@ class Checkpoints:
         self._wanted = wanted
         self._cells = cells
         self._kernels = kernels
-        self._environment = environment
         self._outside = outside
         self._adopted: deque[tuple[float, str]] = deque(maxlen=_MAX_ADOPTED)
         self.files = files
@@ -125,12 +116,10 @@ class Checkpoints:
         """The state that its last fresh kernel began with; 0 if it has had none"""
         self.ended = ""
         self.keeping: StateKeeping | None = None
-        self._recalled: Recalled | None = None
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
+        self.resuming = Resuming(host, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
-        self.ports: dict[str, int] = {}
-        self.serving: Family | None = None
         cells.can_recover = lambda dead: self.to_recover(dead) is not None
 
     # -- making --------------------------------------------------------------------------------------------------------
@@ -187,7 +176,7 @@ class Checkpoints:
         """Take note that one was dropped."""
         if checkpoint in self._kept:
             self._kept.remove(checkpoint)
-            self._write("gone", checkpoint.id)
+            self.write("gone", checkpoint.id)
 
     def note_files(self, checkpoint: Checkpoint) -> None:
         """Take note that one holds other files, or none."""
@@ -233,19 +222,24 @@ class Checkpoints:
 
     def note_outside(self, call: str) -> None:
         """Take note of what was allowed outside just now."""
-        self._write("outside", time.monotonic(), call)
+        self.write("outside", time.monotonic(), call)
 
     @property
     def past_since(self) -> float:
         """When the past begins, in seconds since the epoch, if an earlier host has written it down; else 0."""
         return 0.0 if self.keeping is None else self.keeping.since
 
-    def _write(self, word: str, *rest: object) -> None:
+    def write(self, word: str, *rest: object) -> None:
+        """Write something down for a later host, if there is to be one; see `StateKeeping.write`."""
         if self.keeping is not None:
             self.keeping.write(word, *rest)
 
-    def recall(self, log: StateLog, recalled: Recalled) -> None:
-        """Go on with the states that an earlier host has written down. What its processes no longer have is left out."""
+    def recall(self, log: StateLog, recalled: Recalled) -> Takeover:
+        """Go on with the states that an earlier host has written down. What its processes no longer have is left out.
+
+        Returns:
+            What is left to do until the session takes cells.
+        """
         self._cells.past = recalled.past
         self._fresh = recalled.fresh
         self.automatic.filing.first = recalled.first_snapshot
@@ -279,86 +273,8 @@ class Checkpoints:
         if known is not None:
             self.files.begin_with(known)
         self._adopted.extend(recalled.outside)
-        self._recalled = recalled
         self._keep(StateKeeping(log, self, recalled))
-
-    def take_kernel(self, kernel: Kernel, cell: Cell | None, *, replaced: bool) -> None:
-        """Take note of the kernel of an earlier host that the session goes on with.
-
-        Args:
-            kernel: The kernel.
-            cell: The cell that it runs, or has run last.
-            replaced: Whether it has just taken the place of another one.
-        """
-        recalled = self._recalled
-        if recalled is None:
-            return
-        self._write("kernel", kernel.number)
-        if replaced:
-            self._take_replaced(kernel, recalled)
-        elif recalled.position == kernel.position:
-            if not recalled.added:
-                self._cells.past.unbegin()  # it was not sent
-        elif cell is not None:
-            cell.not_undoable, cell.counted = recalled.not_undoable, recalled.added
-            cell.says_so = bool(recalled.not_undoable)
-            self.automatic.go_on()
-
-    def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
-        """Take note of a kernel that has taken the place of one that ended: what comes after that was not done yet."""
-        going, recalled.going = recalled.going, None
-        if going is None or not going.checkpoint:
-            self.begin_anew(kernel)
-        elif (state := recalled.states.get(going.checkpoint)) is not None:
-            self._cells.past.go_to(state.past, state.kept.state)
-            self.automatic.forget_files()
-            kernel.count, kernel.of_copy = state.kept.execution_count, True
-
-    async def finish_going(self) -> str:
-        """Finish going back to another state, if an earlier host had begun to: files may be there already.
-
-        Returns:
-            Why that is not possible; empty if it is, or if it is not needed.
-        """
-        recalled = self._recalled
-        if recalled is None or (going := recalled.going) is None or going.way not in ("undo", "restore"):
-            return ""
-        self._recalled, past = None, self._cells.past
-        try:
-            if not going.checkpoint:
-                await self._begin_again(self.automatic.filing.first, past.spans_after(self._fresh))
-            else:
-                checkpoint = find_checkpoint(self.all(), going.checkpoint)
-                spans = past.spans_after(checkpoint.moment.state) if going.way == "undo" else None
-                await self._go_to(checkpoint, spans or None)
-            self.automatic.forget_files()
-        except CellblockError as error:
-            self._write("stayed")
-            return str(error)
-        return ""
-
-    async def recover_left(self) -> Kernel | None:
-        """Make a kernel of the last state of a session whose kernel has ended with its host; None if there is none."""
-        recalled, self._recalled = self._recalled, None
-        going = None if recalled is None else recalled.going
-        if recalled is None or not self.automatic.wanted or (going is not None and not going.checkpoint):
-            return None
-        line = {cell.number for cell in self._cells.past.line}
-        found = [one for one in self.all() if one.moment.is_of(line) and going in (None, (one.id, "crash"))]
-        if not found:
-            return None
-        checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.state))
-        past = self._cells.past
-        lost = len(past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != past.state)
-        restored = Restored(checkpoint.execution_count, lost)
-        notice = DeathNotice(f"{_KERNEL_ENDED} {restored.sentence}\n", "restored_earlier" if lost else None)
-        return await self._made_of(checkpoint, restored, notice)
-
-    def settled(self) -> None:
-        """Take note that the session goes on: nothing of an earlier host is to be finished any more."""
-        if self._recalled is not None and self.fresh and self.first is None:
-            self.automatic.has_ended()  # that host was killed before it had kept them
-        self._recalled = None
+        return Takeover(self, recalled)
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
@@ -377,7 +293,7 @@ class Checkpoints:
         checkpoint = self.find(wanted)
         async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
-            return await self._go_to(checkpoint)
+            return await self.go_to(checkpoint)
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Check that this session can use a checkpoint.
@@ -394,7 +310,8 @@ class Checkpoints:
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
-    async def _go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
+    async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
+        """Go to the state of a checkpoint, in the session's turn; of the files, only to what was changed in some spans."""
         changes, began = Changes(), files_time()
         self._begin_going(checkpoint.id, "restore" if within is None else "undo")
 
@@ -406,7 +323,7 @@ class Checkpoints:
         try:
             await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
         except BaseException:
-            self._write("stayed")
+            self.write("stayed")
             raise
         finally:
             self.automatic.has_ended()  # this one may be dropped before the next cell, or hold no files
@@ -425,7 +342,7 @@ class Checkpoints:
         made: list[Kernel] = []
 
         async def resume() -> None:
-            made.append(await self.resume(checkpoint, beginning))
+            made.append(await self.resuming.resume(checkpoint, beginning))
 
         try:
             if checkpoint.snapshot is None:
@@ -467,7 +384,7 @@ class Checkpoints:
                 f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all "
                 "else is undone"
             )
-        changes = await (self._begin_again(snapshot, spans) if checkpoint is None else self._go_to(checkpoint, spans or None))
+        changes = await (self.begin_again(snapshot, spans) if checkpoint is None else self.go_to(checkpoint, spans or None))
         self.automatic.forget_files()  # they are kept again, with what has stayed
         kept = {cell.number for cell in past.line}
         return Undone(
@@ -478,7 +395,7 @@ class Checkpoints:
             self.outside(0.0 if checkpoint is None else checkpoint.at),
         )
 
-    async def _begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
+    async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
         """Go back to the fresh kernel that all cells of the line have followed, and to its files."""
         numbers = [cell.number for cell in self._cells.past.line]
 
@@ -496,7 +413,7 @@ class Checkpoints:
         try:
             return await self.files.restore(files, renew, within=spans or None)
         except CellblockError:
-            self._write("stayed")
+            self.write("stayed")
             raise
         finally:
             self.automatic.filing.on_first()
@@ -581,7 +498,7 @@ class Checkpoints:
 
     def _begin_going(self, checkpoint: str, way: Way) -> None:
         """Have written down, before anything is done, that the session goes to another state; empty: to a fresh kernel."""
-        self._write("going", checkpoint, way)
+        self.write("going", checkpoint, way)
         self._cells.past.settle()
 
     def about_to_begin_anew(self) -> None:
@@ -595,58 +512,10 @@ class Checkpoints:
 
     def begin_anew(self, kernel: Kernel) -> None:
         """Take note of a fresh kernel."""
-        self.serving = kernel.family
+        self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh, self.ended = self._cells.past.state, ""
         self.automatic.begin_anew()
-
-    async def resume(
-        self, checkpoint: Checkpoint, beginning: Beginning | None = None, notice: DeathNotice | None = None
-    ) -> Kernel:
-        """Make a kernel of a checkpoint for this session.
-
-        Args:
-            checkpoint: The checkpoint.
-            beginning: For the session's first one, which shares no random state unless it is to.
-            notice: What is to be said of the kernel that it replaces, if that has died.
-        """
-        family = checkpoint.moment.copy.family
-        listeners: dict[str, Listener] = {}
-        env: dict[str, str] = {}
-        if self.serving is family:
-            env = {self._wanted.setup.listeners[name].variable: str(port) for name, port in self.ports.items()}
-        else:
-            listeners = dict(self._wanted.setup.listeners)
-            if "egress" in listeners:
-                port = family.next_port(listeners["egress"].port)
-                listeners["egress"] = replace(listeners["egress"], port=port)
-                env = dict(self._environment(port))
-        how = Anew(
-            env=env,
-            listeners=listeners,
-            stay_in=self._wanted.setup.stay_in,
-            seed=None if beginning is None else beginning.seed,
-            same_random_state=beginning is None or beginning.same_random_state,
-        )
-        try:
-            kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
-        except LaunchError as error:
-            most = self._wanted.policy.resources.processes
-            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
-            reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
-            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
-        if listeners:
-            self.serving = family
-        kernel.count, kernel.of_copy = checkpoint.execution_count, True
-        return kernel
-
-    async def look_at(self, checkpoint: Checkpoint) -> Kernel:
-        """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
-        wanted = replace(self._wanted, kept=None)  # no later host continues with it
-        try:
-            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
-        except LaunchError as error:
-            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}") from error
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
@@ -667,16 +536,20 @@ class Checkpoints:
         if (checkpoint := self.to_recover(dead)) is None:
             return None
         past = self._cells.past
-        reached = past.before if dead.death_reported else past.state  # what no cell has run, such as `put`, is lost, too
-        lost = len(past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
-        restored = Restored(checkpoint.execution_count, lost)
-        return await self._made_of(checkpoint, restored, dead.notice(restored))
+        # What no cell has run, such as `put`, is lost, too.
+        restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
+        return await self.replace_kernel(checkpoint, restored, dead.notice(restored))
 
-    async def _made_of(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
+    def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
+        """Return what it means to go on from a checkpoint, if a state had been reached that is lost."""
+        lost = len(self._cells.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
+        return Restored(checkpoint.execution_count, lost)
+
+    async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
         """Make a kernel in place of one that has ended; None if that fails."""
         self._begin_going(checkpoint.id, "crash")
         try:
-            kernel = await self.resume(checkpoint, notice=notice)
+            kernel = await self.resuming.resume(checkpoint, notice=notice)
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None

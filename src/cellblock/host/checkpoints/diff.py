@@ -29,7 +29,7 @@ async def diff(cells: Cells, checkpoints: Checkpoints, wanted: Checkpoint | str)
     checkpoint = checkpoints.find(wanted)
     try:
         after = await exchange.survey(cells.run_silently, _SECONDS)
-        kernel = await checkpoints.look_at(checkpoint)
+        kernel = await checkpoints.resuming.look_at(checkpoint)
         try:
             before = await exchange.survey(lambda code, _: cells.run_elsewhere(kernel, code), _SECONDS)
         finally:

@@ -1,0 +1,96 @@
+"""Makes kernels of checkpoints for one session: to go on with, or only to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from cellblock.errors import CheckpointError, LaunchError
+from cellblock.host.kernels.family import Anew
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.kernels.family import Copy, Family
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
+    from cellblock.wire.control import Listener
+
+
+class KernelMaker(Protocol):
+    """What is needed of a host."""
+
+    async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
+        """Make a kernel of a copy, and wait until it takes cells."""
+
+
+class Resuming:
+    """Makes kernels of checkpoints.
+
+    Attributes:
+        ports: Where the session's services listen in the sandbox of `serving`, by name.
+        serving: The kernels that can reach these.
+    """
+
+    def __init__(self, host: KernelMaker, wanted: KernelSpec, environment: Callable[[int], Mapping[str, str]]) -> None:
+        """Make nothing yet.
+
+        Args:
+            host: Makes kernels of copies.
+            wanted: What each kernel of the session is asked to be.
+            environment: Returns the variables for a proxy that listens on a port in the session.
+        """
+        self._host = host
+        self._wanted = wanted
+        self._environment = environment
+        self.ports: dict[str, int] = {}
+        self.serving: Family | None = None
+
+    async def resume(
+        self, checkpoint: Checkpoint, beginning: Beginning | None = None, notice: DeathNotice | None = None
+    ) -> Kernel:
+        """Make a kernel of a checkpoint for this session.
+
+        Args:
+            checkpoint: The checkpoint.
+            beginning: For the session's first one, which shares no random state unless it is to.
+            notice: What is to be said of the kernel that it replaces, if that has died.
+        """
+        family = checkpoint.moment.copy.family
+        listeners: dict[str, Listener] = {}
+        env: dict[str, str] = {}
+        if self.serving is family:
+            env = {self._wanted.setup.listeners[name].variable: str(port) for name, port in self.ports.items()}
+        else:
+            listeners = dict(self._wanted.setup.listeners)
+            if "egress" in listeners:
+                port = family.next_port(listeners["egress"].port)
+                listeners["egress"] = replace(listeners["egress"], port=port)
+                env = dict(self._environment(port))
+        how = Anew(
+            env=env,
+            listeners=listeners,
+            stay_in=self._wanted.setup.stay_in,
+            seed=None if beginning is None else beginning.seed,
+            same_random_state=beginning is None or beginning.same_random_state,
+        )
+        try:
+            kernel = await self._host.resume(checkpoint.moment.copy, replace(self._wanted, notice=notice), how)
+        except LaunchError as error:
+            most = self._wanted.policy.resources.processes
+            room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
+            reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
+            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
+        if listeners:
+            self.serving = family
+        kernel.count, kernel.of_copy = checkpoint.execution_count, True
+        return kernel
+
+    async def look_at(self, checkpoint: Checkpoint) -> Kernel:
+        """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
+        wanted = replace(self._wanted, kept=None)  # no later host continues with it
+        try:
+            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+        except LaunchError as error:
+            raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}") from error

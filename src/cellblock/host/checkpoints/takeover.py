@@ -1,0 +1,107 @@
+"""Goes on with what a host that was killed has left of one session's states: its kernel, and what it had begun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cellblock.errors import CellblockError
+from cellblock.host.checkpoints.checkpoint import find_checkpoint
+from cellblock.host.launch.kernel_spec import DeathNotice
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.checkpoints.recalled import Recalled
+    from cellblock.host.kernels.cell import Cell
+    from cellblock.host.kernels.kernel import Kernel
+
+_KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
+
+
+class Takeover:
+    """Takes one session over, until it takes cells."""
+
+    def __init__(self, checkpoints: Checkpoints, recalled: Recalled) -> None:
+        """Begin.
+
+        Args:
+            checkpoints: The session's.
+            recalled: Its states.
+        """
+        self._checkpoints = checkpoints
+        self._recalled: Recalled | None = recalled
+
+    def take_kernel(self, kernel: Kernel, cell: Cell | None, *, replaced: bool) -> None:
+        """Take note of the kernel of an earlier host that the session goes on with.
+
+        Args:
+            kernel: The kernel.
+            cell: The cell that it runs, or has run last.
+            replaced: Whether it has just taken the place of another one.
+        """
+        recalled = self._recalled
+        if recalled is None:
+            return
+        self._checkpoints.write("kernel", kernel.number)
+        if replaced:
+            self._take_replaced(kernel, recalled)
+        elif recalled.position == kernel.position:
+            if not recalled.added:
+                self._checkpoints.past.unbegin()  # it was not sent
+        elif cell is not None:
+            cell.not_undoable, cell.counted = recalled.not_undoable, recalled.added
+            cell.says_so = bool(recalled.not_undoable)
+            self._checkpoints.automatic.go_on()
+
+    def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
+        """Take note of a kernel that has taken the place of one that ended: what comes after that was not done yet."""
+        going, recalled.going = recalled.going, None
+        if going is None or not going.checkpoint:
+            self._checkpoints.begin_anew(kernel)
+        elif (state := recalled.states.get(going.checkpoint)) is not None:
+            self._checkpoints.past.go_to(state.past, state.kept.state)
+            self._checkpoints.automatic.forget_files()
+            kernel.count, kernel.of_copy = state.kept.execution_count, True
+
+    async def finish_going(self) -> str:
+        """Finish going back to another state, if an earlier host had begun to: files may be there already.
+
+        Returns:
+            Why that is not possible; empty if it is, or if it is not needed.
+        """
+        recalled = self._recalled
+        if recalled is None or (going := recalled.going) is None or going.way not in ("undo", "restore"):
+            return ""
+        self._recalled, past = None, self._checkpoints.past
+        try:
+            if not going.checkpoint:
+                await self._checkpoints.begin_again(self._checkpoints.first, past.spans_after(self._checkpoints.fresh_state))
+            else:
+                checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint)
+                spans = past.spans_after(checkpoint.moment.state) if going.way == "undo" else None
+                await self._checkpoints.go_to(checkpoint, spans or None)
+            self._checkpoints.automatic.forget_files()
+        except CellblockError as error:
+            self._checkpoints.write("stayed")
+            return str(error)
+        return ""
+
+    async def recover_left(self) -> Kernel | None:
+        """Make a kernel of the last state of a session whose kernel has ended with its host; None if there is none."""
+        recalled, self._recalled = self._recalled, None
+        going = None if recalled is None else recalled.going
+        if recalled is None or not self._checkpoints.automatic.wanted or (going is not None and not going.checkpoint):
+            return None
+        line = {cell.number for cell in self._checkpoints.past.line}
+        found = [one for one in self._checkpoints.all() if one.moment.is_of(line) and going in (None, (one.id, "crash"))]
+        if not found:
+            return None
+        checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.state))
+        restored = self._checkpoints.restored(checkpoint, self._checkpoints.past.state)
+        notice = DeathNotice(f"{_KERNEL_ENDED} {restored.sentence}\n", "restored_earlier" if restored.lost else None)
+        return await self._checkpoints.replace_kernel(checkpoint, restored, notice)
+
+    def settled(self) -> None:
+        """Take note that the session goes on: nothing of an earlier host is to be finished any more."""
+        if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.first is None:
+            self._checkpoints.automatic.has_ended()  # that host was killed before it had kept them
+        self._recalled = None
