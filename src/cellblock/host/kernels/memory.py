@@ -149,11 +149,11 @@ class MemoryWatch:
                 self._first_looks = first - 1
                 self._look_in(_BUSY)
                 return
-            self.hopeless = first == 1
             if used - copies <= self.limit and self.relieve():
                 self._no_copies_until = self._loop.time() + _WITHOUT_COPIES
                 self._look_in(_BUSY)
                 return
+            self.hopeless = first == 1
             self._on_excess(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB")
         else:
             self._look_in(_BUSY if self._is_busy() else _IDLE)
