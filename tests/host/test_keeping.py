@@ -22,10 +22,10 @@ from cellblock.custody.client import Custodian
 from cellblock.custody.custodian import SOCKET
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
-from cellblock.host.keeping import SessionRemains
 from cellblock.host.options import SessionHooks
 from cellblock.host.session import Session
 from cellblock.model import CodeExecutionResult
+from next_hosts import next_host
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 TESTS = Path(__file__).parents[1]
@@ -85,28 +85,9 @@ class Killed:
         assert ran.returncode == -signal.SIGKILL, ran.stderr
 
     @asynccontextmanager
-    async def host(self, isolate: str = "none") -> AsyncIterator[tuple[Host, list[SessionRemains]]]:
-        """Run the next host; afterwards, nothing is left."""
-        custodian = Custodian.connect(self.state)
-        pid = custodian.pid
-        host = Host(isolate=isolate, custodian=custodian)  # type: ignore[arg-type]
-        try:
-            yield host, await host.adopt()
-        finally:
-            await host.close()
-            custodian.close()
-        left = Custodian.connect(self.state)
-        try:
-            assert left.pid == pid
-            assert set(left.entries) <= {"host"}
-            await processes.eventually(lambda: not processes.below(pid))
-        finally:
-            left.end()
-
-    @asynccontextmanager
     async def session(self, isolate: str = "none", **options: Any) -> AsyncIterator[Session]:
         """Go on with the session."""
-        async with self.host(isolate) as (host, remains):
+        async with next_host(self.state, isolate) as (host, remains):
             assert [left.label for left in remains] == ["label"]
             session = host.session(
                 working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains[0]
@@ -361,7 +342,7 @@ async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
 
 async def test_what_is_not_wanted_is_ended(killed: Killed) -> None:
     killed.run("await session.execute('1')", isolate="native")
-    async with killed.host("native") as (host, remains):
+    async with next_host(killed.state, "native") as (host, remains):
         (left,) = remains
         place = Path(left.place)
         assert place.exists()
@@ -400,7 +381,7 @@ async def test_a_host_whose_custodian_has_ended_says_so(killed: Killed) -> None:
 
 @pytest.mark.slow
 async def test_a_long_session_costs_no_descriptors_and_little_memory(killed: Killed) -> None:
-    async with killed.host() as (host, _):
+    async with next_host(killed.state, "none") as (host, _):
         session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
         await session.start()
         await session.execute("x = 1")
@@ -462,7 +443,7 @@ print(call(b"second"))
     def take(listener: Any) -> None:
         serving.append(asyncio.create_task(asyncio.start_server(serve, sock=listener)))
 
-    async with killed.host("native") as (host, remains):
+    async with next_host(killed.state, "native") as (host, remains):
         plain, tools = sorted(remains, key=lambda left: left.label)
         await host.discard(plain)
         session = host.session(
@@ -483,7 +464,7 @@ print(call(b"second"))
 
 @pytest.mark.parametrize("isolate", ["native", "landlock"])
 async def test_code_cannot_reach_the_custodian(killed: Killed, isolate: str) -> None:
-    async with killed.host(isolate) as (host, _):
+    async with next_host(killed.state, isolate) as (host, _):
         session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
         await session.start()
         # From within the directory: an address may have 107 bytes only.

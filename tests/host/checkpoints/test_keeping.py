@@ -20,6 +20,7 @@ from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.session import Session
+from next_hosts import next_host
 
 HOST = """
 import asyncio, os, signal, sys
@@ -97,20 +98,8 @@ class Killed:
     @asynccontextmanager
     async def host(self) -> AsyncIterator[tuple[Host, list[SessionRemains]]]:
         """Run the next host; afterwards, nothing is left."""
-        custodian = Custodian.connect(self.state)
-        pid = custodian.pid
-        host = Host(isolate=self.isolate, custodian=custodian)  # type: ignore[arg-type]
-        try:
-            yield host, await host.adopt()
-        finally:
-            await host.close()
-            custodian.close()
-        left = Custodian.connect(self.state)
-        try:
-            assert set(left.entries) <= {"host"}
-            await processes.eventually(lambda: not processes.below(pid))
-        finally:
-            left.end()
+        async with next_host(self.state, self.isolate) as found:
+            yield found
         assert not [*(config.state_directory() / "snapshots").glob("*")]
 
     def remake(self, host: Host, remains: SessionRemains | None = None) -> Session:
