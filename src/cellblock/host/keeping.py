@@ -103,6 +103,9 @@ class SessionRemains:
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
         """Take the kernel that is the session's, and return those that are not: one was to take the place of another."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)
+        if (dead := _unreported(kernels)) is not None:
+            self.kernel = dead
+            return [kernel for kernel in kernels if kernel is not dead]
         known = None if self.recalled is None else self.recalled.kernel
         self.kernel = next((kernel for kernel in kernels if kernel.number == known), None)
         if self.kernel is None and kernels and (self.recalled is None or self.recalled.going is not None):
@@ -359,6 +362,17 @@ class Keeping:
         for held in self._held_places.values():
             os.close(held)
         self._aux.close()
+
+
+def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:
+    """Return the one that has died, if nothing has begun yet in those that were to take its place.
+
+    Its end is then gone through once more: perhaps its host was killed before anybody had the result of its last cell.
+    """
+    stood = [kernel.recording.stood() for kernel in kernels]
+    if (last := max((place for place, (_, followed) in enumerate(stood) if followed), default=None)) is None:
+        return None
+    return None if any(cells for cells, _ in stood[last + 1 :]) else kernels[last]
 
 
 def _group(path: str | None) -> Group | None:

@@ -20,6 +20,7 @@ from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.session import Session
+from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
 
 HOST = """
@@ -141,8 +142,9 @@ def cells(count: int) -> str:
     """
 
 
-async def names(session: Session) -> str | None:
-    return (await session.execute("sorted(name for name in globals() if name[0] == 'v' and name[1:].isdigit())")).return_value
+async def names(session: Session) -> str:
+    code = "print(sorted(name for name in globals() if name[0] == 'v' and name[1:].isdigit()))"
+    return (await session.execute(code)).output.strip()  # printed: as a value, a long list is shown in several lines
 
 
 def files(count: int) -> dict[str, str]:
@@ -454,6 +456,47 @@ async def test_a_host_that_is_killed_at_any_moment_leaves_states_that_are_exact(
             if len([cell for cell in session.history() if not cell.abandoned]) < 2:
                 break
             await session.undo(2)  # `names` is a cell, too
+
+
+@pytest.mark.parametrize("chain", [1, 3])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", ["Kernel.close", "KernelSlot._put", "Checkpoints.recover"])
+async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_result(
+    killed: Killed, call: str, after: bool, chain: int
+) -> None:
+    """Only the dead kernel's tape says how the cell has ended, and the next kernel is there already."""
+    dies = f"{call} = dying({call}, {after})\n"
+    killed.run(f"""
+        await session.execute("v0 = 1; open('f0', 'w').close()")
+        await settled(session)
+        {dies}
+        await session.execute("print('last words'); import os; os._exit(3)", tag="tag")
+    """)
+    for _ in range(chain - 1):
+        killed.run(f"{dies}\nasync for _ in session.resume(): pass")
+    async with killed.session() as session:
+        assert session.resumed == "tag"
+        *_, result = [event async for event in session.resume()]
+        assert isinstance(result, CodeExecutionResult)
+        assert (result.status, result.output, result.recovery) == ("died", "last words\n", "restored")
+        assert await names(session) == "['v0']"
+        assert killed.read() == {"f0": ""}
+        await session.undo(2)  # what died has changed nothing
+        assert (await names(session), killed.read()) == ("[]", {})
+
+
+async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await settled(session)
+        await session.execute("import os; os._exit(3)", tag="first")
+        await session.execute("v1 = 1; import os; os.kill(os.getppid(), 0)", tag="second")
+    """)
+    async with killed.session() as session:
+        assert session.resumed == "second"
+        async for _ in session.resume():
+            pass
+        assert await names(session) == "['v0', 'v1']"
 
 
 async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:

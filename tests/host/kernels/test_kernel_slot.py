@@ -43,7 +43,13 @@ class _Dead:
     async def settle(self) -> None:
         pass
 
+    def follow(self) -> None:
+        pass
+
     async def close(self) -> None:
+        pass
+
+    async def forget(self) -> None:
         pass
 
 

@@ -260,6 +260,7 @@ class Cells:
             kernel.output.insert(name, text.encode("utf-8", "replace"))
 
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        await self._kernels.forget_dead()
         cell.timeout = timeout
         cell.not_undoable = "" if cell.silent else self.before_cell()
         self.past.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -114,7 +115,7 @@ class Kernel:
         self._changed: Changed | None = None
         self._condemned: str | None = None
         self._closing = Closing()
-        self._discarded = False
+        self._discarded = self._followed = False
         self._dying = False
         self._heard_out = asyncio.Event()
         self.held: asyncio.Future[None] | None = None
@@ -258,6 +259,22 @@ class Kernel:
         """End the kernel: in good order if it is idle, by force if it is not or does not go. Closing twice is fine."""
         await self._closing.finish(self._close)
 
+    def follow(self) -> None:
+        """Take note that another kernel is about to take its place: a later host is told of it until `forget`.
+
+        A host that is killed before anybody has the result of the last cell would leave nobody who knows how that ended.
+        """
+        if self.recording is not None and self.death is not None and not self._closing.begun:
+            with contextlib.suppress(OSError):  # no room for that: a later host is not told of it then
+                self.recording.followed()
+                self._followed = True
+
+    async def forget(self) -> None:
+        """End it, and have no later host told of it: something else has begun, or nothing will."""
+        self._followed = False
+        await self.close()
+        self._on_closed(self)
+
     async def discard(self) -> None:
         """End the kernel by force, as `close` does otherwise: what it would do at its end belongs to a state that was left."""
         self._discarded = True
@@ -276,7 +293,8 @@ class Kernel:
         if self.recording is not None:
             self.recording.close()
         await self.family.leave(self)
-        self._on_closed(self)
+        if not self._followed:
+            self._on_closed(self)
 
     async def started(self, timeout: float) -> None:
         """Wait until the kernel takes cells.

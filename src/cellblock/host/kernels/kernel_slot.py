@@ -46,6 +46,8 @@ class KernelSlot:
         self._closed = False
         self._left: Kernel | None = None
         """The one that `swap` has put out of its place, until it is closed"""
+        self._dead: Kernel | None = None
+        """The one that died and ran the last cell, while another is in its place or about to be"""
         self.current: Kernel | None = None
 
     @property
@@ -81,6 +83,12 @@ class KernelSlot:
         """Begin with a kernel of another host."""
         kernel.memory.relieve = self.relieve
         self.current = kernel
+
+    async def forget_dead(self) -> None:
+        """Take note that the result of the last cell is known, or of no more use: a cell is about to begin in another kernel."""
+        if self._dead is not None:
+            await self._dead.forget()
+            self._dead = None
 
     def replace_dead(self) -> None:
         """If the current one has died, begin to start the next one, for which nobody waits yet."""
@@ -130,6 +138,7 @@ class KernelSlot:
         for kernel in (self._left, self.current):
             if kernel is not None:
                 await kernel.close()
+        await self.forget_dead()
 
     async def _wait_for_next(self) -> None:
         starting = self._starting or self._begin(self._replace(fresh=False))
@@ -152,9 +161,13 @@ class KernelSlot:
     async def _replace(self, *, fresh: bool) -> None:
         old = self.current
         if old is not None:
+            if not fresh and self._dead is None:
+                self._dead = old
+                old.follow()
             await old.close()
         if fresh:
             old = self.current = None
+            await self.forget_dead()
         kernel = await self._launch(old)
         if old is not None:
             kernel.take_over_output(old)

@@ -114,6 +114,10 @@ class Recording:
         """Write down how the worker has ended."""
         self.tape.append(Kind.EXITED, b"%d" % status)
 
+    def followed(self) -> None:
+        """Write down that it has died, and that another kernel is about to take its place."""
+        self.tape.append(Kind.FOLLOWED, b"")
+
     def told(self, message: Message) -> None:
         """Take note of what the kernel was told."""
         match message:
@@ -123,6 +127,16 @@ class Recording:
                 self.standing.question = None
 
     # -- reading -------------------------------------------------------------------------------------------------------
+
+    def stood(self) -> tuple[int, bool]:
+        """Return how many cells another host has begun in its kernel, and whether another kernel was to take its place."""
+        try:
+            base, records = self.tape.recover()
+        except ValueError:
+            return 0, False  # that host was killed before it could write anything
+        return Standing(*pickle.loads(base.content)[1:]).cells, any(  # noqa: S301  # as in `recover`
+            record.kind is Kind.FOLLOWED for record in records
+        )
 
     def recover(self, channel: Channel, spill_to: SpillDirectory | None) -> list[Record]:
         """Put the channel to where the last base says, and take its standing; return what came after it."""

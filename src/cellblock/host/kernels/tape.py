@@ -51,6 +51,8 @@ class Kind(IntEnum):
     """The worker's wait status."""
     BEGUN = 7
     """Something was begun that must not be begun again."""
+    FOLLOWED = 8
+    """It has died, and another kernel is about to take its place; perhaps nobody knows yet how its last cell has ended."""
 
 
 class Record(NamedTuple):
