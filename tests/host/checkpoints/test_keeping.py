@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from cellblock import config
 from cellblock.custody.client import Custodian
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
+from cellblock.host.checkpoints.past import files_time
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.session import Session
 from cellblock.model import CodeExecutionResult
@@ -456,6 +458,25 @@ async def test_a_host_that_is_killed_at_any_moment_leaves_states_that_are_exact(
             if len([cell for cell in session.history() if not cell.abandoned]) < 2:
                 break
             await session.undo(2)  # `names` is a cell, too
+
+
+async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await settled(session)
+        code = "import os, time; print('go')\\nwhile not os.path.exists('on'): time.sleep(0.001)\\nv1 = open('f1', 'w').close()"
+        async for _ in session.stream(code, tag="tag"):
+            die()
+    """)
+    async with killed.session() as session:
+        begun = time.time_ns()
+        await processes.eventually(lambda: files_time() > begun)
+        killed.write("on", "")
+        async for _ in session.resume():
+            pass
+        assert killed.read() == {"on": "", "f1": ""}
+        await session.undo()
+        assert (await names(session), killed.read()) == ("['v0']", {})  # what others write meanwhile counts as the cell's
 
 
 @pytest.mark.parametrize("chain", [1, 3])

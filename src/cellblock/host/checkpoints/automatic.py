@@ -137,6 +137,8 @@ class AutomaticCheckpoints:
 
     def has_ended(self) -> None:
         """Take note that something has ended in the session: it has another state, or other files."""
+        if self._cells.current is not None:
+            return  # the session goes on with a cell of an earlier host, whose end comes later
         self.stop_waiting()
         if isinstance(self._kind, Exact):
             self._cells.past.rest(self._cells.past.state)
