@@ -317,12 +317,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         if self._takeover is not None:
             self._takeover.take_kernel(kernel, cell, replaced=self._remains.replaced)
         self.adopted, self.adopted_at = True, kernel.position
+        await kernel.answered(_PATIENCE)  # before the cell's end is told: then a checkpoint is made, which asks the kernel
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
             running.add_done_callback(functools.partial(no_more, cell))
             if not cell.silent:
                 self._resumed = cell, running
-        await kernel.answered(_PATIENCE)
 
     def relabel(self, label: str) -> None:
         """Call the session something else, for a later host that goes on with it; see `Host.session`.

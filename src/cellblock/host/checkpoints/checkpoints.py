@@ -68,6 +68,7 @@ class Checkpoints:
         branch: Where its files are, if not in the workspace of its sandbox.
         ended: Why there are no checkpoints of earlier cells, if the session goes on with what a killed process has left.
         keeping: Writes down what a later host needs to go back to them; None if there is to be none.
+        lost: How many cells an earlier host has found lost when the kernel died: it had gone on from an earlier state already.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Checkpoints:
         self.keeping: StateKeeping | None = None
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
+        self.lost = 0
         self.resuming = Resuming(host, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
         cells.can_recover = lambda dead: self.to_recover(dead) is not None
@@ -543,6 +545,8 @@ class Checkpoints:
     def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
         """Return what it means to go on from a checkpoint, if a state had been reached that is lost."""
         lost = len(self._cells.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
+        lost, self.lost = max(lost, self.lost), 0
+        self.write("lost", lost)
         return Restored(checkpoint.execution_count, lost)
 
     async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:

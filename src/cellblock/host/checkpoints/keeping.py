@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cellblock.host.checkpoints.recalled import Kept, Recalled
+from cellblock.host.checkpoints.recalled import Kept, LastCell, Recalled
 from cellblock.host.checkpoints.state_log import Record, StateLog
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class StateKeeping:
         self.since = time.time() if recalled is None else recalled.since
         self._states = states
         self._kernel = kernel if recalled is None else recalled.kernel
-        self._cell = ("", "", False) if recalled is None else (recalled.position, recalled.not_undoable, recalled.added)
+        self._cell = LastCell() if recalled is None else recalled.cell
         self._going: tuple[Any, ...] | None = None if recalled is None else recalled.going
         self._outside = deque([] if recalled is None else recalled.outside, _MAX_OUTSIDE)
         log.make_base = self._base
@@ -74,14 +74,15 @@ class StateKeeping:
 
     def write(self, word: str, *rest: Any) -> None:
         """Write down what has happened: see `Recalled` and `Past.apply`."""
-        position, why, _ = self._cell
         match word:
             case "cell":
-                self._cell = (*rest, False)
+                self._cell = LastCell(*rest)
             case "not undoable":
-                self._cell = (position, *rest, False)
+                self._cell = self._cell._replace(not_undoable=rest[0])
             case "add":
-                self._cell = (position, why, True)
+                self._cell = self._cell._replace(added=True)
+            case "lost":
+                self._cell = self._cell._replace(lost=rest[0])
             case "kernel":
                 (self._kernel,) = rest
             case "outside":

@@ -30,6 +30,22 @@ class Going(NamedTuple):
     way: Way
 
 
+class LastCell(NamedTuple):
+    """The last cell that was to begin.
+
+    Attributes:
+        position: Where (`Kernel.position`).
+        not_undoable: Why it cannot be undone; empty if it can.
+        added: Whether it has ended, and is among those of the past.
+        lost: How many earlier ones were lost when its kernel died.
+    """
+
+    position: str = ""
+    not_undoable: str = ""
+    added: bool = False
+    lost: int = 0
+
+
 class Kept(NamedTuple):
     """A checkpoint as it is written down. See `Checkpoint` and `Moment`.
 
@@ -81,9 +97,7 @@ class Recalled:
         first: The files before the first cell of that kernel, if they were kept.
         first_snapshot: These files, once they are found.
         kernel: The number of its kernel.
-        position: Where its last cell was to begin.
-        not_undoable: Why that cell cannot be undone; empty if it can.
-        added: Whether that cell has ended, and is among those of the past.
+        cell: Its last cell.
         going: What it was about to do, if that was not finished.
         since: When the past begins, in seconds since the epoch.
         outside: What was allowed outside, and when (`time.monotonic`).
@@ -95,9 +109,7 @@ class Recalled:
     first: Description | None = None
     first_snapshot: Snapshot | None = None
     kernel: int = 0
-    position: str = ""
-    not_undoable: str = ""
-    added: bool = False
+    cell: LastCell = field(default_factory=LastCell)
     going: Going | None = None
     since: float = 0.0
     outside: list[tuple[float, str]] = field(default_factory=list)
@@ -141,9 +153,11 @@ class Recalled:
             case "base":
                 self._begin_with(*rest)
             case "cell":
-                self.position, self.not_undoable, self.added = *rest, False
+                self.cell = LastCell(*rest)
             case "not undoable":
-                (self.not_undoable,) = rest
+                self.cell = self.cell._replace(not_undoable=rest[0])
+            case "lost":
+                self.cell = self.cell._replace(lost=rest[0])
             case "made":
                 self._make(Kept(*rest[0]), self.past.line, None, "")
             case "files":
@@ -171,7 +185,7 @@ class Recalled:
         fresh: int,
         first: Description | None,
         kernel: int,
-        cell: tuple[str, str, bool],
+        cell: tuple[str, str, bool, int],
         going: tuple[str, Way] | None,
         since: float,
         outside: list[tuple[float, str]],
@@ -182,7 +196,7 @@ class Recalled:
         self.fresh, self.first, self.kernel, self.since = fresh, first, kernel, since
         self.going = None if going is None else Going(*going)
         self.outside = outside
-        self.position, self.not_undoable, self.added = cell
+        self.cell = LastCell(*cell)
 
     def _take_past(self, word: str, *rest: Any) -> None:
         self.past.apply(word, *rest)
@@ -192,7 +206,7 @@ class Recalled:
             case "go to":
                 self.going = None
             case "add":
-                self.added = True
+                self.cell = self.cell._replace(added=True)
 
     def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str) -> None:
         self.past.reserve(kept.state)

@@ -44,12 +44,13 @@ class Takeover:
         self._checkpoints.write("kernel", kernel.number)
         if replaced:
             self._take_replaced(kernel, recalled)
-        elif recalled.position == kernel.position:
-            if not recalled.added:
+        elif recalled.cell.position == kernel.position:
+            if not recalled.cell.added:
                 self._checkpoints.past.unbegin()  # it was not sent
         elif cell is not None:
-            cell.not_undoable, cell.counted = recalled.not_undoable, recalled.added
-            cell.says_so = bool(recalled.not_undoable)
+            cell.not_undoable, cell.counted = recalled.cell.not_undoable, recalled.cell.added
+            cell.says_so = bool(recalled.cell.not_undoable)
+            self._checkpoints.lost = recalled.cell.lost
             self._checkpoints.automatic.go_on()
 
     def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:

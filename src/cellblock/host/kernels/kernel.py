@@ -260,11 +260,12 @@ class Kernel:
         await self._closing.finish(self._close)
 
     def follow(self) -> None:
-        """Take note that another kernel is about to take its place: a later host is told of it until `forget`.
+        """Take note that another kernel is about to take its place: if it died with a cell, a later host hears of it.
 
-        A host that is killed before anybody has the result of the last cell would leave nobody who knows how that ended.
+        That is so until `forget`. A host that is killed before anybody has the result of the cell would leave nobody who knows
+        how it ended.
         """
-        if self.recording is not None and self.death is not None and not self._closing.begun:
+        if self.recording is not None and self.death_reported and not self._closing.begun:
             with contextlib.suppress(OSError):  # no room for that: a later host is not told of it then
                 self.recording.followed()
                 self._followed = True

@@ -85,7 +85,7 @@ class KernelSlot:
         self.current = kernel
 
     async def forget_dead(self) -> None:
-        """Take note that the result of the last cell is known, or of no more use: a cell is about to begin in another kernel."""
+        """Take note that the last cell's result is known, or of no more use: the next one is about to begin."""
         if self._dead is not None:
             await self._dead.forget()
             self._dead = None
