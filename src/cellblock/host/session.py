@@ -317,6 +317,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         if self._takeover is not None:
             self._takeover.take_kernel(kernel, cell, replaced=self._remains.replaced)
         self.adopted, self.adopted_at = True, kernel.position
+        kernel.thaw()  # that host may have been killed while it went to another state
         await kernel.answered(_PATIENCE)  # before the cell's end is told: then a checkpoint is made, which asks the kernel
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)

@@ -20,6 +20,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half the size of a pipe whose user has many
 
+_STOPPED = (b"T", b"t", b"Z", b"X")
+"""States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+
 HIGH = 64
 """Above every descriptor that is put into a place."""
 
@@ -294,6 +297,23 @@ def _proportional_share(pid: str) -> int:
     except OSError:
         pass  # it has ended, or is not ours to look at: init itself
     return 0
+
+
+def stopped(pid: int) -> bool:
+    """Return whether nothing of a process can run: each thread is stopped, or has ended."""
+    name = _name_in_proc(pid)
+    try:
+        threads = os.listdir(f"/proc/{name}/task")
+    except OSError:
+        return True  # it has ended
+    for thread in threads:
+        try:
+            with open(f"/proc/{name}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] not in _STOPPED:
+                    return False
+        except OSError:
+            continue  # the thread has ended
+    return True
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:

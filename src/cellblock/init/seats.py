@@ -22,6 +22,7 @@ class Seat:
         copy: The number of the copy that it is made of; None for the first kernel.
         programs: What is run for it beside the worker.
         leaving: Whether the host has given it up: it is left when its worker has ended.
+        frozen: The processes that were stopped, and are to go on if it is thawed.
     """
 
     def __init__(self, control: socket.socket, worker: int | None, programs: Programs) -> None:
@@ -30,6 +31,7 @@ class Seat:
         self.copy: int | None = None
         self.programs = programs
         self.leaving = False
+        self.frozen: set[int] = set()
 
     def tell(self, message: FromInit) -> None:
         """Tell the host something. If it does not listen, the end of the connection is about to be noticed."""

@@ -26,6 +26,8 @@ from cellblock.wire.control import (
     Connect,
     Done,
     Exited,
+    Freeze,
+    Frozen,
     Interrupt,
     KillChildren,
     Listen,
@@ -34,10 +36,14 @@ from cellblock.wire.control import (
     Ran,
     Run,
     Stop,
+    Thaw,
 )
 from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Keep, Resume, Start
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Step
+
+_LOOKS = 20
+"""How often processes that were told to stop are looked at before the host is told how many are left"""
 
 
 class Init:
@@ -166,6 +172,11 @@ class Init:
             case KillChildren():
                 processes.kill(self._below(seat))
                 seat.tell(Done())
+            case Freeze():
+                seat.tell(Frozen(self._freeze(seat)))
+            case Thaw():
+                processes.kill(seat.frozen, signal.SIGCONT)
+                seat.frozen.clear()
             case Stop():
                 seat.programs.stop(self._workers_and_copies())
                 seat.tell(Done())
@@ -176,6 +187,24 @@ class Init:
                 self._poll.register(self._family.fileno(), select.POLLIN)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _freeze(self, seat: Seat) -> int:
+        """Stop every process of a kernel; return how many may still run.
+
+        What is stopped makes no new processes. So all have been found if a walk that begins when all known are stopped finds
+        no other. This does not wait for long: a process may need an answer of this one before it stops.
+        """
+        known: set[int] = set()
+        for _ in range(_LOOKS):
+            found = self._below(seat) | ({seat.worker} if seat.worker is not None else set())
+            running = {pid for pid in found if not processes.stopped(pid)}
+            if not running and found <= known:
+                return 0
+            processes.kill(running, signal.SIGSTOP)
+            seat.frozen |= running
+            known = found if not running else set()
+            os.sched_yield()
+        return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
         if len(self._seats) > 1:

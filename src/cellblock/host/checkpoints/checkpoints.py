@@ -8,7 +8,8 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
@@ -323,13 +324,39 @@ class Checkpoints:
             return kernel
 
         try:
-            await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
+            async with self._still(files=checkpoint.snapshot is not None):
+                await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
         except BaseException:
             self.write("stayed")
             raise
         finally:
             self.automatic.has_ended()  # this one may be dropped before the next cell, or hold no files
         return changes
+
+    @asynccontextmanager
+    async def _still(self, *, files: bool = True) -> AsyncIterator[None]:
+        """While files are brought back and the kernel is replaced, stop all that runs in the session: it could write to them.
+
+        Args:
+            files: Whether there are files to bring back.
+
+        Raises:
+            CheckpointError: A process cannot be stopped.
+        """
+        kernel = self._kernels.current
+        if kernel is None or kernel.death is not None or not files:
+            yield
+            return
+        try:
+            if left := await kernel.freeze():
+                raise CheckpointError(
+                    f"{left} of the session's processes cannot be stopped, and could write to files that are brought back: "
+                    "wait a moment, or end them"
+                )
+            yield
+        except BaseException:  # also a cancellation: what was stopped goes on, if it is still the session's
+            kernel.thaw()
+            raise
 
     def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
@@ -413,7 +440,8 @@ class Checkpoints:
         self._begin_going("", "undo")
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
-            return await self.files.restore(files, renew, within=spans or None)
+            async with self._still():
+                return await self.files.restore(files, renew, within=spans or None)
         except CellblockError:
             self.write("stayed")
             raise

@@ -53,6 +53,7 @@ from cellblock.wire.protocol import State
 _log = logging.getLogger("cellblock.sessions")
 _CLOSED = "it was closed"
 _MOMENT = 0.001
+_FREEZE = 1.0  # seconds for processes to stop; who waits for a disk or for a child that does not run yet does not stop at once
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -258,6 +259,25 @@ class Kernel:
     async def close(self) -> None:
         """End the kernel: in good order if it is idle, by force if it is not or does not go. Closing twice is fine."""
         await self._closing.finish(self._close)
+
+    async def freeze(self) -> int:
+        """Stop all its processes, before something else takes its place; return how many could not be stopped.
+
+        Its exit handlers do not run any more.
+        """
+        left = await self.control.freeze()
+        for _ in range(round(_FREEZE / _MOMENT)):
+            if not left:
+                break
+            await asyncio.sleep(_MOMENT)
+            left = await self.control.freeze()
+        self._discarded = True
+        return left
+
+    def thaw(self) -> None:
+        """Have it go on after all."""
+        self._discarded = False
+        self.control.thaw()
 
     def follow(self) -> None:
         """Take note that another kernel is about to take its place: if it died with a cell, a later host hears of it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,9 @@ from cellblock.wire.control import (
     Connect,
     Done,
     Exited,
+    Freeze,
     FromInit,
+    Frozen,
     HttpServer,
     Interrupt,
     Keep,
@@ -28,6 +31,7 @@ from cellblock.wire.control import (
     Refused,
     Run,
     Stop,
+    Thaw,
 )
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
@@ -51,6 +55,7 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._done: asyncio.Future[None] | None = None
+        self._frozen: asyncio.Future[int] | None = None
         self._ran: asyncio.Future[int] | None = None
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
@@ -76,6 +81,27 @@ class Control:
         except OSError:
             return  # its end is about to be noticed
         await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+
+    async def freeze(self) -> int:
+        """Stop all processes of the kernel; return how many may still run: it takes some time, and is to be repeated."""
+        if self.gone.done():
+            return 0
+        self._frozen = self._loop.create_future()
+        try:
+            self._tell(Freeze())
+        except KernelDiedError:
+            return 0  # its end is about to be noticed
+        frozen = self._frozen
+        waited: list[asyncio.Future[Any]] = [frozen, self.gone]
+        await asyncio.wait(waited, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if frozen.done():
+            return frozen.result()
+        return 0 if self.gone.done() else 1
+
+    def thaw(self) -> None:
+        """Have what was frozen go on."""
+        with contextlib.suppress(KernelDiedError):  # then nothing goes on
+            self._tell(Thaw())
 
     def begin(
         self,
@@ -217,6 +243,8 @@ class Control:
         match message:
             case Done():
                 _settle(self._done, None)
+            case Frozen(left):
+                _settle(self._frozen, max(left, 0))
             case Ran(number, status) if number == self._runs:
                 # What is not a wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
