@@ -1,7 +1,7 @@
-"""Runs cells in another Jupyter kernel, which is a process of this session: in its sandbox, with its limits, ended with it.
+"""Runs cells in another Jupyter kernel, a process of this session: in its sandbox, with its limits, ended with it.
 
-The session's own kernel is the client of the other one. It passes code on, and shows what comes back as its own output, so
-that everything else (results, streams, timeouts, files) is as it is for Python. It needs jupyter_client in the session's
+The session's own kernel is the client of the other one. It forwards code, and shows the other's output as its own, so that
+everything else (results, streams, timeouts, files) works as for Python. It needs jupyter_client in the session's
 interpreter.
 """
 
@@ -29,7 +29,7 @@ _START, _ASK, _STOP = 60.0, 2.0, 1.5
 
 _QUESTIONS = {"about": "kernel_info_request", "is_complete": "is_complete_request", "inspect": "inspect_request"}
 _POLL = 100
-"""Milliseconds between two looks at whether the kernel is still alive."""
+"""Milliseconds between two checks whether the kernel is still alive."""
 
 
 class OtherKernelError(RuntimeError):
@@ -40,7 +40,7 @@ class OtherKernelError(RuntimeError):
 
 
 class _Value:
-    """What the other kernel returned, for this one to return."""
+    """A return value of the other kernel, to be returned by this one."""
 
     def __init__(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         self._bundle = data, metadata
@@ -53,7 +53,7 @@ class OtherKernel:
     """A kernel of another language, and the connection to it."""
 
     def __init__(self, name: str) -> None:
-        """Start it.
+        """Start the kernel.
 
         Args:
             name: The name of its kernelspec.
@@ -103,7 +103,7 @@ class OtherKernel:
             if channel == "iopub":
                 socket.subscribe(b"")
             else:
-                socket.identity = self._session.bsession  # what connects `input()` with its cell
+                socket.identity = self._session.bsession  # this connects `input()` with its cell
             socket.connect(f"ipc://{config['ip']}-{config[f'{channel}_port']}")
             self._poller.register(socket, zmq.POLLIN)
 
@@ -113,7 +113,7 @@ class OtherKernel:
         return self._process.poll() is None
 
     def _wait_until_ready(self) -> None:
-        """Wait until it answers, and until what it shows arrives, which takes a moment longer."""
+        """Wait until it answers, and until its output arrives, which takes a moment longer."""
         deadline = time.monotonic() + _START
         while time.monotonic() < deadline:
             asked = self._send("shell", "kernel_info_request", {})
@@ -138,7 +138,7 @@ class OtherKernel:
         return str(message["header"]["msg_id"])
 
     def _messages(self, about: str, seconds: float | None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what comes in answer to a message, as channel and message, until the time is over."""
+        """Yield the replies to a message, with their channels, until the time is over."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while deadline is None or time.monotonic() < deadline:
             if not self.alive:
@@ -153,7 +153,7 @@ class OtherKernel:
     # -- cells ---------------------------------------------------------------------------------------------------------
 
     def execute(self, code: str) -> object:
-        """Run code, show what it shows, and return its value."""
+        """Run code, show its output, and return its value."""
         asked = self._send("shell", "execute_request", {"code": code, "silent": False, "allow_stdin": True})
         try:
             return self._show(asked, None)
@@ -170,7 +170,7 @@ class OtherKernel:
             os.killpg(self._process.pid, signal.SIGINT)
 
     def _show(self, asked: str, seconds: float | None) -> object:
-        """Show what a cell shows until it has ended, and return its value."""
+        """Show a cell's output until it has ended, and return its value."""
         value: _Value | None = None
         idle = replied = False
         for channel, message in self._messages(asked, seconds):
