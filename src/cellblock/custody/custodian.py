@@ -116,9 +116,9 @@ class _Custodian:
         self._alone_since = time.monotonic()
         self._entries: dict[str, tuple[bytes, list[int]]] = {}
         self._answers: deque[Message] = deque()
-        """What the client has not taken yet. Their descriptors are copies."""
+        """Answers that the client has not taken yet. Their descriptors are copies."""
         self._children: dict[int, int] = {}
-        """pid → where its wait status is written"""
+        """pid → the descriptor to which its wait status is written."""
         self._wake, writer = os.pipe()
         for fd in (self._wake, writer):
             os.set_blocking(fd, False)

@@ -43,9 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = (
-    11 + 16
-)  # its own, its tape's and its states', and the reserved connections of its tool port
+_DESCRIPTORS_PER_KERNEL = 11 + 16  # its own, its tape's and its states', and the reserved connections of its tool port
 _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # connections to tool ports: reserved per session, and the maximum in total
 _SPARE_DESCRIPTORS = 256
 

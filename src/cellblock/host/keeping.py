@@ -159,7 +159,7 @@ class KeptLauncher:
 
 
 class Keeping:
-    """What one host entrusts to its custodian, and what the previous host has left there.
+    """The resources that one host entrusts to its custodian, and those that the previous host has left there.
 
     Attributes:
         custodian: The custodian.

@@ -199,8 +199,7 @@ class SessionPackages:
                 await self._scratch.remove()
 
     def _changes(self) -> dict[str, str | None]:
-        """Return changes to the session's environment that keep pip and Python from obeying the session's settings or
-        files."""
+        """Return changes to the environment that keep pip and Python from obeying the session's settings or files."""
         places: dict[str, str | None] = {}
         if self._isolate in OURS:
             # The session's home and temporary directory may be in its workspace; pip gets others.
@@ -224,8 +223,7 @@ class SessionPackages:
             )
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove all of them. A removal that takes longer than `patience` continues in a thread, which the program's exit
-        awaits.
+        """Remove all of them. A removal that takes longer continues in a thread, which the program waits for at its exit.
 
         Args:
             patience: Seconds to wait.

@@ -64,7 +64,7 @@ class SessionPlace:
         """Remove what belongs to it elsewhere. Called in a thread, before the directory itself is removed."""
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove it. A removal that takes longer than `patience` continues in a thread, which the program's exit awaits.
+        """Remove it. A removal that takes longer continues in a thread, which the program waits for at its exit.
 
         Args:
             patience: Seconds to wait.

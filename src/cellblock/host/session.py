@@ -277,7 +277,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
     def _write_states(self) -> None:
-        """Record all further events for a later host, if there is to be one."""
+        """Record all further events for a later host, if this one has a custodian."""
         if self._host.keeping is not None and self.wanted.kept is not None:
             self._states = StateLog.make()
             self._checkpoints.keep(self._states)
@@ -367,8 +367,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         return take
 
     async def _launch(self, dead: Kernel | None) -> Kernel:
-        """Start a kernel: from the checkpoint that the session starts from, from the last state of a dead kernel, or a fresh
-        one."""
+        """Start a kernel: from the session's initial checkpoint, from the last state of a dead kernel, or a fresh one."""
         if self._start_from is not None:
             kernel = await self._checkpoints.begin_with(self._start_from)
             self._start_from = None

@@ -235,8 +235,7 @@ class WithValues(WithCells):
 
     @functools.cached_property
     def files(self) -> Files:
-        """The files of the session's working directory, for the caller to write, read and copy, within the session's
-        rights."""
+        """The files of the session's working directory, for the caller, with the rights of the session."""
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)

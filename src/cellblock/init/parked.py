@@ -117,8 +117,7 @@ class Parked:
         self.on_copied(message.number)
 
     def _is_new(self, pid: int) -> bool:
-        """Whether a process can be a copy: a direct child that is not one yet. Its pid is not reused before it is waited
-        for."""
+        """Whether a process can be a new copy: a direct child. Its pid cannot be reused before it is waited for."""
         return _is_child(pid) and pid not in self.pids
 
     def _hear(self, number: int) -> None:

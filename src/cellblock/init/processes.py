@@ -40,8 +40,7 @@ def die_with_parent(number: int) -> None:
 
 
 def resume_after_parent() -> None:
-    """If the parent ends while this process is stopped (SIGSTOP), continue, to notice it by a pidfd. Elsewhere than Linux a
-    no-op.
+    """Continue if the parent ends while this process is stopped (SIGSTOP), to notice it by a pidfd. A no-op except on Linux.
 
     SIGCONT has no effect on a running process. So it does not matter that for the kernel the parent is a thread.
     """

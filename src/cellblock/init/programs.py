@@ -45,7 +45,7 @@ class Programs:
         self.outputs: tuple[int, int] | None = None
         self.supervise: Callable[[], socket.socket] | None = None
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
-        """pid → the host's number, and what there was when it began"""
+        """pid → the host's number, and the processes that existed when it began."""
         self._interrupted: set[int] = set()
 
     def run(self, message: Run, descriptors: list[int]) -> None:
@@ -103,8 +103,7 @@ class Programs:
             processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in kept)
 
     def _become(self, message: Run, descriptors: list[int], supervisor: socket.socket | None) -> NoReturn:
-        """In a fork of init: execute a program with the session's standard streams, and no other descriptor of init's.
-        """
+        """In a fork of init: execute a program with the session's standard streams, and no other descriptor of init's."""
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):

@@ -14,7 +14,7 @@ from cellblock.sandbox.surroundings import NO_LIMIT, Surroundings, look_around
 
 _LEAST_FILES = 256
 _LEAST_PROCESSES = 32
-"""What one session needs, with this program, its zygote and some reserve."""
+"""The minimum for one session, with this program, its zygote and some reserve."""
 
 _FORBIDDEN = (errno.EPERM, errno.EACCES)
 

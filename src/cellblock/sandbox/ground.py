@@ -1,4 +1,4 @@
-"""What a zygote knows about the machine and its interpreter: determined once and inherited by every session."""
+"""Facts about the machine and a zygote's interpreter: determined once and inherited by every session."""
 
 from __future__ import annotations
 

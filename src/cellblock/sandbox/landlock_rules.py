@@ -145,8 +145,7 @@ def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, 
 def _check_writable(
     policy: Policy, facts: Facts, workspace: str, tops: Sequence[str], denied: Sequence[str], interpreter: Sequence[str]
 ) -> None:
-    """Check that writable directories contain nothing that the session must not read, or must not change as the host runs
-    it."""
+    """Check that writable directories contain nothing that the session must not read, or that the host runs."""
     for path in denied:
         _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
     for path in interpreter:

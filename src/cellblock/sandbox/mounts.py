@@ -330,8 +330,7 @@ class _Builder:
         return resolved if is_inside(resolved, top) and apart else target
 
     def _cover(self, path: str, mode: int) -> int:
-        """Return a cover for a path: something that cannot be opened, or a directory with only the ways to what is shown in
-        it."""
+        """Return a cover for a path: something that cannot be opened, or a directory with only the paths to shown parts."""
         binds = [(step.target, held) for step, held in self._sources.items() if isinstance(step, Bind)]
         shown = {target: held for target, held in binds if target != path and is_inside(target, path)}
         if not stat.S_ISDIR(mode) or not shown:

@@ -82,8 +82,7 @@ class Denials:
             self._starts.setdefault(_start(path), _Names()).add(_parts(path))
 
     def may_hold(self, path: str) -> bool:
-        """Whether a path may be inside one of them. With different starting points, they cannot be compared without a
-        workspace."""
+        """Whether a path may be inside one of them. With different starts, they cannot be compared without a workspace."""
         if not self._starts:
             return False
         start = _start(path)

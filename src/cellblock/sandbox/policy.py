@@ -137,7 +137,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a session may see, change, reach and use.
+    """The rights of a session: what it may see, change, reach and use.
 
     Attributes:
         filesystem: The files that it can see and change.

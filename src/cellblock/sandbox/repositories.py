@@ -24,8 +24,7 @@ _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
 def protect_repositories(plan: Plan) -> Plan:
-    """Return a plan that also protects the ``.git`` of submodules and worktrees, if it protects the ``.git`` that names
-    them."""
+    """Return a plan that also protects the ``.git`` of submodules and worktrees, if it protects the one that names them."""
     steps, reserve = [], dict(plan.reserve)
     for step in plan.steps:
         if isinstance(step, Protect) and step.target == f"{step.top}/.git":

@@ -55,9 +55,8 @@ class ServerRegistry:
     Several processes may use it at a time.
 
     Args:
-        directory: The registry's directory; `config.state_directory` by default. It must be outside every workspace: whoever
-            can
-            write to it decides what is started on the host.
+        directory: The registry's directory; `config.state_directory` by default. It must be outside every workspace: anything
+            that can write to it decides what is started on the host.
 
     Raises:
         StoreError: The directory cannot be used, or others could change it.
@@ -68,7 +67,7 @@ class ServerRegistry:
         self._looking: sqlite3.Connection | None = None
         self._version = -1
         self._found: dict[tuple[str | None, ...], Any] = {}
-        """What was looked up at this version of the file."""
+        """Cached lookups for this version of the file."""
 
     def close(self) -> None:
         """Close the file, which `root_within` keeps open."""

@@ -215,8 +215,7 @@ class Writer:
             self.flush()
 
     def when_safe(self, function: Callable[[], object]) -> None:
-        """Call a function at the end of this turn of the loop, when pending changes survive this process, or cannot be
-        written."""
+        """Call a function at the end of this turn of the loop: pending changes then survive this process, or have failed."""
         if not self._when_safe:
             asyncio.get_running_loop().call_soon(self._tell_safe)
         self._when_safe.append(function)
@@ -271,8 +270,7 @@ class Writer:
         return self._is_moving() and (self._is_log_large or self._written > _LARGE_LOG)
 
     def _may_wait(self) -> bool:
-        """Whether pending changes can wait longer: they are safe, few, and a checkpoint needs a moment without
-        transactions."""
+        """Whether pending changes can wait: they are safe, few, and a checkpoint needs a moment without transactions."""
         if self._ahead is None or self.problem or self._bytes > _FULL or not self._is_behind():
             return False
         return self._make_safe() is None

@@ -137,8 +137,7 @@ def _with_text(kind: str, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _to_bytes(mime: str, value: Any) -> tuple[bytes, bool]:
-    """Return a value as bytes, and whether these are text. Types that are not declared as text can be: vendor-specific
-    JSON."""
+    """Return a value as bytes, and whether these are text. Types not known as text can be: vendor-specific JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value), False
     if not isinstance(value, str):

@@ -88,7 +88,7 @@ def _process_pool(thread: Any, _frame: FrameType) -> Reset | None:
 
 
 def _loky(thread: Any, _frame: FrameType) -> Reset | None:
-    """joblib's pool: the next call in the copy makes another."""
+    """The pool of joblib: the next call in the copy makes another."""
     place = type(thread).__module__
     if not place.endswith("loky.process_executor") or type(thread).__name__ != "_ExecutorManagerThread":
         return None
@@ -135,7 +135,7 @@ def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
 
 
 def _progress_bars(thread: Any, frame: FrameType) -> Reset | None:
-    """tqdm's monitor, which the next progress bar starts again."""
+    """The monitor of tqdm, which the next progress bar starts again."""
     if type(thread).__name__ != "TMonitor" or not type(thread).__module__.startswith("tqdm."):
         return None
     if frame.f_code.co_filename != threading.__file__:
@@ -148,7 +148,7 @@ def _progress_bars(thread: Any, frame: FrameType) -> Reset | None:
 
 
 def _waiting_for_process(thread: threading.Thread, _frame: FrameType) -> Reset | None:
-    """asyncio's thread that waits for a process. The process is reported, so the thread need not be."""
+    """The thread of asyncio that waits for a process. The process is reported, so the thread need not be."""
     target: Any = getattr(thread, "_target", None)
     return _nothing if _of(target, "asyncio.unix_events") and target.__name__ == "_do_waitpid" else None
 

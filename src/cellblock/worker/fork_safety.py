@@ -86,7 +86,7 @@ class _Threads:
 
 @dataclass
 class _Prepared:
-    """What the original knows and passes on to a copy."""
+    """Knowledge of the original that it passes on to a copy."""
 
     resets: list[Reset] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
@@ -211,8 +211,7 @@ def _number(count: int, word: str) -> str:
 
 
 def prepare() -> None:
-    """Prepare this process for a fork right now; call it right after a `refusal` without objections. It continues as
-    before."""
+    """Prepare this process for a fork right now; call it right after `refusal` has returned None. It continues as before."""
     global _prepared, _found
     assert _found is not None
     threads, seen = _found
@@ -279,8 +278,7 @@ def _shared_memory() -> list[str]:
 
 
 def part(last: int) -> None:
-    """In a waiting copy: stop sharing connections with the original, so that their other side notices when the original closes
-    them.
+    """In a waiting copy: stop sharing connections with the original, so that the other side notices when that closes them.
 
     Args:
         last: The highest of the descriptors that the caller handles.

@@ -211,17 +211,17 @@ class OtherKernel:
         return {}
 
     def completions(self, code: str, cursor: int) -> Iterator[Completion]:
-        """Yield what could stand at a place in some code, as IPython's completer does."""
+        """Yield completions of some code at a cursor, like IPython's completer."""
         answer = self._ask("complete_request", {"code": code, "cursor_pos": cursor})
         for text in answer.get("matches", ()):
             yield Completion(answer["cursor_start"], answer["cursor_end"], text)
 
     def answer(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Answer a question of a Jupyter client; nothing if this kernel cannot.
+        """Answer a question of a Jupyter client; an empty dict if this kernel cannot.
 
         Args:
             name: The question (`worker.comms.answer`).
-            arguments: What the message that asks it contains.
+            arguments: The content of the request.
         """
         kind = _QUESTIONS.get(name)
         return {} if kind is None else self._ask(kind, arguments)
@@ -258,7 +258,7 @@ def _pass_on(kind: str, content: dict[str, Any]) -> None:
 
 
 def _raise(content: dict[str, Any]) -> NoReturn:
-    """Raise what the other kernel has raised, under its name and with its traceback."""
+    """Raise an exception of the other kernel, with its name and traceback."""
     lines = [str(line) for line in content.get("traceback", ())]
     name = str(content.get("ename") or "Error")
     shown = {"_render_traceback_": lambda _: lines or [f"{name}: {content.get('evalue', '')}"]}
@@ -269,7 +269,7 @@ _kernel: OtherKernel | None = None
 
 
 def run(name: str, code: str) -> object:
-    """Run code in a kernel, which is started if it does not run, and return its value.
+    """Run code in a kernel, starting it if necessary, and return its value.
 
     Args:
         name: The name of its kernelspec.
@@ -278,7 +278,7 @@ def run(name: str, code: str) -> object:
     try:
         return _run(name, code)
     except KeyboardInterrupt as error:
-        # How this process waits for the other one is nothing that whoever wrote the code could use.
+        # How this process waits for the other one is of no use to the code's author.
         vars(error)["_render_traceback_"] = lambda: ["KeyboardInterrupt: "]
         raise
 

@@ -48,7 +48,7 @@ class Outbox:
         self._pending: list[tuple[StreamName, str]] = []
         self._pending_chars = 0
         self._room = _NONE
-        """How many characters may be pending before they are looked at: none, unless the gathering thread runs."""
+        """How many characters may be pending before they are checked: none, unless the ticker thread runs."""
         self._lock = _thread.RLock()
         self._flushing = False
         self._last = 0.0
@@ -58,7 +58,7 @@ class Outbox:
         self._main = _thread.get_ident()
         self.forked = True
         self.parking = False
-        """Whether a fork that is made now is a copy of the worker, and not a child of the code."""
+        """Whether the next fork is a copy of the worker, and not a child of the code."""
         os.register_at_fork(before=self._before_fork, after_in_child=self.leave_parent)
 
     def attach(self, channel: Channel) -> None:

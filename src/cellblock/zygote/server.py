@@ -106,18 +106,18 @@ class _Zygote:
         self._control = control
         self._host = host
         self._group = group
-        """The control group of the next init, if they have one each."""
+        """The control group of the next init, if each has one."""
         self._warmed = warmed
         self._ground = ground
         self._places = places
-        """What the paths of all that the host keeps for its sessions begin with."""
+        """Prefix of the host's paths for its sessions."""
         self._own = os.pidfd_open(os.getpid()) if sys.platform == "linux" else None
-        """By which inits notice that this process has ended."""
+        """A pidfd by which inits notice that this process has ended."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
-        """pid → the host's number of the session, and the socket on which it was handed over"""
+        """pid → the host's number of the session, and the socket on which it was handed over."""
         self._can_make = True
         self._spare: tuple[int, socket.socket] | None = None
-        """An init that belongs to nobody yet, and the socket on which it waits to be told."""
+        """A spare init, and the socket on which it waits for a session."""
 
     def run(self) -> NoReturn:
         wake, writer = os.pipe()

@@ -48,8 +48,8 @@ async def save(
 ) -> SaveReport:
     """Save a state, with the files that were kept for it.
 
-    cells: The session's cells.
-        cells: What runs in the session.
+    Args:
+        cells: The session's cells.
         checkpoints: Its checkpoints.
         ends: As for `saving.save`.
         state: The state's number.

@@ -156,8 +156,7 @@ class AutomaticCheckpoints:
             self._timer = None
 
     async def kept(self) -> None:
-        """Before a request begins, in its turn: wait until the previous state and its files are kept, if the session is
-        exact."""
+        """In an exact session, before a request begins, in its turn: wait until the previous state and its files are kept."""
         await self._wait_awaited()
         if isinstance(self._kind, Exact) and self._every.files.touched():  # from outside the session, since the last cell
             self._keep_now()

@@ -232,7 +232,7 @@ class Checkpoints:
         return 0.0 if self.keeping is None else self.keeping.since
 
     def write(self, word: str, *rest: object) -> None:
-        """Record something for a later host, if there is to be one; see `StateKeeping.write`."""
+        """Record an event for a later host, if records are kept; see `StateKeeping.write`."""
         if self.keeping is not None:
             self.keeping.write(word, *rest)
 
@@ -313,8 +313,7 @@ class Checkpoints:
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
     async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
-        """Go to a checkpoint's state, in the session's turn; with `within`, restore only files that were changed in these
-        spans."""
+        """Go to a checkpoint's state, in the session's turn; `within`: restore only files that were changed in these spans."""
         changes, began = Changes(), files_time()
         self._begin_going(checkpoint.id, "restore" if within is None else "undo")
 
@@ -545,12 +544,7 @@ class Checkpoints:
         return await self.replace_kernel(checkpoint, restored, dead.notice(restored))
 
     def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
-        """Describe the return to a checkpoint from a later state that is lost.
-
-        Args:
-            checkpoint: The checkpoint.
-            reached: The number of the lost state.
-        """
+        """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""
         lost = len(self._cells.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
         lost, self.lost = max(lost, self.lost), 0
         self.write("lost", lost)

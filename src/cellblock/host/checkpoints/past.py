@@ -70,11 +70,11 @@ class Past:
         self._cells: dict[int, Numbered] = {}
         self._line: list[int] = []
         self._ended: dict[int, int] = {}
-        """Cells whose state ended with their kernel, and the state of the fresh kernel that took its place"""
+        """Cells whose state ended with their kernel, and the state of the fresh kernel that replaced it."""
         self.state = _states.next()
         self.before = 0
         self._spans: list[tuple[int, int, int | None]] = []
-        """The states that led to the present one, and when something changed files for each: from when until when"""
+        """The states that led to the present one, each with the span in which files were changed: start and end."""
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -125,8 +125,7 @@ class Past:
         self.write("brought", began, ended)
 
     def spans_after(self, state: int) -> list[tuple[int, int]]:
-        """Return the spans in which files were changed on the way from a state to the present one: start and end in
-        nanoseconds."""
+        """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds."""
         spans = [span for span in self._spans if span[0] > state]
         nexts = [*(began for _, began, _ in spans), sys.maxsize][1:]
         return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]

@@ -178,8 +178,7 @@ class Cell:
         return self._asking is not None and not self._asking.done()
 
     def answer(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Start answering its current request. A cell waits for one request at a time; the answer to an earlier one is
-        cancelled."""
+        """Start answering its current request. A cell waits for one at a time; the answer to an earlier one is cancelled."""
         if self._asking is not None:
             self._asking.cancel()
         self._asking = asyncio.create_task(answering)

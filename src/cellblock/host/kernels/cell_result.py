@@ -31,7 +31,7 @@ _RUNGS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a kernel is allowed to do, as far as results explain it.
+    """The rights of a kernel, as far as results explain them.
 
     Attributes:
         memory: Bytes that it may use; None without a limit.

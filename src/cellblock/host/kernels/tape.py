@@ -171,7 +171,7 @@ class Tape:
         self._punched = _PAGE
         self._dropped = 0
         self._sending: list[tuple[int, int]] = []
-        """Where the frames are in the log that were not sent yet, or only in part."""
+        """The places in the log of frames that were not sent yet, or only in part."""
 
     @classmethod
     def make(cls, number: int, aux: Aux) -> Tape:

@@ -105,7 +105,7 @@ class Keep(Protocol):
     """Has a launcher's process held by the custodian.
 
     Attributes:
-        pidfd: Of the process with which kernels should end, instead of this one.
+        pidfd: A pidfd of the process with which kernels end, instead of this one.
     """
 
     pidfd: int
@@ -155,8 +155,7 @@ class Boot:
             raise InterpreterError(f"{self.interpreter} cannot be started: {error.strerror}") from error
 
     def greet(self, control: socket.socket, group: Group | None) -> None:
-        """Send the first message to a process, with a pidfd of this one: sockets alone would not tell, as a fork may hold them
-        open.
+        """Send the first message to a process, with a pidfd of this one: a fork of this one may hold the sockets open.
 
         Args:
             control: The connection to it.

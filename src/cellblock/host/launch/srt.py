@@ -53,7 +53,7 @@ class UnderSrt:
         self._facts = facts
         self._workspace = workspace
         self._directories: dict[int, str] = {}
-        """The directory of each srt, by its process."""
+        """The directory of each srt, by its process id."""
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         """See `Starter`."""

@@ -285,14 +285,7 @@ class Collector:
                 self._leave_out(mime, value.total, value.spill)
 
     def _leave_out(self, mime: str, size: int, spill: Spill, taken: int = 0) -> None:
-        """Omit a value, and add a note about it.
-
-        Args:
-            mime: Its type.
-            size: Its bytes.
-            spill: The file that may contain it.
-            taken: The memory that it would take.
-        """
+        """Omit a value of `size` bytes, which would take so much memory (`taken`), and add a note about it."""
         limit = self._limit(mime)
         name = "value" if mime in READ_AS_TEXT else "media"
         if size <= limit:
