@@ -152,8 +152,7 @@ def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str
     """Return the absolute path of a directory that can be written to, or can be created.
 
     Links in it are resolved here, once: they are the caller's. A link in a directory that sessions can write is rejected,
-    because
-    a session may have planted it.
+    because a session may have planted it.
 
     Args:
         name: The caller's name for it, for the error.

@@ -233,8 +233,7 @@ class Host(WithKernels, AsyncOnly):
             label: The session's label for the next host's program, if the host has a custodian.
             remains: A result of `adopt`, for a session that continues it. Its options must be the same as before.
             start_from: A checkpoint to start from, of any session of this host, even a closed one. The options are that
-                session's
-                by default.
+                session's by default.
             keywords: Attributes of `SessionOptions`; they override `options`.
 
         Raises:

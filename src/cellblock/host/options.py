@@ -49,14 +49,14 @@ class SessionOptions:
             can only open files in the session's workspace.
         spill_dir: Directory for output that is too large to keep; by default it is dropped.
         limits: How much output is kept.
-        python: The kernels' interpreter: a path, a virtual environment's directory, or a command. It needs Python
-            3.11 or newer, and IPython. By default the host's.
+        python: The kernels' interpreter: a path, a virtual environment's directory, or a command. It needs Python 3.11 or
+            newer, and IPython. By default the host's.
         preload: Modules that each kernel has imported at its start, at no cost. By default the host's.
         packages: Packages to install for the session when it starts, such as ``pandas>=2`` (docs/sessions.md). Packages that
             many sessions need are faster in the interpreter's own environment.
         isolate: How kernels are isolated: ``native``, ``landlock``, ``srt`` or ``none``. By default the host's.
-        policy: What the session is allowed to do. If the host was given a policy, a session can only narrow it. By default
-            the host's.
+        policy: What the session is allowed to do. If the host was given a policy, a session can only narrow it. By default the
+            host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
             (docs/shell.md). Only True means yes; a string means no and gives the reason. Without it, all may run.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
@@ -65,8 +65,7 @@ class SessionOptions:
         recovery: Which checkpoints the session makes automatically: `Session.undo` goes back to them, and if the kernel dies,
             the session continues from the last one (docs/checkpoints.md). ``exact`` makes one at the end of each cell, and the
             next cell waits for it. ``rolling`` makes one when the session has been idle for a moment, for programs that run
-            one
-            cell right after the other. ``none`` makes none. An `Exact` or a `Rolling` sets how many are kept.
+            one cell right after the other. ``none`` makes none. An `Exact` or a `Rolling` sets how many are kept.
 
     Raises:
         InvalidInputError: An option is of the wrong type.

@@ -168,8 +168,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         """Get a decision on a host that the policy does not name.
 
         Branches share one network, where each can connect to the proxy of another. The proxy cannot tell which branch
-        connects,
-        and so whose callback to ask (decision 45).
+        connects, and so whose callback to ask (decision 45).
         """
         kernel = self._kernels.current
         if kernel is not None and kernel.family.branched:

@@ -54,8 +54,7 @@ class WithQuestions:
 
         Returns:
             The types of variables that are new, or refer to another object than before, by name; and the names of deleted
-            ones.
-            At most 50 of each.
+            ones. At most 50 of each.
 
         Raises:
             StateError, KernelDiedError: As for `complete`.

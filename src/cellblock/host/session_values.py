@@ -40,8 +40,7 @@ class WithValues(WithCells):
         """Set a variable of the session.
 
         Supported values are text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables
-        of
-        pyarrow (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
+        of pyarrow (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
 
         Args:
             name: The variable.
@@ -82,10 +81,8 @@ class WithValues(WithCells):
         """Return the changes since a checkpoint: variables that are new, changed or deleted.
 
         Files of the workspace are compared too, if the checkpoint holds them (``files="copy"``). Values are compared by hashes
-        of
-        their pickles, for which a temporary kernel is made from the checkpoint. Values that cannot be compared, such as a
-        lock, or
-        not within two seconds, are listed as unknown.
+        of their pickles, for which a temporary kernel is made from the checkpoint. Values that cannot be compared, such as a
+        lock, or not within two seconds, are listed as unknown.
 
         Args:
             checkpoint: A checkpoint of any session of the same host, or the name or id of one of this session.
@@ -104,9 +101,8 @@ class WithValues(WithCells):
     ) -> SaveReport:
         """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
 
-        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and
-        environment variables that the code has changed are saved (docs/checkpoints.md). The report lists what cannot be saved.
-        The
+        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and environment
+        variables that the code has changed are saved (docs/checkpoints.md). The report lists what cannot be saved. The
         session's code does the pickling, in its sandbox.
 
         Args:

@@ -196,8 +196,7 @@ def memory_of_namespace(home: str, enough: int) -> int:
 
     Pages that several processes share count once: a fork of pandas is not another pandas. That requires walking the page
     tables, 2 ms for a kernel that has loaded pandas, and all idle sessions are measured every few seconds. So first the
-    resident
-    pages of the processes are added up, which is cheap; only a sum over the limit is worth the walk.
+    resident pages of the processes are added up, which is cheap; only a sum over the limit is worth the walk.
 
     Args:
         home: The session's home directory, which is in memory like /tmp.

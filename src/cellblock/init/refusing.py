@@ -45,8 +45,8 @@ def refuse_all(role: str, told: Refused) -> None:
 def refuse_session(handover: int, told: Refused) -> NoReturn:
     """Wait until a session is handed over, tell its host the reason for the refusal, and exit.
 
-    It may take long until a session is wanted. If this process ended earlier, the host would not be told, and the zygote
-    would fork another one.
+    It may take long until a session is wanted. If this process ended earlier, the host would not be told, and the zygote would
+    fork another one.
 
     Args:
         handover: The socket on which the session's connections arrive.

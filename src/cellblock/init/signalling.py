@@ -96,8 +96,8 @@ def _information(caller: Caller, address: int, number: int) -> bytes:
 def _send_to_group(group: int, number: int) -> None:
     """Send a signal to every process of a group that belongs to the session.
 
-    One pass can miss some: while a parent ends, its children are neither below it nor yet below init. So this repeats until
-    it finds no new ones.
+    One pass can miss some: while a parent ends, its children are neither below it nor yet below init. So this repeats until it
+    finds no new ones.
     """
     seen: set[int] = set()
     for _ in range(_LOOKS):

@@ -1,8 +1,8 @@
 """Answers system calls that a session's filter leaves to init: they name paths or addresses, which no filter sees.
 
 The calling process waits meanwhile. Init reads what it needs from that process, once, and then performs the action itself:
-later changes of the caller's memory make no difference. Only a signal to the caller itself is left to the kernel, because
-that depends only on numbers.
+later changes of the caller's memory make no difference. Only a signal to the caller itself is left to the kernel, because that
+depends only on numbers.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Usage: keeper.py LIFELINE SANDBOX COMMAND [ARGUMENT ...]. Started by path, like 
 standard streams and environment. It is ended, with its descendants and orphans, when the host closes its end of the pipe
 LIFELINE, when the host dies for any reason, and when the program itself has ended: first SIGTERM, a second later SIGKILL.
 SANDBOX is the descriptor of a socket with the host's description of the sandbox (`sandboxed`); ``-`` means none. Exits with
-the
-program's status; 128 plus the number of a signal if it was killed.
+the program's status; 128 plus the number of a signal if it was killed.
 """
 
 from __future__ import annotations

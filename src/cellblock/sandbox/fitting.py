@@ -16,8 +16,7 @@ def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
 
     The code can change neither the files that this process runs nor cellblock's own state, and cannot read that state: the
     servers, their parameters, and decisions for other sessions. Nor can it change or create the ``.env`` from which this
-    process
-    reads parameters of servers.
+    process reads parameters of servers.
 
     Args:
         policy: The requested policy.

@@ -319,8 +319,7 @@ class _Builder:
         """Return the target of a masked path, if it is a link whose target should be masked as well.
 
         An earlier session may have made the link, if it lies in a writable directory. Such a link must not let that session
-        hide
-        from the next one what it could not have destroyed itself: files elsewhere, or protected ones.
+        hide from the next one what it could not have destroyed itself: files elsewhere, or protected ones.
         """
         resolved = self._resolved.get(target, target)
         if top is None or resolved == target:

@@ -195,8 +195,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
             *_own(facts, resources.tmp, interpreter, everything),
             *_proc(),
             # Settings, before they are sealed. Since Linux 6.14 each pid namespace has its own highest pid. It also applies to
-            # root,
-            # unlike RLIMIT_NPROC. The system never reuses a pid below 300: all sessions start there.
+            # root, unlike RLIMIT_NPROC. The system never reuses a pid below 300: all sessions start there.
             Sysctl("kernel/pid_max", str(resources.processes + _FIRST_PID), 6, 14),
             Sysctl("kernel/ns_last_pid", str(_FIRST_PID - 1), 6, 14, optional=True),
             *(Sysctl(f"user/max_inotify_{name}", str(most), 5, 12) for name, most in _INOTIFY),

@@ -34,8 +34,8 @@ START_UP = (
     ".ripgreprc",
 )
 
-# Files in a project that tools read. The tools ask before they obey a new file, or read it only if something else tells
-# them to; and some of them fail if they find a directory instead.
+# Files in a project that tools read. The tools ask before they obey a new file, or read it only if something else tells them
+# to; and some of them fail if they find a directory instead.
 PROJECT = (
     ".devcontainer",
     ".zed",
@@ -49,8 +49,8 @@ PROJECT = (
     ".pre-commit-config.yaml",
 )
 
-# Read-only, or blocked, at the top of every writable directory: each of these can make a program on the host run its
-# contents, long after the session.
+# Read-only, or blocked, at the top of every writable directory: each of these can make a program on the host run its contents,
+# long after the session.
 PROTECTED = (
     # All of it: not only config and hooks run programs, but also the targets of its commondir, modules and worktrees.
     ".git",

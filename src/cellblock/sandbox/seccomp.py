@@ -1,8 +1,8 @@
 """The system calls that a worker may make: the policy as data, and the BPF program that enforces it.
 
-An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), without calls that
-a data science kernel does not need but exploits do. Unlisted calls do not exist (ENOSYS): the C library then falls back to
-older ones. Known dangerous calls are refused (EPERM), so that the code gets an accurate answer.
+An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), without calls that a
+data science kernel does not need but exploits do. Unlisted calls do not exist (ENOSYS): the C library then falls back to older
+ones. Known dangerous calls are refused (EPERM), so that the code gets an accurate answer.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ),
 )
 """Reason and names of calls that give EPERM. Other dangerous calls are absent: clone3 (its flags are behind a pointer),
-openat2
-(likewise), io_uring (bypasses the rules for sockets), sendfile (as splice), memfd_create (memory that is not counted),
+openat2 (likewise), io_uring (bypasses the rules for sockets), sendfile (as splice), memfd_create (memory that is not counted),
 landlock (unlimited rules, in kernel memory): libraries have fallbacks for all of these."""
 
 _SETID = 0o6000
@@ -151,8 +150,8 @@ def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
 def lingering() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Return the case of ``setsockopt`` that pretends to succeed and does nothing: SO_LINGER.
 
-    The last close of such a connection blocks until its data has arrived, and that can happen in another process: a
-    descriptor in a message is closed by the process that reads the message, even if it does not want it.
+    The last close of such a connection blocks until its data has arrived, and that can happen in another process: a descriptor
+    in a message is closed by the process that reads the message, even if it does not want it.
     """
     return (((_same(1, _SOL_SOCKET), _same(2, _SO_LINGER)), error(0)),)
 

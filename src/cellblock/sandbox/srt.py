@@ -35,8 +35,8 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
 # Paths that srt protects by itself. It creates missing ones, and fails if it cannot: in a read-only directory.
 _OWN_PLACES = {".git": ("config", "hooks"), ".claude": ("agents", "commands")}
 
-# Creates srt's own directory, $0, and removes it when srt has ended for any reason: the host may be gone by then.
-# Ignores the signal that we send to srt. If srt is killed, its processes would continue without it.
+# Creates srt's own directory, $0, and removes it when srt has ended for any reason: the host may be gone by then. Ignores the
+# signal that we send to srt. If srt is killed, its processes would continue without it.
 _KEEPER = """\
 trap : TERM INT
 umask 077

@@ -15,8 +15,8 @@ Owner: TypeAlias = tuple[int, int]
 File: TypeAlias = bytes
 """A regular file, packed by `pack`.
 
-Python's garbage collector visits every object except strings and numbers. A workspace can have 100,000 files, and while
-the collector visits an object for each, no other thread can run, not even the event loop's.
+Python's garbage collector visits every object except strings and numbers. A workspace can have 100,000 files, and while the
+collector visits an object for each, no other thread can run, not even the event loop's.
 """
 
 _FACTS = struct.Struct("=qIqII")

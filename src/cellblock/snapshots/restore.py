@@ -37,8 +37,7 @@ class Rescued:
     """Files that a rollback could not put back because something else had taken their place.
 
     The other content stays. The earlier content is kept in a folder of the workspace, until it is known whether another
-    attempt
-    restores the files.
+    attempt restores the files.
 
     Attributes:
         files: Paths with other content, each with the path of its kept content in the workspace.

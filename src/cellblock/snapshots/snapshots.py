@@ -108,8 +108,7 @@ class Snapshots:
             limits: Other limits, for this snapshot only.
             stopped: Called now and then, and at the end: whether to give up.
             hurry: Called before each file: whether to read no more contents, but only metadata; see `Walk`. For callers that
-                take
-                snapshots often: the workspace is watched from now on until `close`, so that only changes are examined.
+                take snapshots often: the workspace is watched from now on until `close`, so that only changes are examined.
 
         Returns:
             The snapshot, kept until `drop` is called; None if it was given up.

@@ -104,8 +104,7 @@ class Approvals:
         """Record a decision. It is stored when this returns.
 
         Code can be denied thousands of times in a second. So for denials beyond `MAX_DENIALS` in a minute, only their number
-        is
-        recorded: they have no effect that would need tracing.
+        is recorded: they have no effect that would need tracing.
 
         Args:
             decision: The decision.

@@ -1,9 +1,9 @@
 """Writes to one SQLite file from an event loop: many small changes, in few transactions.
 
-The file belongs to one process, which keeps one connection open. A change waits for a few milliseconds, for others in the
-same transaction. If it must survive the death of this process from now on, it is in a plain file meanwhile (`Ahead`). Writing
-never waits for the disk (``synchronous=NORMAL``): written changes survive the death of every process, and a power failure can
-lose the last moments, but nothing from the middle. Checkpoints, which have to wait for the disk, run in a thread.
+The file belongs to one process, which keeps one connection open. A change waits for a few milliseconds, for others in the same
+transaction. If it must survive the death of this process from now on, it is in a plain file meanwhile (`Ahead`). Writing never
+waits for the disk (``synchronous=NORMAL``): written changes survive the death of every process, and a power failure can lose
+the last moments, but nothing from the middle. Checkpoints, which have to wait for the disk, run in a thread.
 """
 
 from __future__ import annotations

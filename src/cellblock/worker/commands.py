@@ -1,7 +1,7 @@
 """Commands of cells that need approval: requested with exactly the text that is then run.
 
-There are two kinds of sessions. In one, this process runs approved commands itself, and nothing stops code that does not
-ask. In the other, the system forbids this process to execute programs, and the host has init run them.
+There are two kinds of sessions. In one, this process runs approved commands itself, and nothing stops code that does not ask.
+In the other, the system forbids this process to execute programs, and the host has init run them.
 """
 
 from __future__ import annotations

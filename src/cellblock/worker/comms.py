@@ -1,8 +1,8 @@
 """Messages between widgets and Jupyter clients, and requests of such clients other than cells.
 
 `Comms` replaces ipykernel's implementation of the package ``comm``. The functions below are called by the host's Jupyter
-front, each in a cell that leaves no trace. All data here is for the session's own clients: code of the session that
-interferes with it can deceive only them.
+front, each in a cell that leaves no trace. All data here is for the session's own clients: code of the session that interferes
+with it can deceive only them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Digests of values, to detect whether a variable has changed between two states of one session.
 
-Equal digests mean that pickling the two values gives the same bytes. Buffers, such as the memory of arrays, are read in
-place, at about the speed of memory.
+Equal digests mean that pickling the two values gives the same bytes. Buffers, such as the memory of arrays, are read in place,
+at about the speed of memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001  # pools offer no way to ask what they do, or to begin again
 """Detects Python threads that only wait for work, and how a copy of this process does without them.
 
-Idle pool threads are no loss: a copy starts new ones. Everything is found through `sys.modules`: a pool of a library that
-was never imported does not exist.
+Idle pool threads are no loss: a copy starts new ones. Everything is found through `sys.modules`: a pool of a library that was
+never imported does not exist.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def _forget_closed() -> None:
 def part_sockets(sockets: dict[int, int]) -> list[str]:
     """In a copy: stop sharing sockets with the original.
 
-    Connections look closed by the other side: clients with connection pools then reconnect. Servers no longer get
-    connections. A pair within this process becomes a new pair.
+    Connections look closed by the other side: clients with connection pools then reconnect. Servers no longer get connections.
+    A pair within this process becomes a new pair.
 
     Args:
         sockets: The inodes of the descriptors that are sockets, except the wakeup sockets of event loops.

@@ -2,8 +2,8 @@
 
 A fork has only the thread that forked. Whether that matters depends on the library that started the others. /proc has only
 their ids, so the function that a thread was started with is read from glibc's own record of it, at the offsets that glibc
-publishes for debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail
-on unmapped addresses, and not through /proc, which a fork in a sandbox of Landlock does not have.
+publishes for debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail on
+unmapped addresses, and not through /proc, which a fork in a sandbox of Landlock does not have.
 """
 
 from __future__ import annotations

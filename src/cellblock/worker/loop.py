@@ -52,9 +52,8 @@ class Interrupter:
     """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
 
     Three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because raising in
-    the
-    middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it.
-    A second signal for the same cell raises in any case: another task may keep the loop from getting that far.
+    the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it. A second
+    signal for the same cell raises in any case: another task may keep the loop from getting that far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

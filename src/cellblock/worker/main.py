@@ -69,8 +69,7 @@ class Worker:
     Attributes:
         stay_in: The directory to return to after each cell, or None to stay where the code went.
         context: The context variables of the session. All cells run in this context, so that settings of one cell hold in
-            later
-            ones: the precision of `decimal`, the print options of NumPy.
+            later ones: the precision of `decimal`, the print options of NumPy.
         offline: Whether the session has no network, so that failed connections say so.
         commands: Whether commands need the host's approval; ``forbidden``: the host also runs them, because this process may
             not.

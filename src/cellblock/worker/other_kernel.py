@@ -1,8 +1,7 @@
 """Runs cells in another Jupyter kernel, a process of this session: in its sandbox, with its limits, ended with it.
 
 The session's own kernel is the client of the other one. It forwards code, and shows the other's output as its own, so that
-everything else (results, streams, timeouts, files) works as for Python. It needs jupyter_client in the session's
-interpreter.
+everything else (results, streams, timeouts, files) works as for Python. It needs jupyter_client in the session's interpreter.
 """
 
 from __future__ import annotations

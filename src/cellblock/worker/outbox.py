@@ -139,10 +139,8 @@ class Outbox:
         """Before a write that bypasses this outbox, to a descriptor: wait until the host has read everything before it.
 
         Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, provide one. The wait has no
-        limit:
-        a busy host would otherwise see the wrong order, and a host that holds back a printing cell means this write as well.
-        Other
-        threads send nothing meanwhile, or the wait might never end.
+        limit: a busy host would otherwise see the wrong order, and a host that holds back a printing cell means this write as
+        well. Other threads send nothing meanwhile, or the wait might never end.
         """
         if self._channel is None or self.forked:
             return
@@ -186,8 +184,7 @@ class Outbox:
 
         Take the lock before checking for pending text: the ticker thread may have taken text and not sent it yet, and the
         caller's next message must not overtake it. Shut the gate before taking the lock: since Python 3.14 a handler can run,
-        and
-        raise, between the two halves of a `with`, and the lock would never be released.
+        and raise, between the two halves of a `with`, and the lock would never be released.
         """
         in_main = _thread.get_ident() == self._main
         if in_main:

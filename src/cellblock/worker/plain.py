@@ -1,7 +1,7 @@
 """Text for a displayed object whose plain text is not informative, such as ``<IPython.core.display.Markdown object>``.
 
-It is made from the object's other types: Markdown and LaTeX unchanged, JSON, or HTML as Markdown. This happens in the
-kernel: parsing a library's output takes time, which should be that of its own session.
+It is made from the object's other types: Markdown and LaTeX unchanged, JSON, or HTML as Markdown. This happens in the kernel:
+parsing a library's output takes time, which should be that of its own session.
 """
 
 from __future__ import annotations

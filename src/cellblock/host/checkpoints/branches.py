@@ -1,7 +1,7 @@
 """The directories for the files of branches, inside the workspace of the session that was forked.
 
-A branch shares that session's sandbox, which can write nowhere else, and files of one file system can share their blocks.
-Each directory is recorded where no session can write, so that the next host removes what a killed host has left.
+A branch shares that session's sandbox, which can write nowhere else, and files of one file system can share their blocks. Each
+directory is recorded where no session can write, so that the next host removes what a killed host has left.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ class WithCheckpoints:
         """Keep the present state of the session's memory, to go back to later, any number of times.
 
         The kernel is forked, and the copy waits. That takes a few milliseconds, and memory only for later changes. What a copy
-        of
-        a process cannot have is lost when the session goes back: threads, and the connections of sockets
+        of a process cannot have is lost when the session goes back: threads, and the connections of sockets
         (docs/checkpoints.md).
 
         Args:

@@ -1,7 +1,7 @@
 """Records one session's states in memory, so that the next host can go back to them.
 
-A custodian holds the file. Records are written in few appends; no cell waits for them. The content is trusted: only hosts
-of this user can write to it.
+A custodian holds the file. Records are written in few appends; no cell waits for them. The content is trusted: only hosts of
+this user can write to it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StateLog:
         """Create an empty one.
 
         Raises:
-            OSError: There is no room.
+            OSError: There is no memory for it.
         """
         fd = os.memfd_create("cellblock-states")
         try:

@@ -1,9 +1,9 @@
 """Tar archives from anywhere, read without I/O: bytes in, members and their data out, and a `FilesError` for the rest.
 
-Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on
-negative ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters
-judge a member by paths that may mean something else by the time they are used. Only its decoding of a single header block
-is used here, which is pure. Only files and folders are accepted, which is all that `pack` makes.
+Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on negative
+ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters judge a member
+by paths that may mean something else by the time they are used. Only its decoding of a single header block is used here, which
+is pure. Only files and folders are accepted, which is all that `pack` makes.
 """
 
 from __future__ import annotations

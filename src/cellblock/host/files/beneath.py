@@ -1,8 +1,8 @@
 """Walks from an open directory to something beneath it, and never anywhere else.
 
-Code in a session writes to its workspace while the host works there, so checking a *path* proves nothing: a microsecond
-later it may be a link to the host's files. All checks here are therefore made on open descriptors.
-Two walks do that, and the same tests hold for both:
+Code in a session writes to its workspace while the host works there, so checking a *path* proves nothing: a microsecond later
+it may be a link to the host's files. All checks here are therefore made on open descriptors. Two walks do that, and the same
+tests hold for both:
 
 - `openat2_walk` lets the kernel resolve the whole path and refuse links and ways out;
 - `stepwise_walk` opens one component after the other with ``O_NOFOLLOW``, for kernels (and seccomp filters) without it.
@@ -235,8 +235,7 @@ class Tree:
 
         Each folder is reached from the top again, with one descriptor open at a time: moving things meanwhile cannot lead
         outside, and depth costs no descriptors. Entries that vanish meanwhile are left out, as are the empty folders with
-        which
-        the sandbox blocks names.
+        which the sandbox blocks names.
 
         Args:
             parts: The folder.

@@ -235,8 +235,7 @@ class Files:
         """Copy a file or a folder from this machine's disk into the workspace.
 
         A file or folder appears when it is complete. If the folder exists already, the files are moved into it when all of
-        them
-        are complete, and replace files of the same name. Links in a folder are left out.
+        them are complete, and replace files of the same name. Links in a folder are left out.
 
         Args:
             local: The file or folder.
@@ -313,8 +312,7 @@ class Files:
         Args:
             path: The file or folder.
             on_skip: Called for everything that is left out: links, FIFOs, sockets, devices, anything that changes its kind,
-                and
-                files that the session cannot read.
+                and files that the session cannot read.
             trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Yields:

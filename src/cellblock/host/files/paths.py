@@ -16,8 +16,8 @@ from cellblock.sandbox.paths import is_inside
 class Workspace:
     """The directory that a session may write.
 
-    It is opened for each operation and not kept: a session holds no descriptor for files that are not in use. The trusted
-    side gave its path, but another session may have it in *its* workspace and put a link in its place, so it must be the same
+    It is opened for each operation and not kept: a session holds no descriptor for files that are not in use. The trusted side
+    gave its path, but another session may have it in *its* workspace and put a link in its place, so it must be the same
     directory each time.
     """
 

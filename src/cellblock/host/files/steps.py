@@ -1,7 +1,7 @@
 """Blocking work in slices: generators that do a little at each step, driven in threads to keep the event loop free.
 
-An operation is a generator that cleans up in ``finally``. If the caller cancels, a progress callback raises or a stream
-breaks off, its driver closes the generator, which undoes what was begun.
+An operation is a generator that cleans up in ``finally``. If the caller cancels, a progress callback raises or a stream breaks
+off, its driver closes the generator, which undoes what was begun.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _MOST = 3
 class Answerers:
     """The threads in which one cell's questions are answered.
 
-    A thread cannot be cancelled. In the loop's default executor, a cell that asks again and again would occupy all
-    threads and block everything else that uses them. These are daemon threads: none keeps the program from exiting.
+    A thread cannot be cancelled. In the loop's default executor, a cell that asks again and again would occupy all threads and
+    block everything else that uses them. These are daemon threads: none keeps the program from exiting.
     """
 
     def __init__(self) -> None:

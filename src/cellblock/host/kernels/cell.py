@@ -69,8 +69,7 @@ class Cell:
         failure: The exception that a callback of the caller has raised; raised to the caller when the cell has ended.
         tag: The caller's label for it.
         on_begin: Called with its position (`Kernel.position`) when it is about to be sent; first with an empty text if it has
-            to
-            wait for a kernel. If it raises, the cell does not run.
+            to wait for a kernel. If it raises, the cell does not run.
         timeout: Time limit in seconds, if there is one.
         trusted: Whether it is the program's own code, whose commands need no approval.
         counted: Whether the session has counted it already: an earlier host has seen its end.

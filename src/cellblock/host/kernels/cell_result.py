@@ -198,7 +198,7 @@ def readable(items: list[OutputItem]) -> str | None:
     for item in items:
         if not item.text:
             continue
-        # Streams go on where they were; a displayed value and a traceback start on a line of their own.
+        # Streams continue where they were; a displayed value and a traceback start on a new line.
         if item.kind != "stream" and text and not text[-1].endswith("\n"):
             text.append("\n")
         text.append(item.text)

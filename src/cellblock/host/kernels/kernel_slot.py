@@ -21,8 +21,8 @@ _ATTEMPTS = 3
 class KernelSlot:
     """One session's kernels, one at a time.
 
-    The next kernel is always started by a task of the slot, which also puts it into place. Callers only wait for that
-    task: cancelling one of them loses nothing.
+    The next kernel is always started by a task of the slot, which also puts it into place. Callers only wait for that task:
+    cancelling one of them loses nothing.
 
     Attributes:
         current: The present one, dead or alive; None before the first.

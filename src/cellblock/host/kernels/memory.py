@@ -12,8 +12,8 @@ from cellblock.sandbox.policy import Resources
 
 _BUSY, _IDLE = 0.25, 5.0  # seconds between measurements of a session's memory
 _WITHOUT_COPIES, _ROOM = 10.0, 0.75
-"""Seconds without new copies after some were dropped, and the share of the limit below which one may be made again:
-otherwise a session with many short cells would exceed its limit again at each measurement, with new copies."""
+"""Seconds without new copies after some were dropped, and the share of the limit below which one may be made again: otherwise
+a session with many short cells would exceed its limit again at each measurement, with new copies."""
 _FIRST_LOOKS = 4
 """Measurements of a replacement kernel, until memory from before it counts as the culprit."""
 _PATIENCE = 30.0
@@ -136,8 +136,8 @@ class MemoryWatch:
 
         Args:
             used: Bytes in use.
-            copies: At most so many bytes are freed by dropping copies. If that is not enough, they stay: the session
-                continues from the last of them.
+            copies: At most so many bytes are freed by dropping copies. If that is not enough, they stay: the session continues
+                from the last of them.
         """
         self._last = used
         if self._unanswered is not None:

@@ -30,8 +30,7 @@ class Launchers:
     """Starts launchers on demand, and ends unused ones.
 
     Every launcher is in one of three states until its processes have ended: in use, retired (its kernels live on, new ones
-    come
-    from another), or ending.
+    come from another), or ending.
 
     Attributes:
         idle_sandboxes: How many sandboxes of srt are kept warm for workspaces without a session.

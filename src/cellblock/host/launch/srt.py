@@ -117,7 +117,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
         facts: The facts of this machine.
 
     Raises:
-        SandboxError: The sandbox could not be made; srt has said why, in the output.
+        SandboxError: The sandbox could not be made; srt's messages in the output tell why.
         LaunchError: srt cannot be started.
     """
     workspace = kernel.wanted.setup.cwd

@@ -16,8 +16,7 @@ class Limits:
         value: Bytes of one textual value. Of larger plain text, the beginning and the end are kept.
         media: Bytes of one value of any other type: a picture, HTML, JSON. A larger one is left out.
         values: Bytes of memory that all values of a cell take. Text takes up to four bytes per character: as many as its
-            widest
-            character needs (an emoji: four).
+            widest character needs (an emoji: four).
         displays: Number of displayed values of a cell.
         queue: Bytes that may be queued for the reader of `stream()` before the kernel has to wait.
         spill: Bytes that the files of one cell may take in `spill_dir`.

@@ -240,8 +240,8 @@ class _File:
 class Spill:
     """A file that is created when output is first omitted, and then contains all of it.
 
-    If the disk fails, the file is lost, not the cell; likewise if the session has planted a link to redirect us, as links
-    are not followed. A slow disk delays the kernel but not the host's loop: a thread writes.
+    If the disk fails, the file is lost, not the cell; likewise if the session has planted a link to redirect us, as links are
+    not followed. A slow disk delays the kernel but not the host's loop: a thread writes.
 
     Attributes:
         path: The file's path, once it was begun.
