@@ -32,8 +32,8 @@ class KernelRemains:
     """A kernel of a killed host.
 
     Attributes:
-        number: The host's number of it.
-        first: The launcher's number of the first kernel of its init, possibly itself.
+        number: Its number, given by the host.
+        first: The number that the launcher gave the first kernel of its init, possibly itself.
         ends: Its connections.
         recording: Its tape.
         launcher: The process that started it.
@@ -80,7 +80,7 @@ class SessionRemains:
 
     Attributes:
         label: Its label, set by the host's program.
-        number: The host's number of it.
+        number: Its number, given by the host.
         place: The directory of its own packages.
         env: The environment of its kernels.
         branch: The directory of its files, if it is a branch with its own files.

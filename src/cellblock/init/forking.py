@@ -131,7 +131,7 @@ def _fork_below(init: int) -> int:
         In this process: the id of a child, for `_wait_for_end`. In the new one: 0. Python's handlers were not called.
 
     Raises:
-        OSError: The limit of processes is reached.
+        OSError: No further process can be created.
     """
     if between := fork():
         return between
@@ -151,7 +151,7 @@ def _wait_for_end(between: int) -> None:
     """Wait for the child that continues in a successor. Other threads of Python run meanwhile.
 
     Raises:
-        OSError: The limit of processes was reached.
+        OSError: The successor could not be created.
     """
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])

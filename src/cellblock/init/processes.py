@@ -60,7 +60,7 @@ def move_high(descriptor: int) -> int:
     """Return a copy of a descriptor above all fixed places.
 
     Raises:
-        OSError: The limit of descriptors is reached.
+        OSError: No further descriptor can be opened.
     """
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)

@@ -60,7 +60,7 @@ def fork() -> int:
     """Fork without Python's handlers, for which the caller is responsible.
 
     Raises:
-        OSError: The limit of processes is reached.
+        OSError: No further process can be created.
     """
     pid: int = _libc.fork()
     if pid < 0:
@@ -79,7 +79,7 @@ def go_on_in_successor() -> None:
     It must have only one thread, the main one. None of Python's handlers for forks is called.
 
     Raises:
-        OSError: The limit of processes is reached. This process continues.
+        OSError: No further process can be created. This one continues.
     """
     try:
         own, calls = os.getpid(), _calls()

@@ -71,7 +71,7 @@ def _header(path: str, entry: Entry) -> bytes:
     elif isinstance(entry, File):
         known = facts(entry)
         header.size, header.mode = known.size, known.mode
-        header.mtime = max(0, min(known.mtime_ns // 10**9, 0o77777777777))  # the maximum of a plain header
+        header.mtime = max(0, min(known.mtime_ns // 10**9, 0o77777777777))  # the largest value in a plain header
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

@@ -63,7 +63,7 @@ class Inotify:
     """Watches files and folders, not recursively.
 
     Attributes:
-        most: The maximum of watches to use.
+        most: Maximum number of watches to use.
     """
 
     _lock = threading.Lock()

@@ -350,7 +350,7 @@ class Writer:
         checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
         try:
             checkpoint.start()
-        except RuntimeError as error:  # no memory for a thread: try again after as many bytes
+        except RuntimeError as error:  # no thread can be started: try again after as many bytes
             _log.warning("no checkpoint of %s: %s", self._path, error)
         else:
             self._checkpoint = checkpoint

@@ -46,10 +46,10 @@ _REPLACED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*
 """Memory maps (`numpy.memmap`) of deleted files: going back replaces files that have changed."""
 
 _FEW = 3
-"""The maximum of names to list."""
+"""Maximum number of names to list."""
 
 _LONG = 300
-"""The maximum length of a name to show."""
+"""Maximum length of a name to show."""
 
 _NEVER = (
     "and it does not work in a copy of the process. It cannot be stopped either: use it in a process or in a session of its "

@@ -460,8 +460,7 @@ class Checkpoints:
         """Return the checkpoint of the latest state from before the last `count` cells of a line; None if there is none.
 
         The latest, with or without files: those of an earlier one would not fit the variables. Actions other than cells, such
-        as
-        `put`, also make another state. Among checkpoints of the same state, an automatic one has the newest files.
+        as `put`, also make another state. Among checkpoints of the same state, an automatic one has the newest files.
         """
         before = {cell.number for cell in line[:-count]}
         found = [checkpoint for checkpoint in self.all() if checkpoint.moment.is_of(before)]

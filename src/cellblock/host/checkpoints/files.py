@@ -32,7 +32,7 @@ _PATIENCE = 30.0
 """Seconds that a restore waits for another one in the same directory."""
 _LOOK_AGAIN = 0.01
 _MAX_SHARED = 2_000
-"""Maximum of files kept in a directory that was not given to the session: it is the program's, and may hold anything."""
+"""Maximum number of files kept in a directory that is the program's, not the session's: it may hold anything."""
 
 
 class CheckpointFiles:

@@ -95,7 +95,7 @@ class Filing:
 
         try:
             snapshot = await self._files.take_small(lambda: self._activity != begun, hurry)
-        except (SnapshotError, RuntimeError) as error:  # there may be no memory for a thread
+        except (SnapshotError, RuntimeError) as error:  # perhaps no thread can be started
             self.skipped = str(error)
             return None
         if snapshot is not None:

@@ -50,8 +50,8 @@ class Kept(NamedTuple):
     """A checkpoint in its recorded form. See `Checkpoint` and `Moment`.
 
     Attributes:
-        family: The launcher's number of the first kernel of the copy's init.
-        copy: That init's number of the copy.
+        family: The number that the launcher gave the first kernel of the copy's init.
+        copy: The copy's number, given by that init.
     """
 
     id: str

@@ -48,7 +48,7 @@ class StateLog:
         """Create an empty one.
 
         Raises:
-            OSError: There is no memory for it.
+            OSError: It cannot be created.
         """
         fd = os.memfd_create("cellblock-states")
         try:

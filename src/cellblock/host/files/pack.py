@@ -96,7 +96,7 @@ def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes
     header.type = kind
     header.size = size
     header.mode = stat.S_IMODE(info.st_mode) & 0o777
-    header.mtime = max(0, min(int(info.st_mtime), 0o77777777777))  # the maximum of a plain header
+    header.mtime = max(0, min(int(info.st_mtime), 0o77777777777))  # the largest value in a plain header
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 

@@ -252,7 +252,7 @@ class Cell:
         await self._collector.written()
         try:
             making = asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
-        except RuntimeError:  # no memory for the first thread: this blocks the loop, but keeps the result
+        except RuntimeError:  # no thread can be started: this blocks the loop, but keeps the result
             return self.result(images_dir)
         return await making
 

@@ -71,7 +71,7 @@ class Family:
 
     Attributes:
         launcher: Started the first kernel, and so init.
-        number: The launcher's number of that kernel.
+        number: That kernel's number, given by the launcher.
         on_connected: Called when the first copy is about to be made.
         on_ports: Called when a port was assigned.
         on_closed: Called when init has ended, if there were copies.
@@ -85,7 +85,7 @@ class Family:
 
         Args:
             launcher: Starts the first kernel.
-            number: The launcher's number of it.
+            number: Its number, given by the launcher.
             group: The control group of all its processes, if they have one.
         """
         self.launcher = launcher
@@ -200,7 +200,7 @@ class Family:
 
         Raises:
             CheckpointError: The copy has ended.
-            OSError: No descriptors are left for the connections.
+            OSError: The connections cannot be created.
         """
         if copy.gone.done() or self._connection is None:
             raise CheckpointError("the process that held the checkpoint has ended")

@@ -93,7 +93,7 @@ class Kernel:
 
         Args:
             family: The kernels that share its init.
-            number: The host's number of it.
+            number: Its number, given by the host.
             ends: The host's ends of its connections.
             wanted: Its specification.
             on_closed: Called when it has ended.

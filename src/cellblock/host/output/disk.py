@@ -38,7 +38,7 @@ class DiskThread:
         if start:
             try:
                 threading.Thread(target=self._run, args=(_LINGER,), name="cellblock-disk", daemon=True).start()
-            except RuntimeError:  # no memory for a thread: a cell must not wait for one forever
+            except RuntimeError:  # no thread can be started: a cell must not wait for one forever
                 self._run(0)
 
     def _run(self, linger: float) -> None:

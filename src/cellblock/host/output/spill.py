@@ -27,7 +27,7 @@ _EXTENSIONS = {
     "application/pdf": "pdf",
 }
 _FILES = 20
-"""Maximum of files for the output of one cell: each costs more than its bytes."""
+"""Maximum number of files for the output of one cell: each costs more than its bytes."""
 _PIECE = 256 * 1024
 """Bytes that are passed to the disk thread at once."""
 _MAX_WAITING = 8 * 1024 * 1024
