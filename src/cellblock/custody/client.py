@@ -33,7 +33,7 @@ class Entry:
 
     Attributes:
         data: Bytes.
-        fds: Descriptors: copies, owned by the entry's user.
+        fds: Descriptors: copies, owned by the entry's owner.
     """
 
     data: bytes

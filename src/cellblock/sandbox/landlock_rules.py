@@ -90,7 +90,7 @@ def confinement(policy: Policy, workspace: str, root: tuple[int, int], found: in
         workspace: The directory that ``.`` stands for, absolute and without symbolic links.
         root: The identity of the root directory.
         found: The version of Landlock to use.
-        binds: Further paths of the session, mounted at their own place.
+        binds: Further paths of the session: their sources are allowed where they are.
 
     Raises:
         InvalidInputError: Landlock cannot enforce the policy.

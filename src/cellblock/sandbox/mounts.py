@@ -310,7 +310,7 @@ class _Builder:
     def _mask(self, target: str, top: str | None) -> None:
         for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
             if target != path and is_inside(target, path):
-                continue  # a link to its own parent: another session would lose its workspace
+                continue  # a link to a directory above itself: another session would lose its workspace
             with taken(path) as (place, mode):
                 if place is not None:
                     move_onto(self._cover(path, mode), place)

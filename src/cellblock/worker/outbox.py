@@ -123,7 +123,7 @@ class Outbox:
     def _begin_gathering(self) -> None:
         in_main = _thread.get_ident() == self._main
         if in_main:
-            GATE.shut += 1  # an exception from a signal handler would leave a thread that never ends
+            GATE.shut += 1  # an exception from a signal handler would leave a thread that is never stopped
         try:
             self._room = _PIECE_CHARS  # before the thread starts: it may have ended when this returns
             try:

@@ -136,7 +136,7 @@ class _Zygote:
                 try:
                     self._spare = self._make()
                 except OSError:
-                    self._can_make = False  # no request has failed yet; the next one tries again and reports the error
+                    self._can_make = False  # it was not requested yet; the next request tries again and reports the failure
             for descriptor, _ in events:
                 if descriptor == wake:
                     os.read(wake, 4096)

@@ -167,7 +167,7 @@ def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator
 
 
 def _complete_repository(workspace: str) -> None:
-    """Create a repository's ``hooks`` if it is missing: srt can only protect existing paths, or else all of ``.git``."""
+    """Create a repository's ``hooks`` if it is missing: srt can protect all of ``.git``, or create missing parts, not both."""
     try:
         repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
