@@ -132,9 +132,8 @@ class SessionPackages:
             launch: Starts kernels.
 
         Raises:
-            InvalidInputError: The policy forbids it; the arguments name no package, or another index or target; or the
-            packages
-                exceed their limit.
+            InvalidInputError: The policy forbids it; the arguments name no package, or another index or target; or
+                the packages exceed their limit.
             SandboxError, LaunchError: No sandbox could be made for pip, or it was killed.
         """
         from cellblock.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need

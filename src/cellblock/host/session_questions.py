@@ -22,8 +22,8 @@ class WithQuestions:
             cursor: The cursor as a character index; the end by default.
 
         Raises:
-            InvalidInputError, StateError, KernelDiedError: An argument is not valid, the session is not running, or its kernel
-            died.
+            InvalidInputError, StateError, KernelDiedError: An argument is not valid, the session is not running, or its
+                kernel died.
         """
         answer = await self._cells.ask(Complete(*check_place(code, cursor)))
         assert isinstance(answer, Completed)

@@ -1,4 +1,4 @@
-"""What a sandbox allows: plain, frozen data that people can read, narrow and compare.
+"""The policy of a sandbox: plain, frozen data that people can read, narrow and compare.
 
 A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
 (``resources``). A plan enforces it on a machine (see `plan`).

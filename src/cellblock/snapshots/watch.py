@@ -28,7 +28,7 @@ class Watch:
     Each file is watched itself, and not only its folder: it can also be written under another name, in an unwatched folder.
     Some changes cause no event; what can change in this way is in doubt, and is examined each time:
 
-    |- a file that is open for writing: writes through a mapping cause no event. A later open does.
+    - a file that is open for writing: writes through a mapping cause no event. A later open does.
     - a file with several names, and a file that cannot be read.
     - a file that changed so recently that its next change may have the same time.
 
