@@ -183,7 +183,7 @@ class Supervisor:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _connect(self, caller: Caller, given: Arguments) -> None:
-        """Replace the caller's socket by a connection of our own, if it is for one of the session's listeners."""
+        """Replace the caller's socket with a connection of our own, if it is for one of the session's listeners."""
         descriptor, address, size = given[0] & 0xFFFFFFFF, given[1], given[2]
         data = caller.read(address, min(size, 28))
         if len(data) < 8 or data[:2] != struct.pack("=H", socket.AF_INET):

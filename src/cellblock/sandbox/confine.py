@@ -58,7 +58,7 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None) -
 
 
 def _take_null_device() -> None:
-    """Replace the host's null device, inherited by this process, by the sandbox's own: its mode could be changed."""
+    """Replace the host's null device, inherited by this process, with the sandbox's own: its mode could be changed."""
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     os.close(null)

@@ -142,7 +142,7 @@ class Past:
         self.write("add", _written(cell), died)
 
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
-        """Replace the history by that of a loaded session. The caller has to record the whole state anew."""
+        """Replace the history with that of a loaded session. The caller has to record the whole state anew."""
         self._cells.clear()
         self._line.clear()
         self._ended.clear()

@@ -96,7 +96,7 @@ class KernelSlot:
             self._begin(self._replace(fresh=False)).add_done_callback(_take_note)
 
     async def renew(self) -> None:
-        """Replace the current kernel by a fresh one, while nothing runs.
+        """Replace the current kernel with a fresh one, while nothing runs.
 
         Raises:
             LaunchError: It could not be started. The next call of `live` tries again.
