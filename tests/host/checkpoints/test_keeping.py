@@ -525,6 +525,19 @@ async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Kill
         assert await names(session) == "['v0', 'v1']"
 
 
+async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await session.execute("v1 = 1")
+        await settled(session)
+        await session.execute("import os; os._exit(3)", tag="first")
+        await session.undo()
+    """)
+    async with killed.session() as session:
+        assert session.resumed is None
+        assert await names(session) == "['v0']"
+
+
 async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:
     killed.run(cells(3) + "    await settled(session)")
     for point in ("Family.go_on", "Checkpoints.recall", "Takeover.take_kernel"):

@@ -164,6 +164,7 @@ class Cells:
                 await self._questioned.interrupt()
         async with self._turn:
             await self.on_turn()
+            await self._kernels.forget_dead()
             self._check_running()
             yield
 
