@@ -170,6 +170,16 @@ async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Pat
     assert any("session 'one' was not among the stored sessions, and goes on" in problem for problem in problems)
 
 
+@pytest.mark.parametrize("code", ["x = 1", "import os; os._exit(3)"])
+async def test_that_the_last_cell_had_ended_is_no_loss(home: Path, code: str) -> None:
+    kernel = cellblock.get_or_create("one")
+    cellblock.execute(kernel, code)
+    os.kill(daemon := pid(), signal.SIGKILL)
+    await ended(daemon)
+    assert cellblock.execute(kernel, "1").ok
+    assert (control.status() or {})["problems"] == []
+
+
 async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     """Variables stay, a running cell delivers its whole result to a client that waits, and a reader resumes."""
     kernel = cellblock.get_or_create("one")

@@ -123,7 +123,7 @@ class NamedSessions:
                 return
             self._join(named, session)
             if left is None:
-                if session.resumed:
+                if session.resumed and journal.find(session.resumed) is None:  # otherwise, it had ended
                     self._note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
                 return
             if session.resumed == left.record.id:
