@@ -261,6 +261,25 @@ async def test_what_runs_beside_goes_on_if_files_cannot_come_back(
         assert int(await value(session, "(__import__('time').sleep(0.01), n)[1]")) > before
 
 
+_PROGRAMS = """
+def run():
+    import subprocess
+    while True:
+        subprocess.run(["true"])
+open('a', 'w').write('cell')
+"""
+
+
+async def test_programs_that_are_started_all_the_time_can_be_stopped(any_host: Host, tmp_path: Path) -> None:
+    """Half of the time, a thread waits for a new process that is stopped, and so does not stop itself."""
+    async with made(any_host, tmp_path, "exact") as session:
+        await session.execute("open('a', 'w').write('before')")
+        for _ in range(4):
+            assert (await session.execute(_PROGRAMS + 3 * _THREAD.format(work="run"))).ok
+            assert (await session.undo()).files == ["a"]
+            assert (tmp_path / "a").read_text() == "before"
+
+
 async def test_a_process_that_cannot_be_stopped_keeps_files_from_being_brought_back(
     any_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -53,7 +54,10 @@ from cellblock.wire.protocol import State
 _log = logging.getLogger("cellblock.sessions")
 _CLOSED = "it was closed"
 _MOMENT = 0.001
-_FREEZE = 1.0  # seconds for processes to stop; who waits for a disk or for a child that does not run yet does not stop at once
+_FREEZE, _ATTEMPTS = (
+    1.0,
+    2,
+)  # seconds for all processes to stop; how often they are looked at before they continue for a moment
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -261,17 +265,21 @@ class Kernel:
         await self._closing.finish(self._close)
 
     async def freeze(self) -> int:
-        """Stop all its processes, before something else takes its place; return how many could not be stopped.
+        """Stop all its processes, before another kernel takes its place; return how many could not be stopped.
 
         Its exit handlers do not run any more.
         """
-        left = await self.control.freeze()
-        for _ in range(round(_FREEZE / _MOMENT)):
-            if not left:
-                break
-            await asyncio.sleep(_MOMENT)
-            left = await self.control.freeze()
         self._discarded = True
+        deadline = self._loop.time() + _FREEZE
+        for attempt in itertools.count(1):
+            left = await self.control.freeze()
+            if not left or self._loop.time() >= deadline:
+                break
+            if attempt % _ATTEMPTS == 0:
+                # A thread that has started a program by vfork waits for the new process to execute it, and cannot stop before.
+                # If the new process was stopped before, both have to continue.
+                self.control.thaw()
+            await asyncio.sleep(_MOMENT)
         return left
 
     def thaw(self) -> None:
