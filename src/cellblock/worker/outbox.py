@@ -28,8 +28,9 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
-_LEAVING = 1.0
-"""Seconds that the idle thread may take to end."""
+_LEAVING = 0.02
+"""Seconds that a thread may take to end when it has nothing more to do. Not more: where /proc has other numbers than this
+namespace, as under srt, another thread may have its number. `fork_safety` waits longer if it has to."""
 _CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two checks, at first and later
 _READ_UP, _HURRIED = 0.02, 1.0  # seconds to wait, and seconds not to wait again after a wait that failed
 _NONE = -1
