@@ -377,7 +377,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         if dead is None and self._takeover is not None and (left := await self._takeover.recover_left()) is not None:
             return left
         notice = None if dead is None else dead.notice(None)
-        self._checkpoints.about_to_begin_anew()
+        await self._checkpoints.about_to_begin_anew()
         kernel = await self._host.launch(replace(self.wanted, notice=notice), self._around.prepare)
         self._checkpoints.begin_anew(kernel)
         return kernel

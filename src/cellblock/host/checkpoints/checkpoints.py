@@ -531,9 +531,16 @@ class Checkpoints:
         self.write("going", checkpoint, way)
         self._cells.past.settle()
 
-    def about_to_begin_anew(self) -> None:
+    async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""
         self._begin_going("", "fresh")
+        if self._wanted.isolate == "srt":
+            # One srt at a time: the next would take what the last has put into the workspace for files, and leave it there.
+            families = {one.moment.copy.family for one in self.automatic.all()}
+            for one in self.automatic.all():
+                one.discard()
+            for family in families:
+                await family.settle()
 
     def begin(self) -> None:
         """Handle the session's first kernel: make sure that its next cell can be undone."""
