@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import array
+import contextlib
 import fcntl
 import os
 import signal
@@ -28,9 +29,8 @@ TICK = 0.01
 """Seconds that text of a burst may wait."""
 
 _QUIET_TICKS = 5
-_LEAVING = 0.02
-"""Seconds that a thread may take to end when it has nothing more to do. Not more: where /proc has other numbers than this
-namespace, as under srt, another thread may have its number. `fork_safety` waits longer if it has to."""
+_LEAVING = 1.0
+"""Seconds that a thread may take to end when it has nothing more to do."""
 _CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two checks, at first and later
 _READ_UP, _HURRIED = 0.02, 1.0  # seconds to wait, and seconds not to wait again after a wait that failed
 _NONE = -1
@@ -331,15 +331,17 @@ class _Ticker:
         self._wake.acquire()
         self._done = _thread.allocate_lock()
         self._done.acquire()
-        self._number = 0
+        self._place = ""
+        """Where /proc shows the thread. Not by its number here: the /proc of a namespace further out has others."""
         # `_thread`, because a `threading.Thread` would appear in the user's `threading.enumerate()`.
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         try:
-            self._number = _thread.get_native_id()
             # Signals belong to the main thread: one delivered here would not interrupt its system call.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            with contextlib.suppress(OSError):  # without /proc, nobody waits until the thread has left the process
+                self._place = f"/proc/{os.readlink('/proc/thread-self')}"
             quiet = 0
             while quiet < _QUIET_TICKS or not self._outbox.last_tick():
                 if self._wake.acquire(timeout=TICK):
@@ -358,7 +360,7 @@ class _Ticker:
         self._done.release()
         # It has left Python's code but perhaps not the process: on a busy machine, a fork would then be refused.
         deadline = time.monotonic() + _LEAVING
-        while os.path.exists(f"/proc/self/task/{self._number}") and time.monotonic() < deadline:
+        while self._place and os.path.exists(self._place) and time.monotonic() < deadline:
             time.sleep(0.0001)
 
 
