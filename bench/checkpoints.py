@@ -110,13 +110,13 @@ async def rolling(_: System, *, n: int, pauses: int, isolate: str, turns: int) -
     async with _opened(isolate) as host, host.session(recovery="rolling") as one, host.session(recovery="none") as other:
         sessions = {"rolling": one, "none": other}
         for session in sessions.values():
-            await _trips(session, 20, 0)
+            await trips(session, 20, 0)
         for _turn in range(turns):
             for name, session in sessions.items():
-                series.setdefault(f"{name}, at once", []).extend(await _trips(session, n, 0))
+                series.setdefault(f"{name}, at once", []).extend(await trips(session, n, 0))
         for _turn in range(turns):
             for name, session in sessions.items():
-                series.setdefault(f"{name}, with pauses", []).extend(await _trips(session, pauses, _PAUSE))
+                series.setdefault(f"{name}, with pauses", []).extend(await trips(session, pauses, _PAUSE))
         if not one.checkpoints():
             raise ValueError(f"no checkpoint was made in the pauses: {one.checkpoint_refused}")
     for way in ("at once", "with pauses"):
@@ -162,14 +162,21 @@ async def _run(session: Session, code: str, value: str | None = None) -> CodeExe
     return result
 
 
-async def _trips(session: Session, n: int, pause: float) -> list[float]:
+async def trips(session: Session, n: int, pause: float) -> list[float]:
+    """Run `x = 1` a number of times, with a pause before each; return what each took, without the pause.
+
+    Raises:
+        ValueError: A cell failed, or cannot be undone.
+    """
     times: list[float] = []
     for _number in range(n):
         if pause:
             await asyncio.sleep(pause)
         began = time.perf_counter()
-        await session.execute("x = 1")
+        result = await session.execute("x = 1")
         times.append(ms(began))
+        if not result.ok or result.not_undoable:
+            raise ValueError(f"the cell failed, or cannot be undone: {result}")
     return times
 
 

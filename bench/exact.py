@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench import memory
-from bench.cases import SETTLE, Series, ms
+from bench.cases import SETTLE, Series
+from bench.checkpoints import trips
 from bench.snapshots import fill
 from bench.systems import System
 from cellblock import Host, Session
@@ -44,13 +44,13 @@ async def cells(
                 option: Any = kind
                 sessions[kind] = await stack.enter_async_context(host.session(working_dir=workspace, recovery=option))
             for session in sessions.values():
-                await _run(session, 20, 0)
+                await trips(session, 20, 0)
                 await asyncio.sleep(SETTLE)
             for wait in waits:
                 count = max(n // {0: 1, 1: 1, 10: 2}.get(wait, 10), 3)
                 for kind, session in sessions.items():
                     before = memory.spent(memory.own())
-                    series[f"{kind}, {wait} ms"] = await _run(session, count, wait / 1000)
+                    series[f"{kind}, {wait} ms"] = await trips(session, count, wait / 1000)
                     await asyncio.sleep(SETTLE)  # what it costs after the last cell
                     faults, seconds = (
                         after - earlier for after, earlier in zip(memory.spent(memory.own()), before, strict=True)
@@ -62,19 +62,6 @@ async def cells(
         for kind in {*kinds} - {"none"}:
             series[f"{kind}, {wait} ms: more"] = [medians[kind] - medians["none"]]
     return series
-
-
-async def _run(session: Session, count: int, wait: float) -> list[float]:
-    times: list[float] = []
-    for _number in range(count):
-        if wait:
-            await asyncio.sleep(wait)
-        began = time.perf_counter()
-        result = await session.execute("x = 1")
-        times.append(ms(began))
-        if not result.ok or result.not_undoable:
-            raise ValueError(f"the cell failed, or cannot be undone: {result}")
-    return times
 
 
 @contextmanager

@@ -369,10 +369,14 @@ def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:
 
     The next host then replays its end: its host may have been killed before the result of its last cell was delivered.
     """
-    stood = [kernel.recording.stood() for kernel in kernels]
-    if (last := max((place for place, (_, followed) in enumerate(stood) if followed), default=None)) is None:
-        return None
-    return None if any(cells for cells, _ in stood[last + 1 :]) else kernels[last]
+    dead: KernelRemains | None = None
+    for kernel in kernels:
+        cells, replaced = kernel.recording.progress()
+        if replaced:
+            dead = kernel
+        elif cells:
+            dead = None
+    return dead
 
 
 def _group(path: str | None) -> Group | None:

@@ -233,9 +233,16 @@ async def test_what_ran_beside_the_cell_cannot_write_to_what_comes_back(any_host
         assert await value(session, "open('a').read()") == "'before'"
 
 
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("before", ["", "x = 1"])
-async def test_exit_handlers_of_what_is_undone_do_not_run(any_host: Host, tmp_path: Path, before: str) -> None:
-    """Also if the session goes back to a fresh kernel."""
+async def test_exit_handlers_of_what_is_undone_do_not_run(
+    any_host: Host, tmp_path: Path, before: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the session goes back to a fresh kernel, and if no files are kept."""
+    if not kept:
+        monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_files=1))
+        (tmp_path / "b").touch()
+        (tmp_path / "c").touch()
     async with made(any_host, tmp_path, "exact") as session:
         if before:
             await session.execute(before)
@@ -290,9 +297,13 @@ async def test_a_process_that_cannot_be_stopped_keeps_files_from_being_brought_b
         await session.execute("open('a', 'w').write('before')")
         await session.execute("open('a', 'w').write('cell')")
         monkeypatch.setattr(Kernel, "freeze", freeze)
-        with pytest.raises(CheckpointError, match="2 of the session's processes cannot be stopped"):
-            await session.undo()
-        assert await value(session, "open('a').read()") == "'cell'"
+        for cells in (1, 2):  # two: back to the fresh kernel
+            with pytest.raises(CheckpointError, match="2 of the session's processes cannot be stopped"):
+                await session.undo(cells)
+        assert (tmp_path / "a").read_text() == "cell"
+        monkeypatch.undo()
+        assert (await session.undo(2)).files == ["a"]  # what was kept still is
+        assert not (tmp_path / "a").exists()
 
 
 async def test_a_database_that_is_open_is_the_one_that_came_back(zygote_host: Host, tmp_path: Path) -> None:

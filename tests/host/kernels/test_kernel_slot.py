@@ -43,7 +43,7 @@ class _Dead:
     async def settle(self) -> None:
         pass
 
-    def follow(self) -> None:
+    def remember(self) -> None:
         pass
 
     async def close(self) -> None:

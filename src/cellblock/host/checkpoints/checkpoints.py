@@ -335,7 +335,7 @@ class Checkpoints:
 
     @asynccontextmanager
     async def _still(self, *, files: bool = True) -> AsyncIterator[None]:
-        """While files are brought back and the kernel is replaced, stop all that runs in the session: it could write to them.
+        """Stop all processes of the session while files are brought back and its kernel is replaced: they could write to them.
 
         Args:
             files: Whether there are files to bring back.
@@ -354,7 +354,7 @@ class Checkpoints:
                     "wait a moment, or end them"
                 )
             yield
-        except BaseException:  # also a cancellation: what was stopped goes on, if it is still the session's
+        except BaseException:  # also a cancellation: the processes continue, if the kernel is still the session's
             kernel.thaw()
             raise
 
@@ -428,9 +428,13 @@ class Checkpoints:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
         numbers = [cell.number for cell in self._cells.past.line]
 
+        renewed = False
+
         async def renew() -> None:
+            nonlocal renewed
+            renewed = True
             try:
-                await self._kernels.renew()
+                await self._kernels.renew(force=True)
             finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
                 self._cells.past.abandon(numbers)
 
@@ -446,8 +450,11 @@ class Checkpoints:
             self.write("stayed")
             raise
         finally:
+            if renewed:
+                self.files.drop(files)
+            else:  # the session has stayed as it was, and can go back later
+                self.automatic.filing.first = files
             self.automatic.filing.on_first()
-            self.files.drop(files)
 
     def outside(self, since: float) -> list[str]:
         """Return the outside calls that were allowed since a time (`time.monotonic`), including those of adopted branches."""

@@ -120,7 +120,7 @@ class Kernel:
         self._changed: Changed | None = None
         self._condemned: str | None = None
         self._closing = Closing()
-        self._discarded = self._followed = False
+        self._discarded = self._remembered = False
         self._dying = False
         self._heard_out = asyncio.Event()
         self.held: asyncio.Future[None] | None = None
@@ -265,11 +265,7 @@ class Kernel:
         await self._closing.finish(self._close)
 
     async def freeze(self) -> int:
-        """Stop all its processes, before another kernel takes its place; return how many could not be stopped.
-
-        Its exit handlers do not run any more.
-        """
-        self._discarded = True
+        """Stop all its processes; return how many could not be stopped."""
         deadline = self._loop.time() + _FREEZE
         for attempt in itertools.count(1):
             left = await self.control.freeze()
@@ -283,24 +279,23 @@ class Kernel:
         return left
 
     def thaw(self) -> None:
-        """Have it go on after all."""
-        self._discarded = False
+        """Let its processes continue."""
         self.control.thaw()
 
-    def follow(self) -> None:
-        """Record that another kernel is about to replace it: if it died with a cell, a later host is told.
+    def remember(self) -> None:
+        """Record that another kernel is about to replace it: if it died with a cell, a later host is told, until `forget`.
 
-        This holds until `forget`. If a host was killed before the cell's result was delivered, no one else would know how the
+        If a host was killed before the cell's result was delivered, no one else would know how the
         cell ended.
         """
         if self.recording is not None and self.death_reported and not self._closing.begun:
             with contextlib.suppress(OSError):  # no room: then a later host is not told
-                self.recording.followed()
-                self._followed = True
+                self.recording.replaced()
+                self._remembered = True
 
     async def forget(self) -> None:
         """End it, and tell no later host about it: the next cell has begun, or none will."""
-        self._followed = False
+        self._remembered = False
         await self.close()
         self._on_closed(self)
 
@@ -322,7 +317,7 @@ class Kernel:
         if self.recording is not None:
             self.recording.close()
         await self.family.leave(self)
-        if not self._followed:
+        if not self._remembered:
             self._on_closed(self)
 
     async def started(self, timeout: float) -> None:

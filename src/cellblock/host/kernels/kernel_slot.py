@@ -95,8 +95,11 @@ class KernelSlot:
         if self._starting is None and self.current is not None and self.current.death is not None:
             self._begin(self._replace(fresh=False)).add_done_callback(_take_note)
 
-    async def renew(self) -> None:
+    async def renew(self, *, force: bool = False) -> None:
         """Replace the current kernel with a fresh one, while nothing runs.
+
+        Args:
+            force: Whether the current one ends without its exit handlers, because its state is left.
 
         Raises:
             LaunchError: It could not be started. The next call of `live` tries again.
@@ -106,7 +109,7 @@ class KernelSlot:
             await asyncio.wait([self._starting])
             if self.current is not None and self.current.death is None and not self.current.of_copy:
                 return  # the last one had died, and its replacement is fresh
-        renewal = self._begin(self._replace(fresh=True))
+        renewal = self._begin(self._replace(fresh=True, force=force))
         await asyncio.wait([renewal])
         _check(renewal)
 
@@ -158,13 +161,13 @@ class KernelSlot:
         if not started.cancelled():
             started.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
 
-    async def _replace(self, *, fresh: bool) -> None:
+    async def _replace(self, *, fresh: bool, force: bool = False) -> None:
         old = self.current
         if old is not None:
             if not fresh and self._dead is None:
                 self._dead = old
-                old.follow()
-            await old.close()
+                old.remember()
+            await (old.discard() if force else old.close())
         if fresh:
             old = self.current = None
             await self.forget_dead()

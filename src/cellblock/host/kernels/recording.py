@@ -114,9 +114,9 @@ class Recording:
         """Record how the worker has exited."""
         self.tape.append(Kind.EXITED, b"%d" % status)
 
-    def followed(self) -> None:
+    def replaced(self) -> None:
         """Record that it has died, and that another kernel is about to replace it."""
-        self.tape.append(Kind.FOLLOWED, b"")
+        self.tape.append(Kind.REPLACED, b"")
 
     def told(self, message: Message) -> None:
         """Update the standing after a message to the kernel."""
@@ -128,15 +128,14 @@ class Recording:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def stood(self) -> tuple[int, bool]:
-        """Return how many cells another host has begun in its kernel, and whether it was about to be replaced."""
+    def progress(self) -> tuple[int, bool]:
+        """Return how many cells an earlier host has begun in its kernel, and whether it was about to be replaced."""
         try:
             base, records = self.tape.recover()
         except ValueError:
             return 0, False  # that host was killed before it could write anything
-        return Standing(*pickle.loads(base.content)[1:]).cells, any(  # noqa: S301  # as in `recover`
-            record.kind is Kind.FOLLOWED for record in records
-        )
+        _, *standing = pickle.loads(base.content)  # noqa: S301  # as in `recover`
+        return Standing(*standing).cells, any(record.kind is Kind.REPLACED for record in records)
 
     def recover(self, channel: Channel, spill_to: SpillDirectory | None) -> list[Record]:
         """Put the channel and the standing back to the last base; return the records after it."""

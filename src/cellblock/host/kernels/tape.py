@@ -51,7 +51,7 @@ class Kind(IntEnum):
     """The worker's wait status."""
     BEGUN = 7
     """Handling of a request has begun, and must not begin again."""
-    FOLLOWED = 8
+    REPLACED = 8
     """The kernel has died and is about to be replaced; its last cell's result may not be known yet."""
 
 

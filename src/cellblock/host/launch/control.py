@@ -83,7 +83,7 @@ class Control:
         await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
 
     async def freeze(self) -> int:
-        """Stop all processes of the kernel; return how many may still run: it takes some time, and is to be repeated."""
+        """Stop all processes of the kernel; return how many may still run. It takes a moment: repeat it until none does."""
         if self.gone.done():
             return 0
         self._frozen = self._loop.create_future()
@@ -99,8 +99,8 @@ class Control:
         return 0 if self.gone.done() else 1
 
     def thaw(self) -> None:
-        """Have what was frozen go on."""
-        with contextlib.suppress(KernelDiedError):  # then nothing goes on
+        """Let frozen processes continue."""
+        with contextlib.suppress(KernelDiedError):  # then nothing is left to continue
             self._tell(Thaw())
 
     def begin(
