@@ -6,7 +6,7 @@ from cellblock.daemon.handlers import answers
 from cellblock.daemon.server import Server
 from cellblock.model.sessions import PendingApproval, Permission
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
-from cellblock.operations.base import Data, as_data
+from cellblock.operations.data import Data, as_data
 
 
 @answers(Pending)

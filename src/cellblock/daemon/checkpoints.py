@@ -11,8 +11,8 @@ from cellblock.errors import UnsupportedError
 from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
 from cellblock.model.sessions import OWN_KERNEL, SessionRecord
 from cellblock.named import checkpoints
-from cellblock.operations.base import Data, as_data
 from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.data import Data, as_data
 from cellblock.wire.packed import Packed, pack
 
 if TYPE_CHECKING:

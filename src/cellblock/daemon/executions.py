@@ -11,7 +11,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import OWN_KERNEL, ExecutionEvent, ExecutionRecord
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
-from cellblock.operations.base import Data, as_data
+from cellblock.operations.data import Data, as_data
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 
 

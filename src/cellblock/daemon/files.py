@@ -8,7 +8,8 @@ from cellblock.daemon.handlers import answers, answers_with_body, seconds
 from cellblock.daemon.server import Server
 from cellblock.errors import InvalidInputError
 from cellblock.model import CodeExecutionResult
-from cellblock.operations.base import MAX_REQUEST, Data
+from cellblock.operations.base import MAX_REQUEST
+from cellblock.operations.data import Data
 from cellblock.operations.files import Install, ListFiles, ReadFile, ReadPart, RemoveFile, WriteFile, WritePart
 
 if TYPE_CHECKING:

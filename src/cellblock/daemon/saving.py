@@ -10,7 +10,7 @@ from cellblock.errors import InvalidInputError, UnsupportedError
 from cellblock.model.saving import LoadReport, SaveReport
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.model.variables import Variable
-from cellblock.operations.base import Data, as_data
+from cellblock.operations.data import Data, as_data
 from cellblock.operations.saving import Export, Load, Save, Variables
 
 

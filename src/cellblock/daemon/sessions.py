@@ -9,7 +9,8 @@ from cellblock import __version__
 from cellblock.daemon.handlers import answers, answers_with_body
 from cellblock.daemon.server import Server, other_version
 from cellblock.model.sessions import SessionRecord
-from cellblock.operations.base import PROTOCOL, Data, as_data
+from cellblock.operations.base import PROTOCOL
+from cellblock.operations.data import Data, as_data
 from cellblock.operations.sessions import (
     About,
     Complete,

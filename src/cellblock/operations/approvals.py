@@ -10,7 +10,7 @@ from cellblock.operations.base import Request
 
 if TYPE_CHECKING:
     from cellblock.model.sessions import PendingApproval, Permission
-    from cellblock.operations.base import Data
+    from cellblock.operations.data import Data
 
 
 class Pending(Request["list[Data[PendingApproval]]"], op="pending", repeatable=True):

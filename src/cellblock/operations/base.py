@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from cellblock.wire.record import record
 
@@ -17,25 +18,10 @@ OPERATIONS: dict[str, type[Request[Any]]] = {}
 """Every operation, by its name. They are all there once `cellblock.operations` is imported."""
 
 
-class _ToDict(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
-
-
 AnswerT = TypeVar("AnswerT")
 """For functions that take a request, and return its answer."""
 
 _AnswerT_co = TypeVar("_AnswerT_co", covariant=True)
-_ModelT_co = TypeVar("_ModelT_co", covariant=True)
-_ModelT = TypeVar("_ModelT", bound=_ToDict)
-
-
-class Data(dict[str, Any], Generic[_ModelT_co]):
-    """For type checkers: what `to_dict` of a class of `model` returns. There are no objects of this class, but plain dicts."""
-
-
-def as_data(found: _ModelT) -> Data[_ModelT]:
-    """Return an object of `model` as JSON data."""
-    return found.to_dict()  # type: ignore[return-value]  # see `Data`
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -51,6 +37,7 @@ class Request(Generic[_AnswerT_co]):
         repeatable: Whether it can be repeated if it is not known whether it was carried out: twice is the same as once.
     """
 
+    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # a program that asks one thing has to load them all
     op: ClassVar[str]
     repeatable: ClassVar[bool]
 

@@ -9,7 +9,7 @@ from cellblock.operations.base import Request
 if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.sessions import SessionRecord
-    from cellblock.operations.base import Data
+    from cellblock.operations.data import Data
 
 
 class MakeCheckpoint(Request["Data[CheckpointRecord]"], op="make checkpoint"):

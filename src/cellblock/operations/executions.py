@@ -8,7 +8,7 @@ from cellblock.operations.base import Request
 
 if TYPE_CHECKING:
     from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
-    from cellblock.operations.base import Data
+    from cellblock.operations.data import Data
 
 
 class Submit(Request[Any], op="submit"):

@@ -8,7 +8,7 @@ from cellblock.operations.base import MAX_REQUEST, Request
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
-    from cellblock.operations.base import Data
+    from cellblock.operations.data import Data
 
 
 class ListFiles(Request[list[dict[str, Any]]], op="list files", repeatable=True):

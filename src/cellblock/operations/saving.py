@@ -9,7 +9,7 @@ from cellblock.operations.base import Request
 if TYPE_CHECKING:
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
-    from cellblock.operations.base import Data
+    from cellblock.operations.data import Data
 
 
 class Save(Request["Data[SaveReport]"], op="save", repeatable=True):

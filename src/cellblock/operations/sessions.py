@@ -10,7 +10,7 @@ from cellblock.operations.base import Request
 
 if TYPE_CHECKING:
     from cellblock.model.sessions import SessionRecord
-    from cellblock.operations.base import Data
+    from cellblock.operations.data import Data
 
 
 class Hello(Request[dict[str, Any]], op="hello"):
