@@ -51,7 +51,7 @@ import cellblock.daemon.client
 def declared(kind: type[Request[Any]]) -> str:
     """Return the type of an operation's answer as its declaration has it."""
     (answer,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]  # each is made from a generic class
-    return getattr(answer, "__forward_arg__", None) or inspect.formatannotation(answer).replace("typing.", "")
+    return answer if isinstance(answer, str) else inspect.formatannotation(answer).replace("typing.", "")
 
 
 @pytest.mark.parametrize("kind", OPERATIONS.values(), ids=OPERATIONS.keys())

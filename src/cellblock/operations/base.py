@@ -37,7 +37,9 @@ class Request(Generic[_AnswerT_co]):
         repeatable: Whether it can be repeated if it is not known whether it was carried out: twice is the same as once.
     """
 
-    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # a program that asks one thing has to load them all
+    __class_getitem__: ClassVar[Any] = classmethod(
+        types.GenericAlias
+    )  # quicker than typing's, and every client loads them all
     op: ClassVar[str]
     repeatable: ClassVar[bool]
 
