@@ -39,7 +39,7 @@ class Request(Generic[_AnswerT_co]):
 
     __class_getitem__: ClassVar[Any] = classmethod(
         types.GenericAlias
-    )  # quicker than typing's, and every client loads them all
+    )  # every client loads them all: quicker than typing
     op: ClassVar[str]
     repeatable: ClassVar[bool]
 
