@@ -20,7 +20,7 @@ import pytest
 
 from cellblock import Host, __version__, turns
 from cellblock.daemon import client as client_module
-from cellblock.daemon import server as server_module
+from cellblock.daemon import sessions as sessions_module
 from cellblock.daemon.answering import answer
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
@@ -101,7 +101,7 @@ async def test_a_list_of_many_sessions_is_made_in_turns(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(store) as connection:
-        calls = counted(monkeypatch, server_module, "encode_item")
+        calls = counted(monkeypatch, sessions_module, "encode_item")
         for refresh in (False, True):
             found = await connection.call(List(refresh))
             assert [record["name"] for record in found] == [f"session {number}" for number in range(COUNT)]
