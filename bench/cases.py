@@ -52,6 +52,19 @@ async def created(system: System, n: int, *, preload: bool, pause: float = 0.0, 
     return {"ms": times, "right": [right / n]}
 
 
+async def life(system: System, *, n: int, isolate: str) -> Series:
+    """What a kernel costs all processes together, with one cell, up to its end, in page faults and processor time."""
+    await system.open()
+    await created(system, 3, preload=False, isolate=isolate)
+    await asyncio.sleep(SETTLE)
+    before = memory.spent(memory.own())
+    await created(system, n - 1, preload=False, isolate=isolate)
+    await asyncio.sleep(SETTLE)
+    faults, seconds = (after - earlier for after, earlier in zip(memory.spent(memory.own()), before, strict=True))
+    await system.close()
+    return {"faults": [faults / n], "CPU": [1000 * seconds / n]}
+
+
 async def roundtrip(system: System, *, n: int) -> Series:
     """One cell that does next to nothing."""
     await system.open()

@@ -129,6 +129,32 @@ def _checkpoints(suffix: str, *, chart: bool) -> tuple[Figure, ...]:
     )
 
 
+def _exact() -> tuple[Figure, ...]:
+    """Return the figures of sessions in which each cell can be undone."""
+    found: list[Figure] = []
+    targets = {("100 files", 0): 3.0, ("100 files", 10): 0.1}
+    for workspace in ("empty", "100 files", "10,000 files", "1 GB"):
+        step, place = f"exact: {workspace}", "one file of 1 GB" if workspace == "1 GB" else workspace
+        for wait in (0, 1, 10, 100):
+            when = f"{wait} ms apart" if wait else "back to back"
+            found += (
+                Figure(f"`x = 1` with exact undo, {place}, {when}, p50", step, f"exact, {wait} ms", "p50", "ms"),
+                Figure("… with rolling checkpoints, p50", step, f"rolling, {wait} ms", "p50", "ms"),
+                Figure("… with none, p50", step, f"none, {wait} ms", "p50", "ms"),
+                Figure(
+                    "… more with exact undo than with none",
+                    step,
+                    f"exact, {wait} ms: more",
+                    "p50",
+                    "ms",
+                    targets.get((workspace, wait)),
+                ),
+                Figure("… page faults of a cell with exact undo", step, f"exact, {wait} ms: faults", "p50", "faults"),
+                Figure("… processor time of one", step, f"exact, {wait} ms: CPU", "p50", "ms"),
+            )
+    return tuple(found)
+
+
 FIGURES = (
     Figure(f"{_MAKE}, p50", "create", "ms", "p50", "ms", 8, times=_CREATE, chart=True),
     Figure(f"{_MAKE}, p95", "create", "ms", "p95", "ms"),
@@ -137,6 +163,10 @@ FIGURES = (
     Figure(f"{_LOADED}, p50", "create preloaded", "ms", "p50", "ms", 14, chart=True),
     Figure(f"{_LOADED}, p95", "create preloaded", "ms", "p95", "ms"),
     Figure(f"{_LOADED}, 50 ms apart, p50", "create preloaded with pauses", "ms", "p50", "ms"),
+    Figure("a kernel, one cell, its end: page faults", "life", "faults", "p50", "faults", 2000),
+    Figure("… processor time", "life", "CPU", "p50", "ms"),
+    Figure("a sandboxed kernel, one cell, its end: page faults", "life, sandboxed", "faults", "p50", "faults", 2500),
+    Figure("… processor time", "life, sandboxed", "CPU", "p50", "ms"),
     Figure("round trip of `x = 1`, p50", "round trip", "ms", "p50", "ms", 0.5, times=_TRIP, chart=True),
     Figure("round trip of `x = 1`, p99", "round trip", "ms", "p99", "ms", 1, chart=True),
     Figure("print cells whose output is lost", "output lost", "lost", "sum", "cells", 0),
@@ -222,6 +252,7 @@ FIGURES = (
     Figure("… the first look at the files", "snapshots: undo", "first", "p50", "ms"),
     Figure("… a look after nothing has changed, p50", "snapshots: undo", "unchanged", "p50", "ms"),
     Figure("… asking the system about each file, and no more, p50", "snapshots: undo", "bare walk", "p50", "ms"),
+    *_exact(),
     *_checkpoints("", chart=True),
     *_checkpoints(", unsandboxed", chart=False),
     Figure("MCP server: start to the result of the first cell, p50", "mcp: server", "start", "p50", "ms", 1200, chart=True),

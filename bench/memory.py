@@ -1,7 +1,8 @@
-"""What processes cost: their tree, and their share of memory."""
+"""What processes cost: their tree, their share of memory, their page faults and processor time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -30,6 +31,17 @@ def pss(pids: list[int]) -> float:
             if line.startswith("Pss:"):
                 total += int(line.split()[1])
     return total * 1024 / 1e6
+
+
+def spent(pid: int) -> tuple[int, float]:
+    """Return page faults and seconds of processor time, of a process and all below it, with those that have ended."""
+    faults = ticks = 0
+    for one in (pid, *below(pid)):
+        with contextlib.suppress(FileNotFoundError):  # it has just ended, and its parent counts it
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            faults += sum(map(int, fields[7:11]))
+            ticks += sum(map(int, fields[11:15]))
+    return faults, ticks / os.sysconf("SC_CLK_TCK")
 
 
 def own() -> int:

@@ -26,7 +26,7 @@ async def undo(_: System, *, n: int, files: int) -> Series:
     times: dict[str, list[float]] = {"first": [], "undo": [], "unchanged": [], "bare walk": []}
     with tempfile.TemporaryDirectory() as directory:
         workspace = Path(directory) / "workspace"
-        paths = _fill(workspace, files)
+        paths = fill(workspace, files)
         with Store(Path(directory) / "store") as store:
             snapshots = Snapshots(workspace, store, Path(directory) / "journals")
             times["first"].append(_timed(snapshots.take))
@@ -47,7 +47,8 @@ async def undo(_: System, *, n: int, files: int) -> Series:
     return times
 
 
-def _fill(workspace: Path, files: int) -> list[Path]:
+def fill(workspace: Path, files: int) -> list[Path]:
+    """Write many small files, in folders; return their paths."""
     paths = [workspace / f"folder-{number // _IN_FOLDER}" / f"file-{number}" for number in range(files)]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,17 @@ def _checkpoints(isolate: str, suffix: str) -> tuple[Step, ...]:
     )
 
 
+def _exact() -> tuple[Step, ...]:
+    workspaces: tuple[dict[str, Any], ...] = ({"files": 0}, {"files": 100}, {"files": 10_000}, {"files": 0, "large": 1000})
+    names = ("empty", "100 files", "10,000 files", "1 GB")
+    full: dict[str, Any] = {"n": 200, "isolate": "native", "waits": [0, 1, 10, 100]}
+    short: dict[str, Any] = {"cellblock": {"n": 5, "waits": [0, 10]}}
+    return tuple(
+        Step(f"exact: {name}", "exact.cells", {"cellblock": {**full, **workspace}}, short, rounds=2)
+        for name, workspace in zip(names, workspaces, strict=True)
+    )
+
+
 STEPS = (
     Step("floor", "floor.floor", {"floor": {"n": 2000}}, {"floor": {"n": 200}}),
     Step("skeleton", "skeleton.skeletons", {"floor": {"n": 1500}}, {"floor": {"n": 100}}),
@@ -70,6 +81,8 @@ STEPS = (
     Step("create with pauses", "cases.create", _counts(50, 0, 0, 0, pause=0.05), _ONE, rounds=2),
     Step("create preloaded", "cases.create", _counts(80, 1, 3, 3, preload=True), _ONE, rounds=2),
     Step("create preloaded with pauses", "cases.create", _counts(40, 0, 0, 0, preload=True, pause=0.05), _ONE, rounds=2),
+    Step("life", "cases.life", _counts(40, 0, 8, 8, isolate="none"), _ONE, rounds=2),
+    Step("life, sandboxed", "cases.life", _counts(40, 0, 0, 0, isolate="native"), _ONE, rounds=2),
     Step("round trip", "cases.roundtrip", _counts(2000, 60, 300, 500), _counts(200, 5, 20, 20)),
     Step("output lost", "cases.lost", _counts(10_000, 200, 500, 500), _counts(200, 10, 20, 20), rounds=1),
     Step(
@@ -148,6 +161,7 @@ STEPS = (
         {"cellblock": {"n": 3, "files": 1000}},
         rounds=2,
     ),
+    *_exact(),
     *_checkpoints("native", ""),
     *_checkpoints("none", ", unsandboxed"),
     Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),

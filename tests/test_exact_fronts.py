@@ -7,7 +7,10 @@ import os
 import secrets
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +89,52 @@ class CommandLine:
         return run("destroy", name)
 
 
+class Model:
+    """A client of an MCP server, over its standard input and output: what is told to a model, and the facts for programs."""
+
+    def __init__(self, workspace: Path, *, sandbox: bool) -> None:
+        options = ["--workspace", str(workspace), *([] if sandbox else ["--no-sandbox"])]
+        command = [sys.executable, "-m", "cellblock", "mcp", *options]
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._numbers = count(1)
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        self._ask("initialize", about)
+        self._send({"method": "notifications/initialized"})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self._server.stdin.flush()
+
+    def _ask(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        assert self._server.stdout is not None
+        self._send({"id": (number := next(self._numbers)), "method": method, "params": given})
+        while (message := json.loads(self._server.stdout.readline())).get("id") != number:
+            pass  # a notification
+        answer: dict[str, Any] = message["result"]
+        return answer
+
+    def _call(self, tool: str, **given: Any) -> tuple[bool, str, dict[str, Any]]:
+        answer = self._ask("tools/call", {"name": tool, "arguments": given})
+        (block,) = answer["content"]
+        return not answer["isError"], block["text"], answer.get("_meta", {}).get("cellblock/result", {})
+
+    async def execute(self, code: str) -> Any:
+        ok, text, facts = self._call("execute_ipython_cell", code=code)
+        assert "cannot be undone" not in text
+        told = {"ok": ok, "text": text, "return_value": text, "not_undoable": "", "status": facts["status"]}
+        return SimpleNamespace(**told, state_lost=facts.get("state_lost", False))
+
+    async def undo(self, cells: int) -> Any:
+        ok, text, facts = self._call("undo", count=cells)
+        if not ok:
+            raise CheckpointError(text)
+        return SimpleNamespace(cells=[None] * facts["cells"], files_left=facts.get("files_left", ""))
+
+    async def close(self) -> None:
+        self._server.communicate(timeout=30)
+
+
 def run(*arguments: str, fails: bool = False) -> Any:
     """Run a command, and return the JSON that it prints."""
     done = run_here(*arguments, "--json")
@@ -119,6 +168,16 @@ class FrontMachine(ExactMachine):
         self.session = Named(self.front, name, self.workspace)  # type: ignore[assignment]  # it has what is used
 
 
+class ModelMachine(FrontMachine):
+    """The same by the tools of an MCP server, whose sessions end with it."""
+
+    kill = adopt = None  # type: ignore[assignment]  # no rules
+
+    async def _start(self) -> None:
+        self.session = Model(self.workspace, sandbox=self.sandbox)  # type: ignore[assignment]
+        self.session.files = Named(None, "", self.workspace).files  # type: ignore[assignment]
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
@@ -135,11 +194,27 @@ def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
         yield client
 
 
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize(
+    ("sandbox", "examples", "steps"),
+    [
+        pytest.param(True, 2, 10, id="few"),  # each starts a server, which takes a second
+        pytest.param(True, 40, 20, id="many", marks=SLOW),
+        pytest.param(False, 40, 20, id="many, unsandboxed", marks=SLOW),
+    ],
+)
+def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps: int) -> None:
+    with hosted(ModelMachine) as kind:
+        kind.sandbox = sandbox
+        check(kind, examples, steps)
+
+
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("sandbox", [False, True])
-@pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(3, 10, id="few"), pytest.param(40, 20, id="many", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("examples", "steps"), [pytest.param(3, 10, id="few"), pytest.param(40, 20, id="many", marks=SLOW)])
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
     with hosted(FrontMachine) as kind:
         kind.front, kind.sandbox = front, sandbox

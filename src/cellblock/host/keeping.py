@@ -103,10 +103,10 @@ class SessionRemains:
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
         """Take the kernel that is the session's, and return those that are not: one was to take the place of another."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)
-        if (dead := _unreported(kernels)) is not None:
+        known = None if self.recalled is None else self.recalled.kernel
+        if [kernel.number for kernel in kernels] != [known] and (dead := _unreported(kernels)) is not None:
             self.kernel = dead
             return [kernel for kernel in kernels if kernel is not dead]
-        known = None if self.recalled is None else self.recalled.kernel
         self.kernel = next((kernel for kernel in kernels if kernel.number == known), None)
         if self.kernel is None and kernels and (self.recalled is None or self.recalled.going is not None):
             self.kernel, self.replaced = kernels[-1], self.recalled is not None
