@@ -37,9 +37,7 @@ class Request(Generic[_AnswerT_co]):
         repeatable: Whether it can be repeated if it is not known whether it was carried out: twice is the same as once.
     """
 
-    __class_getitem__: ClassVar[Any] = classmethod(
-        types.GenericAlias
-    )  # every client loads them all: quicker than typing
+    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # quicker than typing, and every client loads them all
     op: ClassVar[str]
     repeatable: ClassVar[bool]
 
