@@ -139,6 +139,27 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout == b"7\n"
 
 
+async def test_a_process_is_stopped_when_none_of_its_threads_can_run() -> None:
+    code = (
+        "import threading\nfor _ in range(3): threading.Thread(target=lambda: exec('while True: pass'), daemon=True).start()\n"
+    )
+    program = subprocess.Popen(
+        [sys.executable, "-c", f"{code}print('go', flush=True)\nwhile True: pass"], stdout=subprocess.PIPE
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"go\n"
+        assert not processes.stopped(program.pid)
+        program.send_signal(signal.SIGSTOP)
+        await eventually(lambda: processes.stopped(program.pid))
+        program.send_signal(signal.SIGCONT)
+        await eventually(lambda: not processes.stopped(program.pid))
+    finally:
+        program.kill()
+        program.communicate()
+    assert processes.stopped(program.pid)
+
+
 def test_what_the_system_refuses_is_an_error() -> None:
     with pytest.raises(OSError, match="prctl"):
         syscall.prctl(-1, 0)

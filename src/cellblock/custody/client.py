@@ -21,19 +21,19 @@ from cellblock.custody.custodian import Message, address, close_all, exit_status
 from cellblock.errors import CustodianError
 
 _PROGRAM = str(Path(__file__).with_name("custodian.py"))
-_START = 10.0  # seconds for a custodian to start, and for an earlier client to be gone
+_START = 10.0  # seconds for a custodian to start, and for an earlier client to disconnect
 _ANSWER = 10.0
 PATIENCE = 300.0
-"""Seconds that a custodian waits for its next client, by default."""
+"""Default of the seconds that a custodian waits for its next client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a custodian holds under one key.
+    """An entry of a custodian.
 
     Attributes:
         data: Bytes.
-        fds: Descriptors: copies, which belong to the owner of the entry.
+        fds: Descriptors: copies, owned by the entry's owner.
     """
 
     data: bytes
@@ -41,11 +41,11 @@ class Entry:
 
 
 class Process:
-    """A process that the custodian has started. It has the methods of `subprocess.Popen` that are needed for it.
+    """A process that the custodian has started, with the required methods of `subprocess.Popen`.
 
     Attributes:
-        pid: Its number.
-        descriptors: A pidfd of it, and what its exit status is read from, for the custodian to hold.
+        pid: Its id.
+        descriptors: Its pidfd, and the descriptor for its exit status, to be held by the custodian.
     """
 
     def __init__(self, pid: int, pidfd: int, status: int) -> None:
@@ -59,7 +59,7 @@ class Process:
         if self._returncode is None and self.descriptors:
             with suppress(BlockingIOError):
                 data = os.read(self.descriptors[1], 64)
-                # Without a status, the custodian has ended, and all that it has started ends.
+                # Without a status, the custodian has ended, and all of its processes end.
                 self._returncode = os.waitstatus_to_exitcode(exit_status(data)) if data else -signal.SIGKILL
         return self._returncode
 
@@ -99,7 +99,7 @@ class Process:
         return self.poll() is not None
 
     def close(self) -> None:
-        """Close its descriptors. It goes on."""
+        """Close its descriptors. The process continues."""
         self.poll()
         close_all(self.descriptors)
         self.descriptors = ()  # type: ignore[assignment]  # nothing is read from it any more
@@ -109,8 +109,8 @@ class Custodian:
     """Holds what kernels need to outlive this process. Only one process at a time can be connected to a custodian.
 
     Attributes:
-        pid: The custodian's.
-        entries: What it held when this process connected, for the host to take over.
+        pid: The custodian's process id.
+        entries: The entries from before this process connected, for the host to take over.
         gone: Whether it has ended, and all kernels with it.
     """
 
@@ -128,11 +128,11 @@ class Custodian:
 
     @classmethod
     def connect(cls, directory: str | os.PathLike[str], *, patience: float = PATIENCE) -> Custodian:
-        """Connect to the custodian of a directory; start it if there is none. This blocks for some 50 ms.
+        """Connect to the custodian of a directory, or start one. This blocks for about 50 ms.
 
         Args:
             directory: A directory of this user with the mode 0700.
-            patience: If it is started: seconds that it waits for a client before it ends, and all kernels with it.
+            patience: For a new one: seconds that it waits for a client before it ends, and all kernels with it.
 
         Raises:
             CustodianError: It cannot be started or reached, or serves another process.
@@ -188,10 +188,10 @@ class Custodian:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def put(self, key: str, data: bytes, fds: Sequence[int]) -> asyncio.Future[None]:
-        """Have something held, in place of what was held under the key. It is held even if this process is killed at once.
+        """Hold an entry, replacing an earlier one under this key. It is held even if this process is killed immediately.
 
         Returns:
-            Done when it is held, or a `CustodianError`.
+            Done when it is held; fails with a `CustodianError`.
         """
         waiting = asyncio.get_running_loop().create_future()
         waiting.add_done_callback(_retrieved)
@@ -206,12 +206,12 @@ class Custodian:
         return waiting
 
     def remove(self, key: str) -> None:
-        """Have something held no longer."""
+        """Stop holding an entry."""
         with suppress(CustodianError):  # then nothing is held
             self._send({"op": "remove", "key": key, "n": next(self._numbers)})
 
     def start(self, argv: Sequence[str], stdin: int, out: int) -> Process:
-        """Start a process in a session of its own, with no environment, as a child of the custodian.
+        """Start a process in its own session (setsid), without environment, as a child of the custodian.
 
         Raises:
             OSError: It cannot be executed.
@@ -225,7 +225,7 @@ class Custodian:
             answer = self._answer(number)
             if "error" in answer.head:
                 raise OSError(answer.head.get("code", 5), answer.head["error"])
-        except BaseException:  # also a cancellation: nobody else knows this descriptor
+        except BaseException:  # also a cancellation: nothing else owns this descriptor
             os.close(reader)
             raise
         finally:
@@ -234,7 +234,7 @@ class Custodian:
         return Process(answer.head["pid"], answer.fds[0], reader)
 
     def watch(self, on_lost: Callable[[], object]) -> None:
-        """Have a function called when the custodian has ended."""
+        """Set a function to call when the custodian has ended."""
         self._on_lost = on_lost
         self._listen()
 
@@ -245,7 +245,7 @@ class Custodian:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. What is held stays for the next one, for as long as the custodian waits."""
+        """Close the connection. Entries stay for the next client, as long as the custodian waits."""
         if self._sock.fileno() < 0:
             return
         self._lost("the connection was closed")
@@ -291,7 +291,7 @@ class Custodian:
             self._loop.add_reader(self._sock.fileno(), self._read)
 
     def _read(self) -> None:
-        """Take the answers that are there."""
+        """Read the available answers."""
         while not self.gone:
             try:
                 message = receive(self._sock)
@@ -310,7 +310,7 @@ class Custodian:
         if number in self._answers:
             self._answers[number] = message
             return
-        # A request that could not be read has no number: every one that waits may be it.
+        # A request that could not be read has no number: it may be any of those that wait.
         concerned = [*self._waiting] if number is None else [number]
         for one in concerned:
             waiting = self._waiting.pop(one, None)
@@ -337,7 +337,7 @@ def _retrieved(future: asyncio.Future[None]) -> None:
 
 
 def _start(directory: str, patience: float) -> str:
-    """Start a custodian, unless another process does; wait until it listens. Returns what it said, if it failed."""
+    """Start a custodian, unless another process does; wait until it listens. Return its error output, if it failed."""
     reader, writer = os.pipe()
     errors_reader, errors_writer = os.pipe()
     try:

@@ -1,8 +1,8 @@
 """Holds descriptors for one client at a time, and starts processes for it, so that both outlive the client.
 
-Usage: custodian.py DIRECTORY PATIENCE READY. Started by path, without the package; it imports the standard library only, and
-nothing that is large. It listens on a Unix socket in DIRECTORY, which only its user can enter. If no client is connected for
-PATIENCE seconds, it ends. Kernels and zygotes watch this process and end with it. It never reads what the descriptors carry.
+Usage: custodian.py DIRECTORY PATIENCE READY. Started by path, without the package; it imports only small modules of the
+standard library. It listens on a Unix socket in DIRECTORY, which only its user can enter. If no client is connected for
+PATIENCE seconds, it ends. Kernels and zygotes watch this process and end with it. It never reads from the held descriptors.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any, NamedTuple, NoReturn
 SOCKET = "custodian.sock"
 _LOCK = "custodian.lock"
 MAX_DATA = 64 * 1024
-"""Bytes of one entry."""
+"""Maximum bytes of one entry."""
 
 MAX_FDS = 64
-"""Descriptors of one entry."""
+"""Maximum descriptors of one entry."""
 
 _MAX_ANSWERS = 64
-"""Answers that may wait for a client before it is read from again: each holds copies of descriptors."""
+"""Answers that may wait for a client before its requests are read again: each holds copies of descriptors."""
 
 _MAX_ENTRIES = 20_000
 _MAX_HEAD = 160 * 1024  # the head of a message; a command line is the longest
 _STATUS = struct.Struct("!i")
 _INTEGER = struct.calcsize("i")
-_MSG_CMSG_CLOEXEC = 0x40000000  # Linux's; nothing that is started may inherit what is held
+_MSG_CMSG_CLOEXEC = 0x40000000  # Linux's; no started process may inherit what is held
 _PR_SET_CHILD_SUBREAPER = 36
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
 
@@ -66,8 +66,8 @@ def receive(sock: socket.socket) -> Message | None:
 
     Raises:
         BlockingIOError: There is no message.
-        OSError, ValueError, KeyError, TypeError: It is not a message, or not all of its descriptors arrived. Those that did
-            are closed.
+        OSError, ValueError, KeyError, TypeError: It is not valid, or not all of its descriptors arrived. Those that did are
+            closed.
     """
     # Not `socket.recv_fds`, which drops its flags in Python 3.11.
     space = socket.CMSG_LEN(MAX_FDS * _INTEGER)
@@ -102,12 +102,12 @@ def close_all(fds: Sequence[int]) -> None:
 
 
 def exit_status(data: bytes) -> int:
-    """Return the wait status that was written when a process ended."""
+    """Return the wait status that was recorded when a process ended."""
     return int(_STATUS.unpack(data)[0])
 
 
 class _Custodian:
-    """The loop of a custodian."""
+    """The event loop of a custodian."""
 
     def __init__(self, listener: socket.socket, patience: float) -> None:
         self._listener = listener
@@ -116,9 +116,9 @@ class _Custodian:
         self._alone_since = time.monotonic()
         self._entries: dict[str, tuple[bytes, list[int]]] = {}
         self._answers: deque[Message] = deque()
-        """What the client has not taken yet. Their descriptors are copies."""
+        """Answers that the client has not taken yet. Their descriptors are copies."""
         self._children: dict[int, int] = {}
-        """pid → where its wait status is written"""
+        """pid → the descriptor to which its wait status is written."""
         self._wake, writer = os.pipe()
         for fd in (self._wake, writer):
             os.set_blocking(fd, False)
@@ -150,7 +150,7 @@ class _Custodian:
                     os._exit(0)
                 self._reap()
             self._flush()
-            self._serve()  # all that an earlier client has said counts before another one is let in
+            self._serve()  # all requests of an earlier client are handled before another one is accepted
             if self._listener.fileno() in ready:
                 self._accept()
 
@@ -172,7 +172,7 @@ class _Custodian:
             client.close()
 
     def _serve(self) -> None:
-        """Do what the client has asked for."""
+        """Handle the client's requests."""
         while self._client is not None and not self._crowded:
             number = None
             try:
@@ -184,12 +184,12 @@ class _Custodian:
                 try:
                     self._obey(message)
                 finally:
-                    close_all(message.fds)  # what was not taken
+                    close_all(message.fds)  # those that were not taken
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it ended with answers unread; what it had sent before is still to be read
-            except Exception as error:  # whatever a message does: every kernel ends with this process
+                continue  # it ended with answers unread; its earlier requests are still to be read
+            except Exception as error:  # of any kind: every kernel would end with this process
                 self._answer({"n": number, "error": str(error) or repr(error)})
 
     @property
@@ -249,7 +249,7 @@ class _Custodian:
         self._answer({"n": head["n"], "pid": pid}, fds=[os.pidfd_open(pid)])
 
     def _answer(self, head: dict[str, Any], data: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """Answer the client, as soon as it has room for it; `fds` are closed then."""
+        """Send an answer, as soon as the client has room for it; `fds` are closed then."""
         self._answers.append(Message(head, data, [*fds]))
         self._flush()
 
@@ -261,7 +261,7 @@ class _Custodian:
             except BlockingIOError:
                 return
             except OSError:
-                pass  # it has ended, which is about to be noticed
+                pass  # the client has ended, which is about to be noticed
             close_all(self._answers.popleft().fds)
 
     def _reap(self) -> None:
@@ -316,7 +316,7 @@ def open_directory(path: str) -> int:
 
 
 def _is_private(found: os.stat_result) -> bool:
-    """Whether this user alone can enter a directory."""
+    """Whether only this user can enter a directory."""
     return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
 
@@ -326,7 +326,7 @@ def address(directory: int) -> str:
 
 
 def main(directory: str, patience: float, ready: int) -> NoReturn:
-    """Be a custodian; `ready` is closed when clients can connect."""
+    """Run a custodian; `ready` is closed when clients can connect."""
     os.chdir("/")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,6 +1,6 @@
 """Sessions on this machine: the trusted side. It starts zygotes by command line, never by import.
 
-The names below are loaded when they are first used: much of it while the first zygote warms up.
+The names below are loaded on first use: much of it while the first zygote warms up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks arguments before anything starts: bad input raises a clear error, and nothing is lost."""
+"""Checks arguments before anything starts: invalid input raises a clear error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
 """The sandboxes that cellblock makes itself."""
 
 _MAX_BRANCHES = 1000
-_SHOWN = 200  # characters of a message that shows a wrong value
+_SHOWN = 200  # maximum characters of a message that shows an invalid value
 DEFAULT_TIMEOUT = 120.0
-"""Seconds that a cell may take, in every front, unless its caller or a setting says otherwise."""
+"""Default time limit of a cell in seconds, in every front."""
 
 INSTALL_TIMEOUT = 600.0
-"""Seconds that installing packages may take."""
+"""Time limit for installing packages, in seconds."""
 
 
 def check_code(code: str) -> None:
-    """Check that something can be a cell's source.
+    """Check a cell's source.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: It is not valid.
     """
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
@@ -62,7 +62,7 @@ _FENCE = "```"
 
 
 def without_fence(code: str) -> str:
-    """Return the code in a Markdown fence if that is all there is: language models often write one around a cell."""
+    """Return the code inside a Markdown fence, if the fence is all there is: language models often write one around a cell."""
     text = code.strip()
     if not text.startswith(_FENCE) or not text.endswith("\n" + _FENCE):
         return code
@@ -72,11 +72,11 @@ def without_fence(code: str) -> str:
 
 
 def check_isolation(isolate: Isolate) -> Isolate:
-    """Check that kernels can be isolated like this, here.
+    """Check that kernels can be isolated in this way on this machine.
 
     Raises:
         InvalidInputError: There is no such isolation.
-        SandboxError: This machine does not let us; the message tells the ways out.
+        SandboxError: This machine does not allow it; the message names the ways out.
     """
     if isolate not in get_args(Isolate):
         raise InvalidInputError(f"isolate must be 'native', 'landlock', 'srt' or 'none', not {isolate!r}")
@@ -93,10 +93,10 @@ def check_isolation(isolate: Isolate) -> Isolate:
 
 
 def default_isolation() -> Isolate:
-    """Return how kernels are isolated if nobody says: as ``CELLBLOCK_ISOLATE`` has it, or as suits this kind of machine.
+    """Return the default isolation: that of ``CELLBLOCK_ISOLATE``, or the one for this kind of machine.
 
     Raises:
-        InvalidInputError: The variable has none of the sandboxes for its value.
+        InvalidInputError: The variable's value is not the name of a sandbox.
     """
     chosen = config.isolation()
     if not chosen:
@@ -110,10 +110,10 @@ def default_isolation() -> Isolate:
 
 
 def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
-    """Return a policy for this kind of isolation, with what no session may do whatever it says (`fit`).
+    """Return a policy for this kind of isolation, with the restrictions that no policy can lift (`fit`).
 
     Raises:
-        InvalidInputError: It is a policy for another kind, or names what cannot be.
+        InvalidInputError: The policy is for another kind, or asks for something impossible.
     """
     if not isinstance(policy, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: Policy.parse() makes one of a dict")
@@ -141,10 +141,10 @@ def _check_for_landlock(policy: Policy) -> None:
 
 
 def check_maker_directory(directory: str, isolate: Isolate) -> None:
-    """Check that a session can work where the program runs that makes it, if nobody has named a directory.
+    """Check that a session without a named directory can work in the directory of the program that makes it.
 
     Raises:
-        InvalidInputError: The session is sandboxed, and the user's home directory is there.
+        InvalidInputError: The session is sandboxed, and the directory contains the user's home directory.
     """
     if isolate != "none":
         check_unnamed_workspace(os.path.realpath(directory), os.path.expanduser("~"))
@@ -153,16 +153,16 @@ def check_maker_directory(directory: str, isolate: Isolate) -> None:
 def check_state_apart(writable: Iterable[str]) -> None:
     """Check that no session works in or around cellblock's own state and settings.
 
-    A session that can write to a directory around them could put others in their place.
+    A session that can write to a directory around them could replace them.
 
     Args:
-        writable: The directories that it can write, and its workspace, without symbolic links.
+        writable: The directories that it can write and its workspace, without symbolic links.
 
     Raises:
-        InvalidInputError: One does.
+        InvalidInputError: A session would.
     """
     state, file = os.path.realpath(config.state_directory()), config.settings_file()
-    # The file may be a link: neither where it is nor what it leads to may be written.
+    # The file may be a link: neither its place nor its target may be writable.
     settings = {os.path.realpath(file), os.path.join(os.path.realpath(file.parent), file.name)}
     for place in writable:
         found = ""
@@ -183,10 +183,10 @@ def check_state_apart(writable: Iterable[str]) -> None:
 
 
 def check_forbidding(isolate: Isolate, asked: bool) -> None:
-    """Check that kernels can be forbidden to execute programs.
+    """Check that kernels can be kept from executing programs.
 
     Raises:
-        InvalidInputError: They cannot when isolated like this, or nobody would decide about what is run instead.
+        InvalidInputError: This isolation cannot do it, or there is no `on_command` to decide about commands.
     """
     if isolate not in OURS:
         raise InvalidInputError(
@@ -198,10 +198,10 @@ def check_forbidding(isolate: Isolate, asked: bool) -> None:
 
 
 def check_branches(n: int, seeds: Sequence[int] | None) -> None:
-    """Check that a session can have this many branches, with these seeds.
+    """Check the number of branches and their seeds.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: They are not valid.
     """
     if type(n) is not int or not 1 <= n <= _MAX_BRANCHES:
         raise InvalidInputError(f"n must be a number of branches from 1 to {_MAX_BRANCHES}, not {shown(n)}")
@@ -213,24 +213,24 @@ def check_branches(n: int, seeds: Sequence[int] | None) -> None:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Check that something can be a timeout.
+    """Check a timeout.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: It is not valid.
     """
     if timeout is None:
         return
-    # Put so that it refuses NaN, and integers that are larger than any float.
+    # Written so that it rejects NaN, and integers that are larger than any float.
     right_type = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not right_type or not (0 < timeout < 1e300 or timeout == math.inf):
         raise InvalidInputError(f"timeout must be a positive number of seconds, or None for no limit, not {shown(timeout)}")
 
 
 def check_place(code: str, cursor: int | None) -> tuple[str, int]:
-    """Return some code and a place in it, checked; the place is its end by default.
+    """Check some code and a cursor in it, and return both; the cursor is the end by default.
 
     Raises:
-        InvalidInputError: The code cannot be source code, or the place is not in it.
+        InvalidInputError: The code is not valid, or the cursor is not in it.
     """
     check_code(code)
     if cursor is None:
@@ -241,10 +241,10 @@ def check_place(code: str, cursor: int | None) -> tuple[str, int]:
 
 
 def check_requirements(requirements: tuple[object, ...]) -> None:
-    """Check that something can be what pip is to install.
+    """Check the arguments of `install`.
 
     Raises:
-        InvalidInputError: It cannot, or it is nothing.
+        InvalidInputError: They are not valid, or there are none.
     """
     if not requirements:
         raise InvalidInputError("say what to install: install('package>=1')")
@@ -261,10 +261,10 @@ def check_requirements(requirements: tuple[object, ...]) -> None:
 
 
 def check_on_input(on_input: object) -> None:
-    """Check that something can answer `input()`.
+    """Check the function that answers `input()`.
 
     Raises:
-        InvalidInputError: It cannot be called.
+        InvalidInputError: It is not callable.
     """
     if on_input is not None and not callable(on_input):
         raise InvalidInputError(f"on_input must be a function that takes the prompt and returns the line, not {on_input!r}")

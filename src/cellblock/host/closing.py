@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 
 class AsyncOnly:
-    """Has classes that need ``async with`` say so if they are used with ``with``."""
+    """For classes that need ``async with``: raises a helpful error for ``with``."""
 
     def __enter__(self) -> NoReturn:
-        """Say what to write.
+        """Raise an error that says what to write.
 
         Raises:
             TypeError: Always.
@@ -35,7 +35,7 @@ class Closing:
 
     @property
     def begun(self) -> bool:
-        """Whether somebody has asked for it."""
+        """Whether closing has begun."""
         return self._task is not None
 
     async def finish(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -47,7 +47,7 @@ class Closing:
         await asyncio.shield(self.begin(close))
 
     def begin(self, close: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Begin to close, and do not wait for it.
+        """Start closing, without waiting for it.
 
         Args:
             close: Closes it.
@@ -64,15 +64,15 @@ def _failed(task: asyncio.Task[None]) -> bool:
 
 
 async def in_thread(work: Callable[..., object], *arguments: object) -> None:
-    """Do the last work of something that is closed in a thread, or here if the interpreter ends: it starts no threads then.
+    """Run the last step of closing something in a thread, or here if the interpreter is exiting: it starts no threads then.
 
     Args:
         work: The work, which may take long.
-        arguments: What it is called with.
+        arguments: Its arguments.
     """
     try:
         running = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
-    except RuntimeError:  # of the executor: what the work itself raises is in the future
+    except RuntimeError:  # from the executor: exceptions of the work itself are in the future
         work(*arguments)
     else:
         await running

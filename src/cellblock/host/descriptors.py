@@ -1,4 +1,4 @@
-"""Reading descriptors and waiting for processes on an asyncio loop, without threads."""
+"""Reads descriptors and waits for processes on an asyncio loop, without threads."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import termios
 from typing import Protocol
 
 PIPE_READ = 64 * 1024
-"""Most bytes that are read from a pipe at once."""
+"""Maximum bytes to read from a pipe at once."""
 
 _MAX_TAIL = 16 * 1024
 
 
 def pending(descriptor: int) -> int:
-    """Return how many bytes can be read from a pipe or a stream socket right now."""
+    """Return how many bytes can be read from a pipe or a stream socket now."""
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.FIONREAD, count, True)
     return count[0]
 
 
 def unread(descriptor: int) -> int:
-    """Return how much that was written to a stream socket the other end has not read yet."""
+    """Return how many bytes written to a stream socket the other end has not read yet."""
     count = array.array("i", [0])
     fcntl.ioctl(descriptor, termios.TIOCOUTQ, count, True)
     return count[0]
 
 
 def read_some(descriptor: int, size: int = PIPE_READ) -> bytes | None:
-    """Read what is there from a non-blocking descriptor; None if there is nothing yet, b"" at its end."""
+    """Read what is available from a non-blocking descriptor; None if there is nothing yet, b"" at its end."""
     try:
         return os.read(descriptor, size)
     except BlockingIOError:
@@ -49,7 +49,7 @@ def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.so
 
     Raises:
         BlockingIOError: There is no message.
-        OSError: The socket is of no more use.
+        OSError: The socket is broken.
     """
     data, descriptors, _, _ = socket.recv_fds(control, size, 1)
     found: socket.socket | None = None
@@ -75,13 +75,13 @@ class Tail:
         self._data = bytearray()
 
     def follow(self, descriptor: int) -> None:
-        """Read this descriptor from now on, and own it."""
+        """Start reading a descriptor, and take ownership of it."""
         self._descriptor = descriptor
         os.set_blocking(descriptor, False)
         asyncio.get_running_loop().add_reader(descriptor, self.drain)
 
     def drain(self) -> None:
-        """Read what is there now."""
+        """Read what is available now."""
         while self._descriptor is not None and (data := read_some(self._descriptor)) is not None:
             if not data:
                 self.close()
@@ -90,7 +90,7 @@ class Tail:
             del self._data[:-_MAX_TAIL]
 
     def text(self) -> str:
-        """Return what was read."""
+        """Return the text read so far."""
         return self._data.decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Tail:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Whether nobody has the other end of a socket any more."""
+    """Whether the other end of a socket is closed."""
     poll = select.poll()
     poll.register(descriptor, 0)  # POLLHUP comes without being asked for
     return bool(poll.poll(0))
@@ -113,7 +113,7 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
 
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs."""
@@ -124,7 +124,7 @@ async def process_ended(process: Child, timeout: float) -> bool:
 
     Args:
         process: The child.
-        timeout: How long to wait at most, in seconds.
+        timeout: Maximum seconds to wait.
 
     Returns:
         Whether it has ended.

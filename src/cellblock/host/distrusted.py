@@ -1,4 +1,4 @@
-"""What sandboxed sessions can write or once could: nothing in these directories is trusted without a check."""
+"""Directories that sandboxed sessions can write, or once could: nothing in them is trusted without a check."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cellblock.sandbox.paths import is_inside
 _LOG = logging.getLogger("cellblock.host")
 
 places: set[str] = set()
-"""Directories of this process's sessions, without symbolic links. They stay when their sessions have ended: so does what was
-written."""
+"""Directories of this process's sessions, without symbolic links. They stay after their sessions have ended, as do the files
+in them."""
 
-_MOST_LINKS = 40  # as the kernel has it
+_MOST_LINKS = 40  # same limit as the kernel's
 _MOST_RECORDS = 10_000
 _BETWEEN_LOOKS = 1000
-"""Directories that this process records before it looks again whether there are too many records."""
+"""Number of directories recorded between two checks for too many records."""
 
 _recorded = 0
 
 
 def add(directories: Iterable[str]) -> None:
-    """Take note of directories that a session can write, for this process and for later ones.
+    """Record directories that a session can write, for this process and later ones.
 
     Args:
         directories: Absolute paths.
@@ -39,10 +39,10 @@ def add(directories: Iterable[str]) -> None:
 
 
 def check_links(name: str, path: str) -> None:
-    """Check that no session can have made a link on the way to a path, and so have chosen where it leads.
+    """Check that no session can have planted a link on the way to a path, and so have chosen its target.
 
     Args:
-        name: What the caller calls the path, for the error.
+        name: The caller's name for the path, for the error.
         path: The path.
 
     Raises:
@@ -69,7 +69,7 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
             following = os.path.join(here, part)
             try:
                 target = os.readlink(following)
-            except OSError:  # it is not a link
+            except OSError:  # not a link
                 here = following
         if target is None:
             return
@@ -81,8 +81,8 @@ def _links(path: str) -> Iterator[tuple[str, str]]:
 
 # -- across programs -----------------------------------------------------------------------------------------------------
 #
-# A directory's record is a symbolic link that leads to it, with a name made from its path. It is made by one system call, and
-# found without reading the others, so that programs need no lock between them.
+# A directory's record is a symbolic link to it, named by a hash of its path. Creating one is a single system call, and finding
+# one needs no listing, so programs need no lock between them.
 
 
 def _records() -> Path:
@@ -103,20 +103,20 @@ def _record(place: str) -> None:
         _recorded += 1
         os.symlink(place, records / _record_of(place))
     except FileExistsError:
-        pass  # an earlier session had it
+        pass  # recorded by an earlier session
     except (OSError, RuntimeError) as error:  # the second: there is no home directory
         _LOG.warning("later programs will not know that a session could write %s: %s", place, error)
 
 
 def _is_recorded(directory: str) -> bool:
-    """Whether a session of whichever program could write a directory."""
+    """Whether a session of any program could write a directory."""
     try:
         records = _records()
         return any(
             os.path.lexists(records / _record_of(str(place))) for place in (directory, *map(str, Path(directory).parents))
         )
     except RuntimeError:
-        return False  # there is no home directory, and so there are no records
+        return False  # no home directory, so there are no records
 
 
 def _forget_some(records: Path) -> None:

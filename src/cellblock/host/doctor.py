@@ -1,4 +1,4 @@
-"""What this machine supports, and what a policy means, for a person to check before anything is started."""
+"""Checks what this machine supports and what a policy amounts to, before anything is started."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Check:
     """The result of one check.
 
     Attributes:
-        name: What.
-        ok: Whether it is as it should be.
-        needed: Whether kernels or sandboxes do without it.
-        found: What is there.
-        remedy: What to do, if it is not.
+        name: Its subject.
+        ok: Whether it passed.
+        needed: Whether kernels or sandboxes depend on it.
+        found: What was found.
+        remedy: What to do if it failed.
     """
 
     name: str
@@ -46,12 +46,12 @@ _NAMES: dict[Isolate, str] = {"native": "native sandbox", "landlock": "landlock 
 
 
 def examine(native: Trial, other: Trial | None = None, chosen: Isolate = "native") -> list[Check]:
-    """Look at this machine.
+    """Check this machine.
 
     Args:
-        native: What came of making a session in a native sandbox.
-        other: What came of making one with Landlock, if that was tried.
-        chosen: How sessions are isolated here unless somebody says another way.
+        native: The result of trying a native sandbox.
+        other: The result of trying a Landlock sandbox, if that was tried.
+        chosen: The default isolation here.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     linux = sys.platform == "linux"
@@ -137,7 +137,7 @@ def _memory(place: cgroups.Availability) -> Check:
 
 
 async def report() -> dict[str, Any]:
-    """Make a session with the default policy, look at this machine, and return what was found, as JSON data."""
+    """Try a session with the default policy, check this machine, and return the findings as JSON data."""
     chosen = default_isolation()
     other: Trial | None = None
     if chosen == "landlock":
@@ -160,7 +160,7 @@ async def report() -> dict[str, Any]:
 def explain_policy(
     policy: Policy, workspace: str | os.PathLike[str] | None = None, isolate: Literal["native", "landlock"] = "native"
 ) -> dict[str, Any]:
-    """Return what a policy comes to on this machine: what is readable, writable, masked, reachable and limited.
+    """Return what a policy amounts to on this machine: what is readable, writable, masked, reachable and limited.
 
     Args:
         policy: The policy.
@@ -168,7 +168,7 @@ def explain_policy(
         isolate: The kind of sandbox.
 
     Raises:
-        InvalidInputError: The workspace cannot be one, or this kind of sandbox cannot have such a policy there.
+        InvalidInputError: The workspace is not valid, or this kind of sandbox cannot have such a policy there.
     """
     directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
     policy = fit_policy(policy, isolate)
@@ -184,7 +184,7 @@ def explain_policy(
 
 
 def _in_landlock(policy: Policy, directory: str) -> dict[str, Any]:
-    """Return what of the file system a session can use in a sandbox made of Landlock."""
+    """Return which parts of the file system a session can use in a Landlock sandbox."""
     allowed = landlock_rules.rules(policy, probe.look(), directory, probe.interpreter_directories())
     there = [item for item in allowed if os.path.lexists(item.path)]
     return {
@@ -199,7 +199,7 @@ def _in_landlock(policy: Policy, directory: str) -> dict[str, Any]:
 
 
 def _in_namespaces(policy: Policy, directory: str) -> dict[str, Any]:
-    """Return what of the file system a session has in a native sandbox."""
+    """Return which parts of the file system a session has in a native sandbox."""
     plan = make_plan(policy, probe.look(), directory, probe.interpreter_directories())
     steps = plan.steps
     readable = [step.target for step in steps if isinstance(step, Graft)]

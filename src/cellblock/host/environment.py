@@ -22,7 +22,7 @@ _MAX_ENVIRONMENT = MAX_CONTROL * 3 // 4
 
 
 def find_interpreter(python: str | os.PathLike[str] | None) -> str:
-    """Return the path of the interpreter that kernels are to run in.
+    """Return the path of the kernels' interpreter.
 
     Args:
         python: A path to an interpreter, the directory of a virtual environment, a command on the PATH such as
@@ -50,7 +50,7 @@ def find_interpreter(python: str | os.PathLike[str] | None) -> str:
 def _straight(path: Path) -> str:
     """Return the absolute path of an interpreter, without ``..``: what that leads through may not exist in a sandbox.
 
-    The interpreter itself is not resolved: a virtual environment's is a link, and is what it is by the place of the link.
+    The interpreter itself is not resolved: that of a virtual environment is a link, and the link's location matters.
     """
     return os.path.join(os.path.realpath(path.parent), path.name) if ".." in path.parts else str(path.absolute())
 
@@ -71,15 +71,15 @@ def check_modules(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | None = None) -> dict[str, str]:
-    """Return the whole environment of a kernel: a small base, and what the caller gives.
+    """Return the whole environment of a kernel: a small base and the caller's variables.
 
     Args:
         interpreter: The interpreter's path; its directory comes first on the PATH.
         extra: The caller's variables; they win over the base.
-        home: The home directory in a sandbox, if nobody knows whose session it is; None for the user's own.
+        home: The home directory in a sandbox, where the user's own is hidden; None for the user's own.
 
     Raises:
-        InvalidInputError: A name or value cannot be in an environment, or all together are too large.
+        InvalidInputError: A name or value cannot be in an environment, or all of it is too large.
     """
     user = pwd.getpwuid(os.getuid()) if _has_user() else None
     binaries = Path(interpreter).parent
@@ -90,10 +90,10 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
         "SHELL": "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh",
         "LANG": "C.UTF-8",
         "TERM": "dumb",
-        # What a Python program prints is seen at once, without a terminal, and not lost if the program is killed.
+        # Output of Python programs appears at once, even without a terminal, and is not lost if the program is killed.
         "PYTHONUNBUFFERED": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        # Figures as JSON: the default would send the whole of plotly.js, 4 MB, with the first of them.
+        # Figures as JSON: the default would send all of plotly.js, 4 MB, with the first figure.
         "PLOTLY_RENDERER": "plotly_mimetype",
     }
     if (binaries.parent / "pyvenv.cfg").is_file():
@@ -108,7 +108,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
             (name + value).encode()
         except UnicodeEncodeError:
             raise InvalidInputError(f"kernel_env: {name!r} or its value contains a lone surrogate") from None
-    size = len(json.dumps(base))  # as it travels: a control character or an emoji takes more than it has bytes
+    size = len(json.dumps(base))  # as it is sent: JSON escapes control characters and emoji
     if size > _MAX_ENVIRONMENT:
         raise InvalidInputError(f"kernel_env: {size} bytes are over the limit of {_MAX_ENVIRONMENT}; pass a file instead")
     return base
@@ -130,7 +130,7 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
     """Return a directory's absolute path.
 
     Args:
-        name: What the caller calls it, for the error.
+        name: The caller's name for it, for the error.
         path: The directory.
 
     Raises:
@@ -149,18 +149,18 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> Path:
 
 
 def check_writable(name: str, path: str | os.PathLike[str], shared: Iterable[str] = ()) -> Path:
-    """Return the absolute path of a directory that exists and can be written to, or can be made.
+    """Return the absolute path of a directory that can be written to, or can be created.
 
-    Links in it are resolved here, once: they are the caller's. No link may be in a directory that sessions can
-    write, as one of them may have made it.
+    Links in it are resolved here, once: they are the caller's. A link in a directory that sessions can write is rejected,
+    because a session may have planted it.
 
     Args:
-        name: What the caller calls it, for the error.
+        name: The caller's name for it, for the error.
         path: The directory.
         shared: Real paths of the directories that sessions can write.
 
     Raises:
-        InvalidInputError: Neither is so.
+        InvalidInputError: It can be neither written to nor created.
     """
     directory = _resolved(Path(path).expanduser().absolute(), [place for place in shared if place != "/"])
     nearest = directory

@@ -1,4 +1,4 @@
-"""`Session.put`, `get` and `variables`: values in and out, in forms that are safe to read."""
+"""`Session.put`, `get` and `variables`: moves values in and out, in forms that are safe to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODULE = "__import__('cellblock.worker.exchange', fromlist=['take'])"
 
 
 async def put(run: Run, limit: int, name: str, value: object) -> None:
-    """Give a variable of a session a value; see `Session.put`."""
+    """Set a variable of a session; see `Session.put`."""
     _check_name(name)
     lines = await asyncio.to_thread(_lines, value, limit)
     pieces = iter(lines)
@@ -54,8 +54,8 @@ async def survey(run: Run, seconds: float | None = None) -> Survey:
     """Return the variables of a session.
 
     Args:
-        run: As above.
-        seconds: How long the session may take to make digests of their values; None for no digests.
+        run: Runs a cell that leaves no trace.
+        seconds: Time limit for hashing the values; None for no hashes.
     """
     from cellblock.model.variables import read_survey  # as below
 
@@ -79,11 +79,11 @@ def _check_name(name: str) -> None:
 
 
 def sent(result: CodeExecutionResult, failed: str = "the value was not carried") -> bytes | None:
-    """Return what a cell has sent, if it has.
+    """Return the value that a cell has sent; None if it has sent none.
 
     Args:
         result: The cell's result.
-        failed: What to say if it failed.
+        failed: The message if the cell failed.
 
     Raises:
         KernelDiedError, ExecutionTimeoutError, CodeExecutionError: It failed.

@@ -51,16 +51,17 @@ _log = logging.getLogger("cellblock.sessions")
 class Host(WithKernels, AsyncOnly):
     """Runs sessions on this machine, in the caller's process and event loop.
 
-    One zygote serves each pair of interpreter and preloaded modules; sessions run in parallel. An async context manager.
+    One zygote serves each combination of interpreter and preloaded modules; sessions run in parallel. An async context
+    manager.
 
     Attributes:
         isolate: How kernels are isolated, unless a session says otherwise.
-        defaults: What its sessions are if their options do not say otherwise.
-        facts: What this machine has.
-        index: Where packages for sessions come from.
+        defaults: The defaults of its sessions' options.
+        facts: The facts of this machine.
+        index: The package index for sessions.
         places: The prefix of the paths of each session's own packages.
-        keeping: What outlives this process, if something does.
-        checkpoint_budget: What its sessions may make and keep of automatic checkpoints.
+        keeping: What outlives this process; None without a custodian.
+        checkpoint_budget: The limits on automatic checkpoints of all its sessions.
     """
 
     def __init__(
@@ -85,17 +86,17 @@ class Host(WithKernels, AsyncOnly):
             start_timeout: Seconds until a kernel must be ready.
             isolate: ``native`` puts kernels in sandboxes made of Linux namespaces, mounts and system-call filters;
                 ``landlock`` does without namespaces and mounts, and promises less (docs/landlock.md); ``srt`` runs them under
-                that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
-                By default as ``CELLBLOCK_ISOLATE`` says, or else ``native`` on Linux and ``srt`` elsewhere.
+                 that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
+                 By default the value of ``CELLBLOCK_ISOLATE``, or else ``native`` on Linux and ``srt`` elsewhere.
             policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
-            custodian: Holds the kernels, so that they outlive this process: the next host with the same custodian goes on
-                with them (`adopt`). Kernels that are spawned or under ``srt`` end with this process all the same.
+            custodian: Holds the kernels, so that they outlive this process: the next host with the same custodian continues
+                them (`adopt`). Kernels that are spawned or under ``srt`` end with this process all the same.
 
         Raises:
             UnsupportedError: On Windows.
-            SandboxError: This machine cannot make the sandbox; the message says what you can do.
+            SandboxError: This machine cannot make the sandbox; the message gives advice.
             InterpreterError: There is no such interpreter.
-            InvalidInputError: Another argument is wrong.
+            InvalidInputError: Another argument is not valid.
         """
         if sys.platform == "win32":
             raise UnsupportedError("cellblock does not run on Windows itself: install it in WSL 2 and run it there")
@@ -126,9 +127,9 @@ class Host(WithKernels, AsyncOnly):
         self.checkpoint_budget = Budget()
         self._store: Store | None = None
         self._families: set[Family] = set()
-        """Those with copies"""
+        """Those with copies."""
         self._connected: dict[int, Family] = {}
-        """Those with copies of a host that was killed, by their numbers"""
+        """Those with copies of a killed host, by number."""
         self._sessions: set[Session] = set()
         self._numbers = itertools.count(1 if self.keeping is None else self.keeping.first_number)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -155,15 +156,15 @@ class Host(WithKernels, AsyncOnly):
         """
         self.check_usable()
         if self.isolate == "srt":
-            return  # it is made for a workspace, and a session will say which
+            return  # it is made for a workspace, and a session will name it
         key = (self.defaults.interpreter, self.defaults.preload, self.isolate, None, None)
         self._launchers.begin(key)
-        # What the first session would load otherwise. It takes long, so the loop goes on meanwhile.
+        # The first session would load it otherwise. It takes long, so the loop keeps running meanwhile.
         await asyncio.to_thread(import_module, "cellblock.host.session")
         await self._launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:
-        """Warm up a zygote while the caller makes a session of this kind: the first one loads many modules.
+        """Warm up a zygote while the caller makes a session of this kind; making the first one loads many modules.
 
         Args:
             options: The session's options. Under srt, this does nothing.
@@ -185,14 +186,14 @@ class Host(WithKernels, AsyncOnly):
     async def close(self) -> None:
         """Close every session and end every process of this host.
 
-        Closing twice is fine. Cancelling the caller does not stop it.
+        It can be repeated. Cancelling the caller does not stop it.
         """
         self._closed = True
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
         failures: list[BaseException] = []
-        # If the loop is gone nobody can talk to the kernels any more; they end with their launchers.
+        # Without a loop, the kernels cannot be reached any more; they end with their launchers.
         if self._owner is None or not self._owner[1].is_closed():
             ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
             failures = [end for end in ends if end is not None]
@@ -209,7 +210,7 @@ class Host(WithKernels, AsyncOnly):
             self._groups.close()
         if self.keeping is not None:
             self.keeping.close()
-        if self._sessions:  # that could not be closed
+        if self._sessions:  # of those that could not be closed
             await in_thread(remove_places, self.places)
         if failures:
             raise failures[0]
@@ -228,16 +229,16 @@ class Host(WithKernels, AsyncOnly):
 
         Args:
             options: Its options.
-            hooks: What a front does in it.
-            label: What the next host's program will know it by, if the host has a custodian.
-            remains: What `adopt` has returned, for a session that goes on with it. Its options must be what they were.
-            start_from: A checkpoint to begin with, of any session of this host, also of one that was closed. The options are
-                that session's by default.
-            keywords: The attributes of `SessionOptions`; they win over `options`.
+            hooks: Hooks of a front.
+            label: The session's label for the next host's program, if the host has a custodian.
+            remains: A result of `adopt`, for a session that continues it. Its options must be the same as before.
+            start_from: A checkpoint to start from, of any session of this host, even a closed one. The options are that
+                session's by default.
+            keywords: Attributes of `SessionOptions`; they override `options`.
 
         Raises:
             StateError: The host is closed, or belongs to another process or event loop.
-            InvalidInputError, InterpreterError: An option is wrong.
+            InvalidInputError, InterpreterError: An option is not valid.
             SandboxError: This machine cannot make the sandbox.
         """
         from cellblock.host.session import Session  # with all that a cell needs, and so after `begin`
@@ -266,7 +267,7 @@ class Host(WithKernels, AsyncOnly):
     ) -> Session:
         """Make a session that continues a saved one, and start it: ``async with await host.load(path) as session``.
 
-        Its attribute `loaded` says what was brought back, and what could not be.
+        Its attribute `loaded` says what was restored, and what could not be.
 
         Args:
             path: The file that `Session.save` has written.
@@ -277,26 +278,26 @@ class Host(WithKernels, AsyncOnly):
             keywords: As for `session`.
 
         Raises:
-            CellblockError: As for `session`, `Session.start` and `Session.load`. There is no session then.
+            CellblockError: As for `session`, `Session.start` and `Session.load`. Then no session remains.
         """
         session = self.session(options, hooks=hooks, **keywords)
         try:
             await session.start()
             await session.load(path, workspace=workspace, timeout=timeout)
-        except BaseException:  # also a cancellation: nobody else has the session
+        except BaseException:  # also a cancellation: nothing else owns the session
             await session.close()
             raise
         return session
 
-    # -- sessions of a host that was killed ------------------------------------------------------------------------------
+    # -- sessions of a killed host ---------------------------------------------------------------------------------------
 
     async def adopt(self) -> list[SessionRemains]:
-        """Return what is left of the sessions of a host that was killed: for `session`, or for `discard`.
+        """Return the remains of a killed host's sessions, each for `session` or `discard`.
 
-        What is given to neither ends when this host is closed.
+        Those passed to neither end when this host is closed.
 
         Raises:
-            StateError: The host has no custodian, or did this already.
+            StateError: The host has no custodian, or has adopted already.
         """
         self.check_usable()
         if self.keeping is None or self._adopted:
@@ -309,7 +310,7 @@ class Host(WithKernels, AsyncOnly):
         return [*self.keeping.sessions]
 
     async def _adopt_store(self) -> None:
-        """Go on with the files of the checkpoints of a host that was killed."""
+        """Take over the checkpoint files of a killed host."""
         keeping = self.keeping
         assert keeping is not None
         if keeping.store is None:
@@ -331,10 +332,10 @@ class Host(WithKernels, AsyncOnly):
             each.take_files(snapshots)
 
     async def discard(self, remains: SessionRemains) -> None:
-        """End what is left of a session.
+        """End the remains of a session.
 
         Args:
-            remains: What `adopt` has returned.
+            remains: A result of `adopt`.
         """
         assert self.keeping is not None
         kernel, remains.kernel = remains.kernel, None
@@ -355,16 +356,16 @@ class Host(WithKernels, AsyncOnly):
     # -- for sessions --------------------------------------------------------------------------------------------------
 
     def forget(self, session: Session) -> None:
-        """Take note that a session is closed."""
+        """Remove a closed session."""
         if session in self._sessions:
             self._sessions.remove(session)
             self._launchers.session_closed(key_of(session.wanted))
 
     def store(self) -> Store:
-        """Return where the files of checkpoints are kept: a directory that is made when it is first needed.
+        """Return the store for checkpoint files: a directory that is created on first use.
 
         Raises:
-            SnapshotError: It cannot be made.
+            SnapshotError: It cannot be created.
         """
         if self._store is None:
             from cellblock.host.checkpoints.files import make_store

@@ -1,4 +1,4 @@
-"""The kernels of a host: how they are made, and how those of a host that was killed are taken over. `Host` inherits it."""
+"""The kernels of a host: making them, and taking over those of a killed host. `Host` inherits it."""
 
 from __future__ import annotations
 
@@ -43,20 +43,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 Launch = Literal["zygote", "spawn"]
-_DESCRIPTORS_PER_KERNEL = (
-    11 + 16
-)  # its own, its tape's and its states', and the connections that its tool port may have in any case
-_CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # to tool ports: that a session is counted with, and of all
+_DESCRIPTORS_PER_KERNEL = 11 + 16  # its own, its tape's and its states', and the reserved connections of its tool port
+_CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # connections to tool ports: reserved per session, and the maximum in total
 _SPARE_DESCRIPTORS = 256
 
 
 class WithKernels:
-    """The methods of a host that make kernels, and take over those of a host that was killed.
+    """The methods of a host that make kernels, and take over those of a killed host.
 
     Attributes:
-        facts: What this machine has.
+        facts: The facts of this machine.
         places: The prefix of the paths of each session's own packages.
-        keeping: What outlives this process, if something does.
+        keeping: What outlives this process; None without a custodian.
     """
 
     facts: Facts
@@ -67,9 +65,9 @@ class WithKernels:
     _launchers: Launchers
     _kernels: set[Kernel]
     _families: set[Family]
-    """Those with copies"""
+    """Those with copies."""
     _connected: dict[int, Family]
-    """Those with copies of a host that was killed, by their numbers"""
+    """Those with copies of a killed host, by number."""
     _sessions: set[Session]
     _numbers: Iterator[int]
     _keep_numbers: weakref.WeakKeyDictionary[Launcher, int]
@@ -86,7 +84,7 @@ class WithKernels:
         """
         if self._closed:
             raise StateError("the host is closed; make a new one")
-        # First the process: in a fork there is no running loop to ask for, although there seems to be.
+        # First the process: in a fork there is no running loop, although there seems to be one.
         if self._owner is not None and self._owner[0] != os.getpid():
             raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
         here = (os.getpid(), asyncio.get_running_loop())
@@ -102,8 +100,8 @@ class WithKernels:
         """Start a kernel and wait until it takes cells. If this is cancelled, nothing remains.
 
         Args:
-            wanted: What it is to be.
-            prepare: Makes what the kernel needs outside. By then, a process exists that removes it if this one is killed.
+            wanted: Its specification.
+            prepare: Creates what the kernel needs outside. By then, a process exists that removes it if this one is killed.
 
         Raises:
             LaunchError: It could not be started.
@@ -119,21 +117,21 @@ class WithKernels:
         except LaunchError:
             if launcher.alive:
                 raise
-        # It died while it was asked. Not more than once: if it happens again there is a reason, which the caller must hear.
+        # It died during the request. Retry only once: a second death has a reason, which the caller must see.
         self.check_usable()
         return await self._launch_by(await self._launchers.started(key), wanted)
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Make a kernel of a copy of one, and wait until it takes cells. If this is cancelled, nothing remains.
+        """Make a kernel from a copy, and wait until it takes cells. If this is cancelled, nothing remains.
 
         Args:
             copy: The copy, which stays.
-            wanted: What it is to be.
-            how: What differs from the kernel that was copied.
+            wanted: Its specification.
+            how: How it differs from the kernel that was copied.
 
         Raises:
             CheckpointError: The copy has ended.
-            LaunchError: There is no room for another kernel, or it did not get ready.
+            LaunchError: There is no room for another kernel, or it did not become ready.
         """
         self.check_usable()
         _make_room_for(len(self._sessions) + 1)
@@ -144,7 +142,7 @@ class WithKernels:
         return await self._ready(self._take(copy.family, next(self._numbers), ends, wanted))
 
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
-        """Go on with a kernel. Returns it with its last cell; None if that is not possible: the kernel is ended then."""
+        """Continue a kernel of a killed host. Returns it with its last cell; None if that fails: then the kernel is ended."""
         from cellblock.host.kernels.kernel import Kernel
         from cellblock.host.kernels.recovery import recover
 
@@ -181,7 +179,7 @@ class WithKernels:
     def forget_kernel(self, remains: KernelRemains) -> None:
         """End a kernel that is not adopted."""
         assert self.keeping is not None
-        remains.close()  # closing its connection ends the kernel, also if its init serves others
+        remains.close()  # closing its connection ends the kernel, even if its init serves others
         left = [*self.keeping.surplus, *(session.kernel for session in self.keeping.sessions if session.kernel is not None)]
         shared = {kernel.first for kernel in left} | {kernel.family.number for kernel in self._kernels}
         family = self._connected.get(remains.first)
@@ -195,12 +193,12 @@ class WithKernels:
         self._launchers.kernel_closed(remains.launcher)
 
     async def _adopt_kernels(self) -> None:
-        """Take over the launchers and the copies of a host that was killed; end kernels that are no session's."""
+        """Take over the launchers and copies of a killed host; end kernels that belong to no session."""
         keeping = self.keeping
         assert keeping is not None
         kernels = [*keeping.surplus, *(session.kernel for session in keeping.sessions if session.kernel is not None)]
         for number, zygote in keeping.zygotes.items():
-            self._keep_numbers[zygote] = number  # for kernels that are made of copies
+            self._keep_numbers[zygote] = number  # for kernels that are made from copies
             self._launchers.adopt(
                 zygote,
                 sum(kernel.launcher is zygote for kernel in kernels) + sum(one.launcher is zygote for one in keeping.families),
@@ -237,7 +235,7 @@ class WithKernels:
                 await self._wait_until_held(kernel.held)
         except BaseException as error:  # also a cancellation: we own the kernel until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
-                # It may be stopped; the next kernel comes from another.
+                # It may be stopped; start the next kernel elsewhere.
                 self._launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
             await kernel.close()
             raise
@@ -250,7 +248,7 @@ class WithKernels:
         held.result()
 
     def _take(self, family: Family, number: int, ends: Ends, wanted: KernelSpec) -> Kernel:
-        """Take a kernel, which is this host's from the first moment on: no await comes between."""
+        """Take ownership of a kernel at once: no await may come between."""
         from cellblock.host.kernels.kernel import Kernel
 
         recording = None
@@ -261,8 +259,8 @@ class WithKernels:
                 held = self.keeping.kernel_made(number, wanted.kept, launcher, family.number, ends, recording.tape)
                 wanted = replace(wanted, takers=self._kept_takers(number, wanted.takers))
             kernel = Kernel(family, number, ends, wanted, self._on_closed(family.launcher, number), recording)
-        except BaseException:  # whatever it is, nobody else closes these
-            ends.close()  # init ends when nobody has the other end of its control socket
+        except BaseException:  # of any kind: nothing else closes these
+            ends.close()  # init ends when the other end of its control socket is closed
             raise
         if recording is not None:
             kernel.held = held
@@ -281,7 +279,7 @@ class WithKernels:
         return on_closed
 
     def _family(self, launcher: Launcher, number: int, group: cgroups.Group | None) -> Family:
-        """Return what a kernel, and all that are made of its copies, share."""
+        """Return the family of a kernel and of all that are made from its copies."""
         from cellblock.host.kernels.family import Family
 
         family = Family(launcher, number, group)
@@ -290,7 +288,7 @@ class WithKernels:
         return family
 
     def _family_of(self, remains: KernelRemains) -> Family:
-        """Return what an adopted kernel shares with branches that were adopted before it."""
+        """Return the family of an adopted kernel, shared with branches that were adopted before."""
         for kernel in self._kernels:
             if (kernel.family.launcher, kernel.family.number) == (remains.launcher, remains.first):
                 return kernel.family
@@ -304,7 +302,7 @@ class WithKernels:
         self._hold_family(family)
 
     def _hold_family(self, family: Family) -> None:
-        """Have the connection for copies outlive this process, if the kernels do."""
+        """Have the custodian hold the connection for copies, if it holds the kernels."""
         launcher = self._keep_numbers.get(family.launcher)
         if self.keeping is not None and launcher is not None and family.connection is not None:
             self.keeping.family_made(family.number, launcher, family.group, family.ports, family.connection)
@@ -320,7 +318,7 @@ class WithKernels:
         return self.keeping is not None and isolate != "srt" and self._launch == "zygote"
 
     def _kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
-        """Return what takes the listeners of a kernel, once they are held."""
+        """Return callbacks that have a kernel's listeners held, then pass them on."""
 
         def kept(name: str, taker: OnListener) -> OnListener:
             def take(listener: socket.socket) -> None:
@@ -333,13 +331,13 @@ class WithKernels:
         return {name: kept(name, taker) for name, taker in takers.items()}
 
     def _sweep(self, isolate: Isolate) -> None:
-        """Remove what hosts that were killed have left. Nobody waits for it: it may be much, or the directory a large one."""
+        """Remove what killed hosts have left, in the background: it may be much, or in a large directory."""
         if self._sweeping is None:
             with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
                 self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, isolate in OURS)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
-        """Return what a kernel's init is told, with the sandbox."""
+        """Return the setup for a kernel's init, including the sandbox."""
         setup, policy = wanted.setup, wanted.policy
         if wanted.isolate == "none":
             return setup
@@ -381,13 +379,13 @@ def _remove_what_the_dead_left(places: bool) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _as_data(policy: Policy) -> dict[str, Any]:
-    """Return a policy as init is told it. Every kernel of a session, and mostly every session of a host, has the same."""
+    """Return a policy as data for init. Every kernel of a session, and mostly every session of a host, has the same."""
     return policy.to_dict()
 
 
 def _make_room_for(kernels: int) -> None:
     """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
-    # A quarter of all descriptors may be connections to tool ports (`tools.listen`), so that each session has its share.
+    # Up to a quarter of all descriptors is for connections to tool ports (`tools.listen`), so that each session has its share.
     needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:

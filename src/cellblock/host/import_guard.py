@@ -1,8 +1,8 @@
 """Keeps this process from importing modules that sessions can write.
 
-A program is usually in the directory that its sessions work in, and Python looks for modules there first. Modules that we
-and our libraries load late, long after the first cell, could then be ones that a cell has put there, with all of our rights.
-What the program itself imports is its own responsibility (``python -P`` keeps the directory out altogether).
+A program usually runs in the directory that its sessions work in, and Python looks for modules there first. A module that we
+or our libraries load late, long after the first cell, could then be one that a cell has planted, with all of our rights.
+Imports by the program itself are its own responsibility (``python -P`` keeps the directory out altogether).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cellblock.host import distrusted
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.probe import own_directories
 
-# Us, and what we use on the trusted side.
+# Cellblock, and its dependencies on the trusted side.
 _OURS = frozenset(
     [
         "annotated_types",
@@ -57,20 +57,20 @@ _OURS = frozenset(
 
 
 def distrust(directories: Iterable[str]) -> None:
-    """Import nothing of ours from these directories any more, except what no session can write there.
+    """Stop importing modules of ours from these directories, except from places in them that no session can write.
 
     Args:
-        directories: What sessions can write, absolute.
+        directories: The directories that sessions can write, absolute.
     """
     distrusted.add(directories)
     if not any(isinstance(finder, _Guard) for finder in sys.meta_path):
-        # Behind what is built in, ahead of everything that looks for files.
+        # After built-in modules, before everything that looks for files.
         places = [index for index, finder in enumerate(sys.meta_path) if finder is PathFinder]
         sys.meta_path.insert(places[0] if places else len(sys.meta_path), _Guard())
 
 
 class _Guard(MetaPathFinder):
-    """Finds modules for our own imports, but not in places where a session could have put them."""
+    """Finds modules for our own imports, but not where a session could have planted them."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -84,7 +84,7 @@ class _Guard(MetaPathFinder):
 
 
 def _asked_by_us(frame: FrameType | None) -> bool:
-    """Whether an import was caused by our code: what Python's own modules import counts for the module that imported them."""
+    """Whether our code caused an import: imports by Python's own modules count for the module that imported those."""
     while frame is not None:
         top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if top not in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""What a host has its custodian hold, so that the next host can go on with its kernels."""
+"""Entrusts a host's kernels to its custodian, so that the next host can continue them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from cellblock.host.launch.start import Started
 from cellblock.sandbox.cgroups import Group
 
 _FORMAT = 5
-"""The version of what is held. A host of another version ends the kernels instead of going on with them."""
+"""The version of the held data. A host of another version ends the kernels instead of continuing them."""
 
 
 @dataclass
 class KernelRemains:
-    """A kernel of a host that was killed.
+    """A kernel of a killed host.
 
     Attributes:
-        number: What its host has called it.
-        first: What its launcher calls the first kernel of its init, which may be itself.
+        number: Its number, given by the host.
+        first: The number that the launcher gave the first kernel of its init, possibly itself.
         ends: Its connections.
         recording: Its tape.
-        launcher: What has started it.
-        listeners: What its init listens on, by name.
+        launcher: The process that started it.
+        listeners: The listeners of its init, by name.
     """
 
     number: int
@@ -48,7 +48,7 @@ class KernelRemains:
     listeners: dict[str, socket.socket]
 
     def close(self) -> None:
-        """Close all of it. Init ends when nobody holds the other end of its socket."""
+        """Close everything. Init ends when the other end of its socket is closed."""
         self.ends.close()
         self.recording.close()
         for listener in self.listeners.values():
@@ -61,9 +61,9 @@ class FamilyRemains:
 
     Attributes:
         first: As for `KernelRemains`.
-        launcher: What has started the first kernel.
+        launcher: The process that started the first kernel.
         group: The control group of all its processes, if they have one.
-        ports: How many ports were given away (`Family.ports`).
+        ports: How many ports were assigned (`Family.ports`).
         connection: The connection.
     """
 
@@ -76,18 +76,18 @@ class FamilyRemains:
 
 @dataclass
 class SessionRemains:
-    """A session of a host that was killed, for `Host.session` to go on with, or `Host.discard` to end.
+    """A session of a killed host, for `Host.session` to continue, or `Host.discard` to end.
 
     Attributes:
-        label: What the host's program has called it.
-        number: What the host has called it.
-        place: Where its own packages are.
+        label: Its label, set by the host's program.
+        number: Its number, given by the host.
+        place: The directory of its own packages.
         env: The environment of its kernels.
-        branch: Where its files are, if it is a branch with files of its own.
+        branch: The directory of its files, if it is a branch with its own files.
         kernel: Its kernel, if it had one.
-        replaced: Whether that had taken the place of another one, and not all that belongs to this was written down.
-        log: Where its states are written down, if they are.
-        recalled: What is written there; None if that is not all.
+        replaced: Whether that kernel had replaced another one, and the replacement was not completely recorded.
+        log: The log of its states, if there is one.
+        recalled: The states from the log; None if it is incomplete.
     """
 
     label: str
@@ -101,7 +101,7 @@ class SessionRemains:
     recalled: Recalled | None = None
 
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
-        """Take the kernel that is the session's, and return those that are not: one was to take the place of another."""
+        """Choose the session's kernel, and return the others: one was about to replace another."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)
         known = None if self.recalled is None else self.recalled.kernel
         if [kernel.number for kernel in kernels] != [known] and (dead := _unreported(kernels)) is not None:
@@ -113,7 +113,7 @@ class SessionRemains:
         return [kernel for kernel in kernels if kernel is not self.kernel]
 
     def close(self) -> None:
-        """Close all of it that nobody has taken."""
+        """Close whatever was not taken over."""
         if self.kernel is not None:
             self.kernel.close()
         if self.log is not None:
@@ -122,7 +122,7 @@ class SessionRemains:
 
 @dataclass
 class Holding:
-    """One entry of the custodian's.
+    """One entry held by the custodian.
 
     Attributes:
         key: Its key.
@@ -132,16 +132,16 @@ class Holding:
     _custodian: Custodian = field(repr=False)
 
     def hold(self, data: Mapping[str, Any], fds: Sequence[int]) -> asyncio.Future[None]:
-        """Have something held. Done when it is."""
+        """Have data and descriptors held. Done when they are."""
         return self._custodian.put(self.key, json.dumps(data).encode(), fds)
 
     def release(self) -> None:
-        """Have it held no longer."""
+        """Stop holding it."""
         self._custodian.remove(self.key)
 
 
 class KeptLauncher:
-    """Has a launcher's process held. See `cellblock.host.launch.launcher.Keep`."""
+    """Has a launcher's process held by the custodian. See `cellblock.host.launch.launcher.Keep`."""
 
     def __init__(self, number: int, custodian: Custodian) -> None:
         self.number = number
@@ -159,29 +159,29 @@ class KeptLauncher:
 
 
 class Keeping:
-    """What one host has its custodian hold, and what the host before it has left there.
+    """The resources that one host entrusts to its custodian, and those that the previous host has left there.
 
     Attributes:
         custodian: The custodian.
-        prefix: What the paths of all places begin with, of all hosts that the custodian has had.
-        places: What those of this host begin with.
-        first_number: The first number that no host before has given to a session or a kernel.
-        sessions: The sessions of the host before.
-        surplus: Kernels that are no session's any more, or not yet.
-        families: What its kernels have in common, if there are copies.
-        store: Where the files of its checkpoints are: the path of the directory, and a descriptor; None if there are none.
+        prefix: The prefix of the paths of all places, of all hosts that the custodian has had.
+        places: The prefix for the places of this host.
+        first_number: The first number that no earlier host has assigned to a session or a kernel.
+        sessions: The sessions of the previous host.
+        surplus: Kernels that no longer belong to a session, or not yet.
+        families: The families of kernels that have copies.
+        store: The store of checkpoint files: the path of its directory, and a descriptor; None without one.
         zygotes: Its zygotes.
     """
 
     def __init__(self, custodian: Custodian, prefix: str) -> None:
-        """Read what the host before has left.
+        """Read what the previous host has left.
 
         Args:
             custodian: The custodian.
-            prefix: What the paths of places are to begin with, if this is the first host.
+            prefix: The prefix of the paths of places, if this is the first host.
 
         Raises:
-            CustodianError: What is held comes from another version of cellblock.
+            CustodianError: The held data comes from another version of cellblock.
         """
         self.custodian = custodian
         entries, custodian.entries = custodian.entries, {}
@@ -207,7 +207,7 @@ class Keeping:
         self.first_number = max(numbers, default=0) + 1
 
     def begin(self) -> None:
-        """Have held what all kernels need."""
+        """Have held what all kernels share."""
         Holding("host", self.custodian).hold(self._said, self._aux.fds)
 
     def _take(self, entries: Mapping[str, Entry]) -> None:
@@ -260,14 +260,14 @@ class Keeping:
         tape = Tape(said["number"], (log, streams[0], streams[1], streams[2]), self._aux)
         return KernelRemains(said["number"], said["first"], ends, Recording(tape), self.zygotes[said["launcher"]], {})
 
-    # -- what this host has --------------------------------------------------------------------------------------------
+    # -- of this host --------------------------------------------------------------------------------------------------
 
     def launcher(self, number: int) -> KeptLauncher:
-        """Return what keeps a launcher."""
+        """Return the object that has a launcher held."""
         return KeptLauncher(number, self.custodian)
 
     def record(self, number: int) -> Recording:
-        """Make the tape of a kernel."""
+        """Create the tape of a kernel."""
         return Recording(Tape.make(number, self._aux))
 
     def kernel_made(
@@ -280,13 +280,13 @@ class Keeping:
         return Holding(f"kernel/{number}", self.custodian).hold(said, fds)
 
     def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
-        """Have a kernel held no longer."""
+        """Stop holding a kernel."""
         for name in listeners:
             self.custodian.remove(f"listener/{number}/{name}")
         self.custodian.remove(f"kernel/{number}")
 
     def listener_made(self, number: int, name: str, listener: socket.socket) -> None:
-        """Have a listener held that a kernel's init has made."""
+        """Have a listener of a kernel's init held."""
         holding = Holding(f"listener/{number}/{name}", self.custodian)
         holding.hold({"kernel": number, "name": name}, [listener.fileno()])
 
@@ -300,20 +300,20 @@ class Keeping:
         return self._branches[number]
 
     def family_made(self, first: int, launcher: int, group: Group | None, ports: int, connection: socket.socket) -> None:
-        """Have the connection held over which an init is told about copies of kernels."""
+        """Have the connection held over which an init handles copies of kernels."""
         said = {"first": first, "launcher": launcher, "group": None if group is None else group.path, "ports": ports}
         Holding(f"family/{first}", self.custodian).hold(said, [connection.fileno()])
 
     def family_gone(self, first: int) -> None:
-        """Have it held no longer."""
+        """Stop holding the connection of a family."""
         self.custodian.remove(f"family/{first}")
 
     def store_made(self, path: str, held: int) -> None:
-        """Have the directory held in which the files of checkpoints are."""
+        """Have the directory of checkpoint files held."""
         Holding("store", self.custodian).hold({"path": path}, [held])
 
     def store_gone(self) -> None:
-        """Have it held no longer."""
+        """Stop holding the directory of checkpoint files."""
         self.custodian.remove("store")
 
     def session_made(
@@ -332,25 +332,25 @@ class Keeping:
         Holding(f"session/{number}", self.custodian).hold(said, [] if log is None else [log.fd])
 
     def session_gone(self, number: int) -> None:
-        """Have a session held no longer."""
+        """Stop holding a session."""
         self.custodian.remove(f"session/{number}")
 
     # -- places --------------------------------------------------------------------------------------------------------
 
     def place_made(self, path: str, held: int) -> None:
-        """Have a directory held, so that nobody takes it for abandoned."""
+        """Have a directory held, so that it is not taken for abandoned."""
         Holding(f"place/{Path(path).name}", self.custodian).hold({"path": path}, [held])
 
     def place_gone(self, path: str) -> None:
-        """Have a directory held no longer."""
+        """Stop holding a directory."""
         self.custodian.remove(f"place/{Path(path).name}")
 
     def take_place(self, path: str) -> int | None:
-        """Return the descriptor of a directory that an earlier host has made, if it has; the caller's to close."""
+        """Return the descriptor of a directory that an earlier host has made, if there is one; the caller closes it."""
         return self._held_places.pop(path, None)
 
     def close(self) -> None:
-        """Close what was not taken. What is held stays so."""
+        """Close what was not taken over. The custodian keeps holding it."""
         for session in self.sessions:
             session.close()
         for kernel in self.surplus:
@@ -365,9 +365,9 @@ class Keeping:
 
 
 def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:
-    """Return the one that has died, if nothing has begun yet in those that were to take its place.
+    """Return the last kernel that died with its replacement on the way, if no replacement has run a cell yet.
 
-    Its end is then gone through once more: perhaps its host was killed before anybody had the result of its last cell.
+    The next host then replays its end: its host may have been killed before the result of its last cell was delivered.
     """
     stood = [kernel.recording.stood() for kernel in kernels]
     if (last := max((place for place, (_, followed) in enumerate(stood) if followed), default=None)) is None:

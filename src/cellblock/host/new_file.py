@@ -1,4 +1,4 @@
-"""A file that a session is written to: it is complete, or it is not there."""
+"""A file for a saved session, written atomically: it is complete, or it does not exist."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Telling:
     """Turns errors of the system into `StoreError`."""
 
     def __init__(self, what: str, then: str) -> None:
-        """Begin.
+        """Set the texts.
 
         Args:
-            what: What has failed if there is one.
-            then: What else to say.
+            what: What has failed, if there is an error.
+            then: The consequence.
         """
         self._what, self._then = what, then
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Start."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
@@ -35,20 +35,20 @@ class NewFile:
     """A file that is written beside the one that it will replace. Only its owner can read it.
 
     Attributes:
-        path: Where it will be.
-        size: How many bytes it has, once it is complete.
+        path: Its final path.
+        size: Its size in bytes, once it is complete.
     """
 
     file: IO[bytes]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Begin; `open` makes it.
+        """Check the path; `open` creates the file.
 
         Args:
-            path: Where it will be.
+            path: Its final path.
 
         Raises:
-            InvalidInputError: No file can be there.
+            InvalidInputError: The path is a directory.
         """
         self.path = Path(path).expanduser().absolute()
         if not self.path.name or self.path.is_dir():
@@ -57,10 +57,10 @@ class NewFile:
         self._whole = WholeFile(self.path)
 
     def open(self) -> None:
-        """Make it, with another name.
+        """Create it, under a temporary name.
 
         Raises:
-            InvalidInputError: It cannot be there.
+            InvalidInputError: It cannot be in that directory.
             StoreError: It cannot be written.
         """
         check_directory("the directory to write to", self.path.parent)
@@ -73,7 +73,7 @@ class NewFile:
             self.file.write(data)
 
     def finish(self) -> None:
-        """Give it its name: it is complete. What had that name before is replaced. Raises as `open`."""
+        """Give the complete file its name, replacing an existing one. Raises as `open`."""
         with self.telling():
             self.file.flush()
             os.fsync(self.file.fileno())
@@ -81,9 +81,9 @@ class NewFile:
             self._whole.finish()
 
     def close(self) -> None:
-        """Close it, if it is open. If it is not complete, it is removed."""
+        """Close it, if it is open. An incomplete file is removed."""
         self._whole.close()
 
     def telling(self) -> Telling:
-        """Return what turns errors of the system into `StoreError` that say what was not written."""
+        """Return a context that turns errors of the system into `StoreError`s about this file."""
         return Telling(f"{self.path} cannot be written", "nothing was changed: what had that name before is as it was")

@@ -43,7 +43,7 @@ async def export(path: str | os.PathLike[str], cells: Iterable[HistoryEntry]) ->
 
 
 def script(cells: Iterable[HistoryEntry]) -> Iterator[str]:
-    """Yield the cells that have made the present state as Python, in the percent format that editors and Jupytext know.
+    """Yield the cells that led to the present state as Python, in the percent format of editors and Jupytext.
 
     Magics become comments.
     """
@@ -56,7 +56,7 @@ def script(cells: Iterable[HistoryEntry]) -> Iterator[str]:
 
 
 def notebook(cells: Iterable[HistoryEntry]) -> Iterator[str]:
-    """Yield the cells as a notebook of the format 4.5: each cell by itself, as writing JSON keeps other threads waiting."""
+    """Yield the cells as a notebook, format 4.5: one cell at a time, because writing JSON blocks other threads."""
     yield '{"nbformat": 4, "nbformat_minor": 5, "metadata": ' + json.dumps(_METADATA) + ', "cells": ['
     for number, cell in enumerate(cells):
         yield ("\n" if number == 0 else ",\n") + "{"
@@ -69,7 +69,7 @@ def notebook(cells: Iterable[HistoryEntry]) -> Iterator[str]:
 
 
 def _cell_metadata(cell: HistoryEntry) -> dict[str, Any]:
-    """Return what a reader of the notebook should know of a cell that did not simply succeed, or was undone."""
+    """Return metadata for a cell that did not simply succeed, or was undone."""
     told: dict[str, Any] = {} if cell.status == "success" else {"status": cell.status}
     told |= {"abandoned": True} if cell.abandoned else {}
     if cell.result is not None:
@@ -92,7 +92,7 @@ def _outputs(cell: HistoryEntry) -> Iterator[str]:
 
 
 def _error(result: CodeExecutionResult, shown: str) -> dict[str, Any]:
-    """Return an exception as notebooks have it. Of one that did not end the cell, the text is all there is."""
+    """Return an exception in the notebook format. Of one that did not end the cell, there is only the text."""
     error = result.error
     if error is not None and shown in ("\n".join(error.traceback), f"{error.ename}: {error.evalue}"):
         return {"ename": error.ename, "evalue": error.evalue, "traceback": error.traceback or [shown]}
@@ -111,7 +111,7 @@ def _value(mime: str, value: str | bytes) -> str:
     if isinstance(value, bytes):
         return json.dumps(base64.b64encode(value).decode())
     if holds_json(mime, value) and _is_json(value):
-        return value  # as it is: a parsed value can take twenty times its size in memory
+        return value  # unchanged: a parsed value can take twenty times its size in memory
     return json.dumps(value)
 
 
@@ -120,4 +120,4 @@ def _is_json(text: str) -> bool:
         read_json(text.encode())
     except (ValueError, RecursionError):
         return False
-    return not any(word in text for word in ("NaN", "Infinity"))  # which Python reads, and others do not
+    return not any(word in text for word in ("NaN", "Infinity"))  # Python reads these, other readers do not

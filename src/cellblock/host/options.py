@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 _ELSEWHERE = {"timeout": " of a session: each execution has its own"}
-"""What is an argument of something else; the nearest option would not be what is meant."""
+"""Names that belong to another call; suggesting the nearest option would be misleading."""
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Check that there are options of these names.
+    """Check the names of options.
 
     Raises:
-        InvalidInputError: There is none of one name.
+        InvalidInputError: There is no such option.
     """
     for name in names:
         if name not in known:
@@ -45,27 +45,27 @@ class SessionOptions:
         kernel_env: Environment variables for the kernel, in addition to a small base (docs/sessions.md).
         working_dir: Directory of the kernel, which returns to it after each cell. By default, it starts in the current
             directory of this process, and keeps changes of directory.
-        images_dir: Where PNG images are written; by default ``images`` in `working_dir`, or else in the current directory. A
-            model can open what is in the session's workspace only.
-        spill_dir: Where output that is too large to keep is written; by default it is dropped.
+        images_dir: Directory for PNG images; by default ``images`` in `working_dir`, or else in the current directory. A model
+            can only open files in the session's workspace.
+        spill_dir: Directory for output that is too large to keep; by default it is dropped.
         limits: How much output is kept.
-        python: The interpreter that kernels run in: a path, a virtual environment's directory, or a command. It needs Python
-            3.11 or newer, and IPython. By default the host's.
-        preload: Modules that each kernel has imported when it starts, at no cost. By default the host's.
-        packages: Packages to install for the session when it starts, such as ``pandas>=2`` (docs/sessions.md). Those that many
-            sessions need are quicker in the interpreter's own environment.
+        python: The kernels' interpreter: a path, a virtual environment's directory, or a command. It needs Python 3.11 or
+            newer, and IPython. By default the host's.
+        preload: Modules that each kernel has imported at its start, at no cost. By default the host's.
+        packages: Packages to install for the session when it starts, such as ``pandas>=2`` (docs/sessions.md). Packages that
+            many sessions need are faster in the interpreter's own environment.
         isolate: How kernels are isolated: ``native``, ``landlock``, ``srt`` or ``none``. By default the host's.
-        policy: What the session may do. If the host was given a policy, a session can only ask for less. By default the
+        policy: What the session is allowed to do. If the host was given a policy, a session can only narrow it. By default the
             host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
-            (docs/shell.md). Only True means yes; a string means no and gives the reason. Without it, nobody is asked.
+            (docs/shell.md). Only True means yes; a string means no and gives the reason. Without it, all may run.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
         forbid_programs: Have the operating system forbid the kernel to execute programs, so that there is no way around
             `on_command`: commands that it lets through run beside the kernel. ``native`` and ``landlock`` only.
-        recovery: Which checkpoints the session makes by itself: `Session.undo` goes back to these, and if the kernel dies, the
-            session goes on from the last one (docs/checkpoints.md). ``exact`` makes one at the end of each cell, and the next
-            cell waits for it. ``rolling`` makes one if the session is idle for a moment: for programs whose cells follow each
-            other at once. ``none`` makes none. An `Exact` or a `Rolling` says how many are kept.
+        recovery: Which checkpoints the session makes automatically: `Session.undo` goes back to them, and if the kernel dies,
+            the session continues from the last one (docs/checkpoints.md). ``exact`` makes one at the end of each cell, and the
+            next cell waits for it. ``rolling`` makes one when the session has been idle for a moment, for programs that run
+            one cell right after the other. ``none`` makes none. An `Exact` or a `Rolling` sets how many are kept.
 
     Raises:
         InvalidInputError: An option is of the wrong type.
@@ -102,7 +102,7 @@ class SessionOptions:
                 raise InvalidInputError(f"{name} has a NUL character, which no path can contain: {shown(path)}")
 
     def same_surroundings(self, other: SessionOptions) -> bool:
-        """Whether both come to the same interpreter, sandbox and directories (`resolve`)."""
+        """Whether both resolve to the same interpreter, sandbox and directories (`resolve`)."""
         rest = {name: getattr(self, name) for name in ("kernel_env", "limits", "on_host", "packages", "recovery")}
         return replace(other, **rest) == self
 
@@ -128,13 +128,13 @@ class SessionKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionHooks:
-    """What a front does in a session that it serves.
+    """The hooks of a front into a session that it serves.
 
     Attributes:
         tool_port: Takes the listener on which tools are served to the session's code; each of its kernels has one.
         uncounted_seconds: Returns the seconds so far that do not count towards the timeouts of its cells.
-        on_begin: Called when a cell has begun and its reader, if there is one, can be given notices.
-        outside: Returns what was allowed outside since a time, in seconds since the epoch: what no undo undoes.
+        on_begin: Called when a cell has begun and its reader, if there is one, can receive notices.
+        outside: Returns the outside calls that were allowed since a time, in seconds since the epoch: no undo undoes them.
     """
 
     tool_port: OnListener | None = None
@@ -148,11 +148,11 @@ class Defaults:
     """A host's defaults for the options of its sessions.
 
     Attributes:
-        interpreter: Path of the interpreter that kernels run in.
-        preload: Modules that they have imported when they start.
+        interpreter: Path of the kernels' interpreter.
+        preload: Modules that they have imported at their start.
         isolate: How they are isolated.
-        policy: What they may do.
-        ceiling: Whether sessions may only ask for less than `policy`: it was given to the host.
+        policy: What they are allowed to do.
+        ceiling: Whether sessions may only narrow `policy`: it was given to the host.
     """
 
     interpreter: str
@@ -170,7 +170,7 @@ class Defaults:
         return self.interpreter if options.python is None else environment.find_interpreter(options.python)
 
     def modules_for(self, options: SessionOptions) -> tuple[str, ...]:
-        """Return the modules that a session's kernels have imported when they start.
+        """Return the modules that a session's kernels have imported at their start.
 
         Raises:
             InvalidInputError: One is not the name of a module.
@@ -178,7 +178,7 @@ class Defaults:
         return self.preload if options.preload is None else environment.check_modules(options.preload)
 
     def policy_for(self, policy: Policy | None, isolate: Isolate) -> Policy:
-        """Return what a session may do.
+        """Return what a session is allowed to do.
 
         Raises:
             InvalidInputError: The policy is for another kind of isolation, or asks for more than the host's allows.
@@ -195,17 +195,17 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """A session's options, checked, with its host's defaults in place of what was left out.
+    """A session's options after all checks, with its host's defaults filled in.
 
     Attributes:
-        interpreter: Path of the interpreter that its kernels run in.
-        preload: Modules that they have imported when they start.
+        interpreter: Path of its kernels' interpreter.
+        preload: Modules that they have imported at their start.
         isolate: How they are isolated.
-        policy: What they may do.
-        cwd: The directory that they start in.
-        stay_in: The directory that they come back to after each cell, if there is one.
-        images_dir: Where images are written.
-        spill_dir: Where output that is too large to keep is written.
+        policy: What they are allowed to do.
+        cwd: Their initial working directory.
+        stay_in: The directory that they return to after each cell, if there is one.
+        images_dir: Directory for images.
+        spill_dir: Directory for output that is too large to keep.
         writable: The directories that its code can write to.
     """
 
@@ -221,15 +221,15 @@ class ResolvedOptions:
 
 
 def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> ResolvedOptions:
-    """Check a session's options and fill in what they leave out.
+    """Check a session's options and fill in defaults.
 
     Args:
         options: The options.
-        defaults: What its host says.
-        facts: What this machine has.
+        defaults: Its host's defaults.
+        facts: The facts of this machine.
 
     Raises:
-        InvalidInputError, InterpreterError: An option is wrong.
+        InvalidInputError, InterpreterError: An option is not valid.
         SandboxError: This machine cannot make the sandbox.
     """
     from cellblock.sandbox.plan import check_unnamed_workspace, check_workspace, writable_places

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
 
 PLACE = "/tmp/.packages"  # in the session's own /tmp
-"""Where a sandboxed session finds its own packages: every sandbox can have a directory made there."""
+"""Path of a sandboxed session's own packages: a directory can be mounted there in every sandbox."""
 
 _PREFIX = "cellblock-packages-"
 _RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
-_LOOK = 0.5  # seconds between looks at how much there is
-_MAX_ARGUMENTS = 128 * 1024  # characters; the system takes as many in one
-_PATIENCE = 2.0  # seconds for packages to be removed while somebody waits
+_LOOK = 0.5  # seconds between checks of the packages' size
+_MAX_ARGUMENTS = 128 * 1024  # characters; the system's limit for one argument
+_PATIENCE = 2.0  # seconds that a caller waits for the removal of packages
 
 Launch: TypeAlias = Callable[["KernelSpec"], Awaitable["Kernel"]]
-"""Starts a kernel, which is then the caller's to close."""
+"""Starts a kernel, which the caller closes."""
 
 
 def name_places() -> str:
-    """Return what the paths of the packages of one host's sessions begin with: nobody can guess it, and nothing is made."""
+    """Return the prefix of the package paths of one host's sessions: unguessable; nothing is created."""
     try:
         top = os.path.abspath(tempfile.gettempdir())
     except FileNotFoundError as error:
@@ -54,35 +54,35 @@ def name_places() -> str:
 
 
 def remove_places_of_the_dead() -> None:
-    """Remove the packages of hosts that were killed together with what should have removed them. It may take a while."""
+    """Remove the packages of hosts that were killed together with their cleaners. It may take a while."""
     for place in find_places(os.path.join(os.path.abspath(tempfile.gettempdir()), _PREFIX)):
         remove_abandoned(place)
 
 
 class SessionPackages:
-    """The packages of one session: where they are, and how they are installed.
+    """The packages of one session: their directory, and how they are installed.
 
     Attributes:
-        inside: Their directory as the session sees it.
+        inside: Their directory as seen by the session.
     """
 
     def __init__(
         self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, isolate: Isolate, places: Places | None = None
     ) -> None:
-        """Take note of their place, and make nothing yet.
+        """Set the paths; nothing is created yet.
 
         Args:
-            place: A path where nothing is.
+            place: An unused path.
             interpreter: The interpreter whose pip installs.
-            env: The session's environment, in which pip runs.
+            env: The session's environment, used for pip.
             cwd: The session's directory.
-            isolate: How the session is kept in.
-            places: Who keeps the place, if it is to outlive this process.
+            isolate: How the session is isolated.
+            places: Holds the directory for the next process, if it should outlive this one.
         """
         self._kept = SessionPlace(place, places)
-        # In other sandboxes, pip has its own /tmp; without mounts, what it builds lies beside the packages meanwhile.
+        # In other sandboxes, pip has its own /tmp; without mounts, its build files are beside the packages meanwhile.
         self._scratch = PrivateDirectories(f"{place}-pip", places) if isolate == "landlock" else None
-        # Where srt's own directory lies is known inside when there is one.
+        # Under srt, the parent directory is known only once the sandbox exists.
         self.inside = {"native": PLACE, "landlock": place, "srt": secrets.token_hex(8), "none": place}[isolate]
         self._interpreter = interpreter
         self._env = env
@@ -90,9 +90,9 @@ class SessionPackages:
         self._isolate = isolate
 
     def prepare(self) -> None:
-        """Make what has to be there before a kernel is.
+        """Create what has to exist before a kernel.
 
-        In other isolations, that is nothing: most sessions install nothing, and what was never made cannot be left behind.
+        In other isolations, that is nothing: most sessions install nothing, and what was never created cannot be left behind.
         """
         if self._isolate in OURS:
             self._kept.make()
@@ -103,14 +103,14 @@ class SessionPackages:
         return self._kept.path
 
     def mounts(self, index: PackageIndex, policy: Policy, *, writable: bool = False) -> tuple[Step, ...]:
-        """Return the steps that show a sandbox the packages, and the index if that is a directory.
+        """Return the mounts that show a sandbox the packages, and the index if that is a directory.
 
         Args:
-            index: Where packages come from.
+            index: The package index.
             policy: The session's.
-            writable: Whether the packages can be changed: by pip, and by nothing else.
+            writable: Whether the packages can be changed: only for pip.
         """
-        # If everything is readable, all but what is in /tmp is there already, and nothing can be made elsewhere.
+        # If everything is readable, only /tmp needs mounts, and mount points cannot be created elsewhere.
         everything = policy.filesystem.everything
         local = [
             Bind(path, path, "ro", optional=True)
@@ -122,19 +122,19 @@ class SessionPackages:
     async def install(
         self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts, launch: Launch
     ) -> int:
-        """Have pip install something for the session, and return its exit status.
+        """Have pip install packages for the session, and return its wait status.
 
         Args:
             kernel: The session's kernel.
-            arguments: pip's, behind ``install``.
-            index: Where packages come from.
-            facts: What this machine has.
+            arguments: pip's arguments after ``install``.
+            index: The package index.
+            facts: The facts of this machine.
             launch: Starts kernels.
 
         Raises:
-            InvalidInputError: The policy forbids it; or the arguments name nothing, or another place to take packages from or
-                to put them; or the packages take more space than they may.
-            SandboxError, LaunchError: No sandbox could be made for pip, or it was ended.
+            InvalidInputError: The policy forbids it; the arguments name no package, or another index or target; or
+                the packages exceed their limit.
+            SandboxError, LaunchError: No sandbox could be made for pip, or it was killed.
         """
         from cellblock.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need
 
@@ -165,7 +165,7 @@ class SessionPackages:
     async def _sandbox(
         self, kernel: RunningKernel, index: PackageIndex, facts: Facts, launch: Launch
     ) -> AsyncIterator[Control]:
-        """Make a sandbox for pip. It sees what the session sees, but no code of the session runs there, or can reach it."""
+        """Make a sandbox for pip. It sees what the session sees, but the session's code neither runs in it nor reaches it."""
         wanted = kernel.wanted
         if self._isolate == "none":
             yield kernel.control
@@ -198,16 +198,16 @@ class SessionPackages:
                 await self._scratch.remove()
 
     def _changes(self) -> dict[str, str | None]:
-        """Return the changes to the session's environment that keep pip and Python from obeying it, or its files."""
+        """Return changes to the environment that keep pip and Python from obeying the session's settings or files."""
         places: dict[str, str | None] = {}
         if self._isolate in OURS:
-            # The session's home and directory for temporary files may be in its workspace; pip has others.
+            # The session's home and temporary directory may be in its workspace; pip gets others.
             own = {"HOME": "/tmp", "TMPDIR": None} if self._scratch is None else self._scratch.environment
             places = {**own, "TEMP": None, "TMP": None}
         return {**_steering(self._env), **places, "PIP_CONFIG_FILE": os.devnull}
 
     async def _watch(self, control: Control, limit: int) -> None:
-        """Stop pip when there is too much."""
+        """Stop pip when the packages exceed their limit."""
         while True:
             if await asyncio.to_thread(excess, self.place, limit) is not None:
                 await control.command(Stop())
@@ -222,7 +222,7 @@ class SessionPackages:
             )
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove all of them. What takes longer than somebody waits goes on in a thread, and the program ends after it.
+        """Remove all of them. A removal that takes longer continues in a thread, which the program waits for at its exit.
 
         Args:
             patience: Seconds to wait.
@@ -232,7 +232,7 @@ class SessionPackages:
         await self._kept.remove(patience)
 
 
-# pip reads no configuration and no variables, asks nobody and caches nothing. The mirror is near: there is nothing to retry.
+# pip reads no configuration and no variables, asks no questions and caches nothing. The mirror is local: retries are useless.
 _OPTIONS = (
     "--isolated",
     "--no-input",
@@ -259,10 +259,10 @@ _ELSEWHERE = (
     "--keyring-provider",
 )
 _WHOLE = ("--pre",)
-"""Options that are themselves, although longer ones begin like them."""
+"""Options that are complete, although forbidden ones begin like them."""
 _ELSEWHERE_SHORT = "tif"
 _WITH_VALUE = "rceC"
-"""Short options that take what follows them for their value."""
+"""Short options that take the rest of the argument as their value."""
 
 
 def _mode(*, writable: bool) -> Literal["ro", "rw"]:
@@ -275,7 +275,7 @@ def _check_allowed(limit: int) -> None:
 
 
 def _steering(env: Mapping[str, str]) -> dict[str, None]:
-    """Return what is taken out of an environment, because pip or Python would obey it."""
+    """Return the variables to remove from an environment because pip or Python would obey them."""
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
     steering = [name for name in env if name.startswith(("PYTHON", "PIP_"))]
     names = (*steering, *proxies, *(name.lower() for name in proxies), "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "NETRC")
@@ -289,7 +289,7 @@ def _check(arguments: tuple[str, ...]) -> None:
         raise InvalidInputError("say what to install: install('package>=1')")
     for argument in arguments:
         name = argument.partition("=")[0]
-        # pip takes the beginning of a long option for the option.
+        # pip accepts unambiguous prefixes of long options.
         long = name.startswith("--") and name not in _WHOLE and any(option.startswith(name) for option in _ELSEWHERE)
         if long or _goes_elsewhere(argument):
             raise InvalidInputError(
@@ -303,7 +303,7 @@ def _check(arguments: tuple[str, ...]) -> None:
 
 
 def _goes_elsewhere(argument: str) -> bool:
-    """Whether an argument has a short option that is refused; pip takes several behind one dash: ``-qt/tmp``."""
+    """Whether an argument has a forbidden short option; pip accepts several after one dash: ``-qt/tmp``."""
     if not argument.startswith("-") or argument.startswith("--"):
         return False
     for letter in argument[1:]:

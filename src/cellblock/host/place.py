@@ -1,4 +1,4 @@
-"""Directories that the host makes for one session, and removes with it."""
+"""Directories that the host creates for one session, and removes with it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from cellblock.wire.sandbox import Bind
 
 
 class Places(Protocol):
-    """Keeps directories for the next process, if this one is killed."""
+    """Holds directories for the next process, in case this one is killed."""
 
     def place_made(self, path: str, held: int) -> None:
-        """Have a directory held, so that nobody takes it for abandoned."""
+        """Have a directory held, so that it is not taken for abandoned."""
 
     def place_gone(self, path: str) -> None:
-        """Have a directory held no longer."""
+        """Stop holding a directory."""
 
     def take_place(self, path: str) -> int | None:
-        """Return the descriptor of a directory that an earlier process has made, if it has; the caller's to close."""
+        """Return the descriptor of a directory that an earlier process has created, if there is one; the caller closes it."""
 
 
-_PATIENCE = 2.0  # seconds for a directory to be removed while somebody waits
+_PATIENCE = 2.0  # seconds that a caller waits for the removal of a directory
 
 
 class SessionPlace:
-    """A directory that is made when it is needed, and that nobody takes for abandoned while this process lives.
+    """A directory that is created on demand, and counts as in use while this process lives.
 
     Attributes:
-        path: Where it lies.
-        made: Whether it is there.
+        path: Its path.
+        made: Whether it exists.
     """
 
     def __init__(self, path: str, places: Places | None = None) -> None:
-        """Take note of a path, and make nothing yet.
+        """Set the path; nothing is created yet.
 
         Args:
-            path: Nothing is there, or what an earlier process has made.
-            places: Who keeps it, if it is to outlive this process.
+            path: Its path: unused, or created by an earlier process.
+            places: Holds it for the next process, if it should outlive this one.
         """
         self.path = path
         self._places = places
@@ -49,10 +49,10 @@ class SessionPlace:
         self.made = self._held is not None
 
     def make(self) -> None:
-        """Make it, if it is not there.
+        """Create it, if it does not exist.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         if not self.made:
             self._held = make_place(self.path)
@@ -61,10 +61,10 @@ class SessionPlace:
                 self._places.place_made(self.path, self._held)
 
     def clean(self) -> None:
-        """Remove what belongs to it and lies elsewhere. In a thread, before it is removed itself."""
+        """Remove what belongs to it elsewhere. Called in a thread, before the directory itself is removed."""
 
     async def remove(self, patience: float = _PATIENCE) -> None:
-        """Remove it. What takes longer than somebody waits goes on in a thread, and the program ends after it.
+        """Remove it. A removal that takes longer continues in a thread, which the program waits for at its exit.
 
         Args:
             patience: Seconds to wait.
@@ -83,11 +83,11 @@ class SessionPlace:
             remove_place(self.path)
             if held is not None:
                 os.close(held)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
                 loop.call_soon_threadsafe(removed.set)
 
         try:
-            os.rmdir(self.path)  # usually there is nothing in it
+            os.rmdir(self.path)  # usually it is empty
         except OSError:
             run_aside(remove, "cellblock-removal")
         else:
@@ -100,7 +100,7 @@ class SessionPlace:
 
 
 class PrivateDirectories(SessionPlace):
-    """What a session has in place of /tmp and a home directory, if no mount can put them there."""
+    """Replacements for a session's /tmp and home directory, where mounts are not available."""
 
     @property
     def home(self) -> str:
@@ -114,17 +114,17 @@ class PrivateDirectories(SessionPlace):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that name them to programs, and send programs to no other place for settings."""
-        # git ends if there is an /etc/gitconfig that it may not read.
+        """Variables that point programs to these directories, and away from other settings."""
+        # git fails if it may not read an existing /etc/gitconfig.
         return {"HOME": self.home, "TMPDIR": self.tmp, "GIT_CONFIG_NOSYSTEM": "1"}
 
     @property
     def mounts(self) -> tuple[Bind, ...]:
-        """What lets a session write to them."""
+        """The mounts that make them writable for a session."""
         return tuple(Bind(path, path, "rw") for path in (self.home, self.tmp))
 
     def make(self) -> None:
-        """Make them, if they are not there."""
+        """Create them, if they do not exist."""
         super().make()
         for path in (self.home, self.tmp):
             os.makedirs(path, 0o700, exist_ok=True)
@@ -132,6 +132,6 @@ class PrivateDirectories(SessionPlace):
     async def remove(self, patience: float = _PATIENCE) -> None:
         """Remove them."""
         for path in (self.home, self.tmp) if self.made else ():
-            with contextlib.suppress(OSError):  # there is something in it
+            with contextlib.suppress(OSError):  # not empty
                 os.rmdir(path)
         await super().remove(patience)

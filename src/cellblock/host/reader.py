@@ -1,4 +1,4 @@
-"""What services of a session show to the reader of its output."""
+"""Shows messages of a session's services to the reader of its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cellblock.host.kernels.kernel_slot import KernelSlot
 
 
 class Reader:
-    """The reader of what the cells of one session show, if there is one."""
+    """The reader of one session's output, if there is one."""
 
     def __init__(self, cells: Cells, kernels: KernelSlot) -> None:
         self._cells = cells
@@ -23,7 +23,7 @@ class Reader:
         return cell is not None and not cell.ended.is_set()
 
     def notify(self, about: object) -> bool:
-        """Give something to the reader of the running cell's stream, as a `Notice`.
+        """Queue a `Notice` about something for the reader of the running cell's stream.
 
         Returns:
             Whether there is a reader.
@@ -35,7 +35,7 @@ class Reader:
         return True
 
     def retract(self, about: object) -> None:
-        """Take back what was handed to `notify`, if nobody has read it."""
+        """Withdraw what was passed to `notify`, if it is still unread."""
         if (cell := self._cells.current) is not None:
             cell.events.retract(about)
 

@@ -1,6 +1,6 @@
-"""The file of a saved session: a ZIP archive, not compressed, with a manifest in JSON, pickles, and what the cells were.
+"""The file of a saved session: an uncompressed ZIP archive with a manifest in JSON, pickles, and the code of the cells.
 
-Nothing here reads the pickles. A file that is read is hostile: every length is checked before anything of that length is made.
+The pickles are not read here. A file to load is hostile: every length is checked before anything of that length is allocated.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ class SavedFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Begin; `open` makes it.
+        """Check the path; `open` creates the file.
 
         Args:
             path: Its path.
 
         Raises:
-            InvalidInputError: No file can be there.
+            InvalidInputError: The path is a directory.
         """
         self.file = NewFile(path)
         self._member: IO[bytes] | None = None
         self._zip: zipfile.ZipFile | None = None
 
     def open(self) -> None:
-        """Make it. Raises as `NewFile.open`, as the other methods do."""
+        """Create it. Raises as `NewFile.open`, like the other methods."""
         self.file.open()
         self._zip = zipfile.ZipFile(self.file.file, "w", zipfile.ZIP_STORED, strict_timestamps=False)
 
     def begin(self, name: str) -> None:
-        """Begin a member, and end the one before."""
+        """Start a member, after ending the one before."""
         assert self._zip is not None
         with self.file.telling():
             self._end_member()
@@ -72,7 +72,7 @@ class SavedFile:
             self._member.write(data)
 
     def finish(self, state: State, cells: Iterable[HistoryEntry]) -> None:
-        """Write the rest, and give the file its name."""
+        """Write the remaining members, and give the file its name."""
         assert self._zip is not None
         self.begin(CELLS)
         for cell in cells:
@@ -91,29 +91,29 @@ class SavedFile:
             member.close()
 
     def close(self) -> None:
-        """Close it, if it is open. If it is not complete, it is removed."""
+        """Close it, if it is open. An incomplete file is removed."""
         archive, self._zip = self._zip, None
         if archive is not None:
-            with suppress(Exception):  # a member that is not complete cannot be closed, and nobody needs it any more
+            with suppress(Exception):  # an incomplete member cannot be closed, and is no longer needed
                 self._end_member()
             archive.fp = None  # closing the archive would write to the file
         self.file.close()
 
 
 class _Bounded(io.FileIO):
-    """A file of which no more than so much is read at once: `zipfile` believes the lengths that an archive claims.
+    """A file whose reads are limited in size: `zipfile` trusts the lengths that an archive claims.
 
     Attributes:
-        most: So many bytes.
+        most: Maximum bytes of one read.
     """
 
     def __init__(self, path: Path) -> None:
-        # It does not wait for the other end of a FIFO.
+        # Opening must not block on a FIFO.
         super().__init__(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
         self.most = _MAX_DIRECTORY
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return exactly as many bytes, unless the file ends before."""
+        """Read exactly `size` bytes, fewer only at the end of the file."""
         size = self.most + 1 if size is None or size < 0 else size
         _check_part(size, self.most)
         pieces = []
@@ -129,13 +129,13 @@ def _check_part(size: int, most: int) -> None:
 
 
 class LoadedFile:
-    """A file that a session was saved to, for reading.
+    """A saved session's file, for reading.
 
     Attributes:
         path: Its path.
-        manifest: What stands in it.
+        manifest: Its manifest.
         cells: The cells of the session, oldest first.
-        has_workspace: Whether the files of the workspace are in it.
+        has_workspace: Whether it contains the files of the workspace.
     """
 
     manifest: Manifest
@@ -143,7 +143,7 @@ class LoadedFile:
     has_workspace = False
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Begin; `open` opens it.
+        """Set the path; `open` opens the file.
 
         Args:
             path: Its path.
@@ -188,14 +188,14 @@ class LoadedFile:
                 yield piece
 
     def _checked(self, function: Callable[[], Any]) -> Any:
-        """Call a function of the archive, and turn what it raises into our errors."""
+        """Call a function that reads the archive, and turn its exceptions into our errors."""
         try:
             with Telling(self._what, "nothing was changed"):
                 return function()
         except (zipfile.BadZipFile, InvalidInputError, ProtocolError, NotImplementedError) as error:
             why = str(error)[:300]
         except (ValueError, KeyError, TypeError, EOFError, IndexError, RuntimeError, struct.error, RecursionError) as error:
-            why = f"{type(error).__name__}: {str(error)[:300]}"  # of `zipfile`, which does not expect every mistake
+            why = f"{type(error).__name__}: {str(error)[:300]}"  # from `zipfile`, which does not handle every kind of damage
         raise InvalidInputError(f"{self._what}: it is not a saved session, or is damaged: {why}")
 
     def _read(self) -> None:
@@ -244,7 +244,7 @@ class LoadedFile:
 
 
 def _check_stored(member: zipfile.ZipInfo) -> None:
-    """Check that a member is not compressed: so nothing becomes larger than it is in the file."""
+    """Check that a member is not compressed, so that it cannot grow beyond its size in the file."""
     if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size or member.flag_bits & 1:
         raise InvalidInputError(f"{member.filename} is compressed or encrypted, which a saved session never is")
 
@@ -255,7 +255,7 @@ def _check_total(members: list[zipfile.ZipInfo], size: int) -> None:
 
 
 def report(path: str | os.PathLike[str]) -> SaveReport:
-    """Return what a file holds.
+    """Return a report about a file's content.
 
     Raises:
         InvalidInputError, StoreError: As `LoadedFile.open`.

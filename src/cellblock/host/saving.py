@@ -1,6 +1,6 @@
-"""`Session.save` and `Session.load`: a session's state in a file, and back.
+"""`Session.save` and `Session.load`: writes a session's state to a file, and reads it back.
 
-The session's code makes the pickles, and the loading session's code reads them. Here they are bytes that pass through.
+The pickles are made by the session's code, and read by the code of the loading session. Here they are opaque bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionResult
 
-_ROOM = 4096  # for what a message has beside its data
+_ROOM = 4096  # for the parts of a message other than its data
 _PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
 _SAVE = "__import__('cellblock.worker.saving', fromlist=['x']).save"
 _LOAD = "__import__('cellblock.worker.loading', fromlist=['x']).load"
@@ -43,12 +43,12 @@ Archive = Callable[[list[LeftOut]], "AsyncGenerator[bytes, None]"]
 
 @dataclass(frozen=True)
 class Ends:
-    """What saving and loading use of a session.
+    """The parts of a session that saving and loading use.
 
     Attributes:
         run: Runs a cell that leaves no trace.
-        run_and_take: Runs one, and passes on each value that it sends.
-        room: Bytes that a value may have.
+        run_and_take: Runs such a cell, and passes on each value that it sends.
+        room: Maximum bytes of a value.
         workspace: Its working directory.
         files: The files in it.
     """
@@ -76,8 +76,8 @@ async def save(
         path: The file.
         cells: Its cells.
         workspace: Whether the files of the workspace are saved, as they are now.
-        timeout: Seconds that pickling may take.
-        archive: Yields a tar stream of files to save instead, and takes what is left out of it.
+        timeout: Time limit for pickling, in seconds.
+        archive: Yields a tar stream of files to save instead, and adds what it leaves out to its argument.
     """
     file = SavedFile(path)
     if workspace or archive is not None:
@@ -109,7 +109,7 @@ def _check_outside(path: Path, workspace: str) -> None:
 
 
 def _relative(directory: str, workspace: str) -> str:
-    """Return a directory relative to the workspace, if it is in it: another session's workspace can be elsewhere."""
+    """Return a directory relative to the workspace, if it is inside: another session's workspace may be elsewhere."""
     return os.path.relpath(directory, workspace) if is_inside(directory, workspace) else directory
 
 
@@ -138,7 +138,7 @@ async def _take_state(ends: Ends, file: SavedFile, timeout: float | None) -> Sta
 
 
 def _complete(state: State | None, size: int) -> State:
-    """Return the state of a session that has sent so many bytes of pickles, if that is all of it."""
+    """Return the state, after checking that the session has sent all of its pickles: `size` bytes."""
     if state is None or any(group.size < 0 for group in state.groups) or sum(group.size for group in state.groups) != size:
         raise ProtocolError("the session did not send all of its state")
     return state
@@ -162,10 +162,10 @@ async def load(
     Args:
         ends: The session.
         path: The file.
-        prepare: Called when the file has been checked: nothing was changed before.
+        prepare: Called when the file has been checked; nothing is changed before.
         workspace: Whether the files of the workspace are unpacked.
-        timeout: Seconds that reading the pickles may take.
-        changed: If it is given, files that are there stay as they are, and this takes those that differ from the saved ones.
+        timeout: Time limit for reading the pickles, in seconds.
+        changed: If given, existing files stay as they are, and those that differ from the saved ones are added to it.
 
     Returns:
         The report, and the cells of the saved session.
@@ -228,7 +228,7 @@ async def _give_state(ends: Ends, file: LoadedFile, timeout: float | None) -> Lo
 
 
 def _lines(file: LoadedFile, workspace: str) -> list[str]:
-    """Return what the session is told before it gets the pickles: its state, and the code of its cells."""
+    """Return the lines that the session gets before the pickles: its state, and the code of its cells."""
     state = file.manifest.state
     told = replace(state, left_out=(), directory=_absolute(state.directory, workspace))
     return [write(told).decode(), *(json.dumps(batch) for batch in _batches(file.cells))]
@@ -239,7 +239,7 @@ def _encoded(piece: bytes) -> str:
 
 
 def _batches(cells: list[HistoryEntry]) -> Iterator[list[tuple[int | None, str]]]:
-    """Yield the numbers and the code of cells, in lists that are not too long for one message."""
+    """Yield the numbers and the code of cells, in batches that fit into one message."""
     batch: list[tuple[int | None, str]] = []
     size = 0
     for cell in cells:
@@ -258,7 +258,7 @@ async def _in_pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _provide_cloudpickle(run: Run) -> None:
-    """Have the session's interpreter know cloudpickle: its own, or the one of this program."""
+    """Make cloudpickle importable in the session's interpreter: its own, or a copy of this program's."""
 
     async def give(_prompt: str) -> str:
         return await asyncio.to_thread(_source_of_cloudpickle)

@@ -53,18 +53,18 @@ if TYPE_CHECKING:
     from cellblock.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
-_PATIENCE = 5.0  # seconds for a kernel to answer what an earlier host had asked it
+_PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question
 
 
 class SessionHost(CheckpointHost, Protocol):
-    """What a session needs from its host.
+    """The part of a host that a session needs.
 
     Attributes:
-        defaults: What its sessions are if their options do not say otherwise.
-        facts: What this machine has.
-        index: Where packages for sessions come from.
-        places: What the path of each session's own packages begins with.
-        keeping: What outlives this process, if something does.
+        defaults: The defaults of its options.
+        facts: The facts of this machine.
+        index: The package index.
+        places: Prefix of the paths of each session's own packages.
+        keeping: What outlives this process; None without a custodian.
     """
 
     defaults: Defaults
@@ -77,25 +77,25 @@ class SessionHost(CheckpointHost, Protocol):
         """Check that the host can be used here and now."""
 
     def forget(self, session: Session) -> None:
-        """Take note that a session is closed."""
+        """Remove a closed session."""
 
     def store(self) -> Store:
-        """Return where the files of checkpoints are kept."""
+        """Return the store for checkpoint files."""
 
     def session(self, *, start_from: Beginning) -> Session:
-        """Make a session that begins with a checkpoint."""
+        """Make a session that starts from a checkpoint."""
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
-        """Start a kernel and wait until it takes cells; first `prepare` makes what it needs outside of it."""
+        """Start a kernel and wait until it takes cells; `prepare` first creates what it needs outside."""
 
     async def recover(
         self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None
     ) -> tuple[Kernel, Cell | None] | None:
-        """Go on with a kernel of a host that was killed."""
+        """Continue a kernel of a killed host."""
 
 
 class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
-    """A stateful IPython session. Cells run one after the other, in the order in which they were requested.
+    """A stateful IPython session. Cells run one at a time, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
 
@@ -103,12 +103,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             result = await session.execute("1 + 1")
 
     Attributes:
-        wanted: What each of its kernels is asked to be.
+        wanted: The specification of its kernels.
         trace: Its spans, for programs that use OpenTelemetry.
-        reader: Shows things to the reader of the output; for services of the session.
-        adopted: Whether it went on with a kernel of an earlier host.
-        adopted_at: The `position` at which that kernel stood; empty if there was none.
-        loaded: What `load` has brought back; None if nothing was loaded.
+        reader: The reader of its output, for services of the session.
+        adopted: Whether it continues a kernel of an earlier host.
+        adopted_at: The `position` of that kernel; empty if there was none.
+        loaded: The report of `load`; None if nothing was loaded.
     """
 
     def __init__(
@@ -165,10 +165,10 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._closing = Closing()
 
     async def _may_reach(self, host: str, port: int) -> bool:
-        """Decide about a host that the policy does not name.
+        """Get a decision on a host that the policy does not name.
 
-        Branches share one network, in which each can connect to the proxy of another. The proxy cannot know which of them
-        does, and so who would have to be asked (decision 45).
+        Branches share one network, where each can connect to the proxy of another. The proxy cannot tell which branch
+        connects, and so whose callback to ask (decision 45).
         """
         kernel = self._kernels.current
         if kernel is not None and kernel.family.branched:
@@ -177,7 +177,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
                 "name the host in the policy (network.allow)"
             )
             return False
-        assert self._on_host is not None  # the proxy asks nobody then
+        assert self._on_host is not None  # otherwise the proxy does not ask
         return await self._on_host(host, port)
 
     def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
@@ -224,10 +224,10 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         return f"<Session {self._name.removeprefix('session ')} {self._cells.state}, isolate={self.isolate}, in {self._cwd!r}>"
 
     async def start(self, *, on_input: OnInput | None = None) -> None:
-        """Start the first kernel, or go on with the one that the session has of an earlier host.
+        """Start the first kernel, or continue the kernel of an earlier host.
 
         Args:
-            on_input: As for `execute`, for a cell of an earlier host that had one.
+            on_input: As for `execute`, for an earlier host's cell that had one.
 
         Raises:
             LaunchError: No kernel could be started; `InterpreterError` and `PreloadError` are kinds of it.
@@ -263,12 +263,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
 
     async def _install_first(self) -> None:
-        """Install the packages that the session is to have, unless it has them, from an earlier host or another session."""
+        """Install the packages from the options, unless an earlier host or another session has installed them."""
         if not self._packages or self._remains is not None or self._branch is not None:
             return
         check_requirements(self._packages)
         code = f"%pip install --quiet {shlex.join(self._packages)}"
-        # Nobody is asked about it: the program that makes the session wants it.
+        # Not subject to approval: the program that makes the session has asked for it.
         result = await self._cells.run(Cell(code, None, queue_limit=None, silent=True, trusted=True), INSTALL_TIMEOUT)
         if not result.ok:
             said = [line for line in (result.text or "").splitlines() if line.startswith("ERROR: ")]
@@ -276,13 +276,13 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
     def _write_states(self) -> None:
-        """Have what happens from now on written down for a later host, if there is to be one."""
+        """Record all further events for a later host, if this one has a custodian."""
         if self._host.keeping is not None and self.wanted.kept is not None:
             self._states = StateLog.make()
             self._checkpoints.keep(self._states)
 
     async def _go_on(self, on_input: OnInput | None) -> None:
-        """Go on with what an earlier host has left of the session, if there is something."""
+        """Continue with the remains from an earlier host, if there are any."""
         if self._remains is None:
             return
         log, recalled = self._remains.log, self._remains.recalled
@@ -305,7 +305,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             )
 
     async def _adopt(self, on_input: OnInput | None) -> None:
-        """Go on with the kernel of an earlier host, if there is one."""
+        """Continue the kernel of an earlier host, if there is one."""
         if self._remains is None or self._remains.kernel is None:
             return
         remains, self._remains.kernel = self._remains.kernel, None
@@ -317,7 +317,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         if self._takeover is not None:
             self._takeover.take_kernel(kernel, cell, replaced=self._remains.replaced)
         self.adopted, self.adopted_at = True, kernel.position
-        await kernel.answered(_PATIENCE)  # before the cell's end is told: then a checkpoint is made, which asks the kernel
+        kernel.thaw()  # that host may have been killed on the way to another state
+        await kernel.answered(_PATIENCE)  # before the cell's end is handled: that makes a checkpoint, which asks the kernel
         if cell is not None:
             running = await self._cells.adopt(kernel, cell)
             running.add_done_callback(functools.partial(no_more, cell))
@@ -325,9 +326,9 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
                 self._resumed = cell, running
 
     def relabel(self, label: str) -> None:
-        """Call the session something else, for a later host that goes on with it; see `Host.session`.
+        """Change the session's label for a later host that continues it; see `Host.session`.
 
-        No later host goes on with one that is closed.
+        No later host continues a closed session.
         """
         self._label = label
         if self._host.keeping is not None and self._cells.state != "closed":
@@ -337,7 +338,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
 
-        Closing twice is fine. Cancelling the caller does not stop it.
+        It can be repeated. Cancelling the caller does not stop it.
         """
         self._cells.state = "closed"
         await self._closing.finish(self._close)
@@ -366,7 +367,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         return take
 
     async def _launch(self, dead: Kernel | None) -> Kernel:
-        """Start a kernel: of the checkpoint that the session begins with, or of the last state of one that died, or afresh."""
+        """Start a kernel: from the session's initial checkpoint, from the last state of a dead kernel, or a fresh one."""
         if self._start_from is not None:
             kernel = await self._checkpoints.begin_with(self._start_from)
             self._start_from = None
@@ -384,11 +385,11 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
         return await self._around.packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
 
-    # -- how it is -----------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def afresh(self) -> bool:
-        """Whether its kernel began without variables, and is not made of a checkpoint."""
+        """Whether its kernel started without variables, and was not made from a checkpoint."""
         kernel = self._kernels.current
         return kernel is None or not kernel.of_copy
 
@@ -403,7 +404,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         return self.wanted.isolate
 
     async def wait_for_kernel(self) -> None:
-        """Wait until there is a kernel that takes cells, if the last one has died.
+        """Wait for a kernel that takes cells, if the last one has died.
 
         Raises:
             LaunchError, StateError: As for `execute`.
@@ -411,7 +412,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         await self._kernels.live()
 
     async def has_kernel(self) -> bool:
-        """Look whether its kernel lives. If that has just ended, this waits until it is known."""
+        """Return whether its kernel lives. If it is just ending, this waits for the report."""
         kernel = self._kernels.current
         if kernel is None:
             return False
@@ -420,27 +421,27 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
 
     @property
     def memory(self) -> int:
-        """Bytes that its processes use, as of the last look; 0 if nobody looks: without a sandbox, memory has no limit."""
+        """Bytes that its processes use, as last measured; 0 without a sandbox, where memory is not limited."""
         kernel = self._kernels.current
         return 0 if kernel is None or kernel.death is not None else kernel.memory.used
 
     @property
     def workspace(self) -> str:
-        """The directory that it works in."""
+        """Its working directory."""
         return self._cwd
 
     @property
     def files_mode(self) -> FilesMode:
-        """Whether it is a branch whose files are its own (``copy``)."""
+        """``copy`` for a branch with its own files, else ``shared``."""
         return "shared" if self._branch is None else "copy"
 
 
 def _resolve(
     options: SessionOptions, host: SessionHost, branch: BranchDirectory | None, start_from: Beginning | None
 ) -> ResolvedOptions:
-    """Return what the options of a session come to, which may be a branch with files of its own.
+    """Resolve the options of a session, which may be a branch with its own files.
 
-    A session that is made of a checkpoint gets what the checkpoint's session got, even if this program has changed its
+    A session that is made from a checkpoint gets the options of the checkpoint's session, even if this program has changed its
     directory since: a kernel keeps its sandbox.
     """
     moment = None if start_from is None else start_from.checkpoint.moment
@@ -454,11 +455,11 @@ def _resolve(
 
 
 def _walls(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
-    """Return what a session cannot read or write; None if it has no sandbox."""
+    """Return the paths that a session cannot read or write; None if it has no sandbox."""
     if resolved.isolate == "none":
         return None
     from cellblock.host.files.walls import Walls
 
     walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
-    # Landlock cannot protect names: what the session changes there must come back when it is undone.
+    # Landlock cannot protect names: the session's changes there must come back when it is undone.
     return walls if resolved.isolate != "landlock" else replace(walls, protected=())

@@ -1,4 +1,4 @@
-"""How cells are run in a session: `Session` inherits it."""
+"""The methods of `Session` that run cells; it inherits them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from cellblock.model import CodeExecutionResult
 _log = logging.getLogger("cellblock.sessions")
 
 _BYTE_ORDER_MARK = "\ufeff"
-"""Editors write it at the beginning of files, which then are code for Python, while a string with it is not."""
+"""Editors write it at the beginning of files, where Python accepts it; in a string it is a syntax error."""
 
 
 class WithCells:
     """The methods of a session that run cells.
 
     Attributes:
-        wanted: What each of its kernels is asked to be.
+        wanted: The specification of its kernels.
     """
 
     wanted: KernelSpec
@@ -37,7 +37,7 @@ class WithCells:
     _cells: Cells
     _kernels: KernelSlot
     _resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None
-    """The cell of an earlier host that nobody has asked for yet"""
+    """The cell of an earlier host that was not resumed yet."""
 
     async def execute(
         self,
@@ -53,21 +53,21 @@ class WithCells:
     ) -> CodeExecutionResult:
         """Run a cell and return its result, whatever its outcome.
 
-        When this returns the code no longer runs. Cancelling the task that awaits this stops the code too.
+        When this returns, the code no longer runs. Cancelling the awaiting task also stops the code.
 
         Args:
             code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
-            timeout: Seconds that the cell may run, from its start; None for no limit.
+            timeout: Time limit of the cell in seconds, from its start; None for no limit.
             silent: As for `stream`.
             parent: As for `stream`.
             on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
-            tag: What the program calls this execution: `resumed` says it if the next host goes on with it.
-            on_begin: Called with where the cell begins (`position`) when it is about to be sent to a kernel; before, with an
-                empty text if it has to wait for one. What it raises is raised here, and the cell does not run.
-            on_notice: Takes what is shown to the reader of a stream (`Notice`), if the cell is to have one.
+            tag: The program's label for this execution: `resumed` returns it if the next host continues it.
+            on_begin: Called with the cell's position (`position`) when it is about to be sent to a kernel; first with an empty
+                text if it has to wait for one. If it raises, the exception is raised here, and the cell does not run.
+            on_notice: Receives notices for the reader (`Notice`), for a cell without a stream.
 
         Raises:
-            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
+            InvalidInputError: The code is not valid, or the timeout is not a positive number.
             StateError: The session is not started, or closed.
             LaunchError: The last kernel had died and no new one could be started.
         """
@@ -99,22 +99,22 @@ class WithCells:
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell and yield its output as it happens, then its result.
 
-        A slow reader slows the cell down; a reader that leaves stops it.
+        A slow reader slows the cell down (backpressure); a reader that leaves stops it.
 
         Args:
             code: As for `execute`.
             timeout: As for `execute`.
             chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
-            rich: Whether to yield displayed values as `OutputItem`s, which have all types, and when output is cleared.
-            silent: Whether the cell leaves no trace: no number, no history.
-            parent: The id of the Jupyter message that asks for it, if one does: then messages of widgets are yielded
+            rich: Whether to yield displayed values as `OutputItem`s, which have all types, and events when output is cleared.
+            silent: Whether the cell leaves no trace: no execution number, no history.
+            parent: The id of the Jupyter message that requested it, if there is one: then messages of widgets are yielded
                 (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
             on_input: As for `execute`.
             tag: As for `execute`.
             on_begin: As for `execute`.
 
         Yields:
-            Chunks of output, what `notify` was given, and last the `CodeExecutionResult`, which has all of it again.
+            Chunks of output, notices, and last the `CodeExecutionResult`, which contains all output again.
 
         Raises:
             InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
@@ -132,7 +132,7 @@ class WithCells:
             tag=tag,
             on_begin=on_begin,
         )
-        # In a task of its own: the session's turn ends with the cell, even if the reader never comes back.
+        # In its own task: the session's turn ends with the cell, even if the reader never comes back.
         running = asyncio.create_task(self._cells.run(cell, timeout))
         running.add_done_callback(functools.partial(no_more, cell))
         async with aclosing(self._follow(cell, running)) as events:
@@ -141,18 +141,18 @@ class WithCells:
 
     @property
     def resumed(self) -> str | None:
-        """The tag of the last execution of an earlier host, running or ended; None if there is none to `resume`."""
+        """The tag of an earlier host's last execution, running or ended; None if there is nothing to `resume`."""
         return None if self._resumed is None else self._resumed[0].tag
 
     async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield the output and the result of an execution of an earlier host, as its `stream` would have. Once only.
+        """Yield the output and the result of an earlier host's execution, as its `stream` would have. Once only.
 
-        A reader that asks for the next event says that it needs the one before no more. If it kept every event before it
-        asked for the next, then `skip`, the number of those that it kept, makes this go on exactly where it was. An execution
-        that nobody streamed yields its result alone.
+        By asking for the next event, a reader acknowledges the one before. If it stored every event before asking for the next
+        one, then `skip`, the number of stored events, makes this continue exactly where it was. An execution without a stream
+        yields only its result.
 
         Args:
-            skip: Events of output not to yield, from the beginning. Those that were asked for are not counted (`Notice`).
+            skip: How many output events to skip, from the beginning. Notices are not counted (`Notice`).
 
         Yields:
             As `stream`.
@@ -175,7 +175,7 @@ class WithCells:
     async def _follow(
         cell: Cell, running: asyncio.Task[CodeExecutionResult]
     ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield what the reader of a cell is given, and its result. If the reader leaves, the cell is stopped."""
+        """Yield the events and the result of a cell. If the reader leaves, the cell is stopped."""
         try:
             while (event := await cell.events.next()) is not None:
                 yield event
@@ -187,18 +187,18 @@ class WithCells:
         yield running.result()
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
-        """Install packages for this session, as ``%pip install`` in a cell does.
+        """Install packages for this session, like ``%pip install`` in a cell.
 
-        pip runs in a separate sandbox, which no code of the session can reach, and takes packages from the index that this
-        program's pip is configured for. The packages can be imported at once, survive `reset` (unless each kernel has its own
-        srt, with ``launch="spawn"``), and are removed with the session.
+        pip runs in a separate sandbox, out of reach of the session's code, and uses the index that this program's pip is
+        configured for. The packages can be imported at once, survive `reset` (unless each kernel has its own srt, with
+        ``launch="spawn"``), and are removed with the session.
 
         Args:
-            requirements: What to install, such as ``"polars>=1"``; options of pip among them.
-            timeout: Seconds that it may take.
+            requirements: The packages, such as ``"polars>=1"``, and options of pip.
+            timeout: Time limit in seconds.
 
         Returns:
-            The result: what pip said, and an error if it failed.
+            The result: pip's output, and an error if it failed.
 
         Raises:
             InvalidInputError: There is nothing to install.
@@ -208,7 +208,7 @@ class WithCells:
         return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
 
     async def interrupt(self) -> bool:
-        """Stop the running cell; its result says ``interrupted``. Variables are kept if the code stops in time.
+        """Stop the running cell; its result has the status ``interrupted``. Variables are kept if the code stops in time.
 
         Returns:
             Whether a cell was running. It no longer does.
@@ -227,12 +227,12 @@ class WithCells:
 
     @property
     def next_count(self) -> int:
-        """The number that the next cell of its kernel gets."""
+        """The execution number of the next cell."""
         return self._kernels.count + 1
 
     @property
     def position(self) -> str:
-        """Where the next cell begins, if it can begin at once; else empty. No two cells begin at the same position."""
+        """The position of the next cell, if it can begin at once; else empty. No two cells have the same position."""
         ready = self._kernels.ready
         return "" if ready is None else ready.position
 
@@ -244,7 +244,7 @@ class WithCells:
 
 
 def no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:
-    """Tell the reader of a cell that there is nothing more to come."""
+    """Tell the reader of a cell that no more events will come."""
     cell.events.end()
     if not running.cancelled():
         running.exception()  # mark as retrieved: the reader may have left

@@ -1,4 +1,4 @@
-"""What editors ask a session: `Session` inherits it."""
+"""The methods of `Session` that answer questions of editors; it inherits them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ class WithQuestions:
     _cells: Cells
 
     async def complete(self, code: str, cursor: int | None = None) -> Completions:
-        """Return what could complete some code at a place, given the session's variables.
+        """Return completions of some code at a cursor, given the session's variables.
 
         Args:
             code: The code so far.
-            cursor: The place, in characters from its beginning; its end by default.
+            cursor: The cursor as a character index; the end by default.
 
         Raises:
-            InvalidInputError, StateError, KernelDiedError: The input is bad, the session is not there, or its kernel died.
+            InvalidInputError, StateError, KernelDiedError: An argument is not valid, the session is not running, or its
+                kernel died.
         """
         answer = await self._cells.ask(Complete(*check_place(code, cursor)))
         assert isinstance(answer, Completed)
         return Completions(list(answer.matches), answer.start, answer.end)
 
     async def inspect(self, code: str, cursor: int | None = None, *, detail: int = 0) -> str | None:
-        """Return what is known about the name at a place in some code: signature, docstring, type.
+        """Describe the name at a cursor in some code: signature, docstring, type.
 
         Args:
             code: The code.
-            cursor: The place, in characters from its beginning; its end by default.
+            cursor: The cursor as a character index; the end by default.
             detail: 1 adds the source.
 
         Returns:
@@ -49,16 +50,16 @@ class WithQuestions:
         return answer.text
 
     async def changes(self) -> tuple[dict[str, str], list[str]]:
-        """Return what cells have done to variables since this was last called, as far as the kernel says.
+        """Return how cells have changed variables since the last call, as reported by the kernel.
 
         Returns:
-            The types of the variables that are new, or mean another object than before, by their names; and the names of those
-            that are gone. At most 50 of each.
+            The types of variables that are new, or refer to another object than before, by name; and the names of deleted
+            ones. At most 50 of each.
 
         Raises:
             StateError, KernelDiedError: As for `complete`.
         """
-        # Once asked, cells say it before they end.
+        # After the first question, cells report changes before they end.
         answer = self._cells.take_changed() or await self._cells.ask(Changes())
         assert isinstance(answer, Changed)
         return dict(zip(answer.names, answer.types, strict=True)), list(answer.gone)

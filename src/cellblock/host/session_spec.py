@@ -14,7 +14,7 @@ from cellblock.sandbox.plan import EGRESS_PORT
 from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
-# The port of each listener inside (0 is any), and the variable that tells it to the code.
+# The port of each listener inside (0 for any), and the variable that passes it to the code.
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
@@ -27,15 +27,15 @@ def kernel_spec(
     installer: Installer,
     session: str,
 ) -> KernelSpec:
-    """Return what each kernel of a session is asked to be.
+    """Return the specification of a session's kernels.
 
     Args:
         options: The session's options.
-        resolved: What they come to.
-        around: What it has around its kernels.
-        takers: Who takes the listeners that its init makes, by name.
+        resolved: The options with all defaults filled in.
+        around: The surroundings of its kernels.
+        takers: Callbacks for the listeners that its init makes, by name.
         installer: Installs packages.
-        session: The session, as messages call it.
+        session: The session's name in messages.
     """
     commands: Commands | None = None
     if options.on_command is not None:

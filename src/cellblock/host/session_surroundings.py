@@ -1,4 +1,4 @@
-"""What a session has around its kernels, whether or not it ever has one."""
+"""The surroundings of a session's kernels, which exist even before the first kernel."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class SessionSurroundings:
     """The directories, the packages, the network and the environment of one session.
 
     Attributes:
-        place: What the paths of its directories begin with.
-        network: Its way to the network, if its sandbox has none of its own.
+        place: Prefix of the paths of its directories.
+        network: Its access to the network, if its sandbox has none of its own.
         packages: Its packages.
         env: The whole environment of its kernels.
-        kept: The number of the session, if its kernels are to outlive this process.
+        kept: The number of the session, if its kernels should outlive this process.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class SessionSurroundings:
         note: Callable[[str], None],
         on_host: OnHost | None,
     ) -> None:
-        """Work out what there is to be. Nothing is made yet.
+        """Compute the surroundings. Nothing is created yet.
 
         Args:
             options: The session's options.
-            resolved: What they come to.
+            resolved: The options with all defaults filled in.
             number: The session's number.
-            places: The prefix of the paths of every session of the host.
-            index: Where packages come from.
-            keeping: What outlives this process, if something does.
-            remains: What is left of the session, if another host has made it.
+            places: Prefix of the paths of all sessions of the host.
+            index: The package index.
+            keeping: What outlives this process; None without a custodian.
+            remains: The remains of the session, if another host has made it.
             note: Shows a line to the reader of the session's output.
             on_host: Decides about hosts that the policy does not name.
 
@@ -67,7 +67,7 @@ class SessionSurroundings:
         self.place = f"{places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
         self.network = SandboxNetwork(rules, note, on_host) if isolate in OURS else None
-        # Beside the packages, so that whatever removes these after the host removes it as well.
+        # Beside the packages, so that whatever removes those after the host's death removes this as well.
         self._private = PrivateDirectories(f"{self.place}-own", kept) if isolate == "landlock" else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
@@ -81,15 +81,15 @@ class SessionSurroundings:
             home, proxies = self._private.home, proxies | self._private.environment
         env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
         if resolved.isolate == "srt" and "HOME" not in given:
-            del env["HOME"]  # known inside only
+            del env["HOME"]  # only known inside
         return env
 
     def mounts(self, policy: Policy) -> tuple[Step, ...]:
-        """Return the steps that bring its directories into its sandbox."""
+        """Return the mounts that bring its directories into its sandbox."""
         return self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
 
     def prepare(self) -> None:
-        """Make the directories that a kernel needs; there is a process by now that removes them if we are killed."""
+        """Create the directories that a kernel needs; by now a process exists that removes them if we are killed."""
         self.packages.prepare()
         if self._private is not None:
             self._private.make()

@@ -1,4 +1,4 @@
-"""How the state of a session is carried in and out: `Session` inherits it."""
+"""The methods of `Session` that move its state in and out; it inherits them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class WithValues(WithCells):
-    """The methods of a session that carry its variables in and out, save it, and continue what was saved.
+    """The methods of a session that move its variables in and out, save it, and load a saved one.
 
     Attributes:
-        loaded: What `load` has brought back; None if nothing was loaded.
+        loaded: The report of `load`; None if nothing was loaded.
     """
 
     loaded: LoadReport | None
@@ -37,31 +37,31 @@ class WithValues(WithCells):
     _checkpoints: Checkpoints
 
     async def put(self, name: str, value: object) -> None:
-        """Give a variable of the session a value.
+        """Set a variable of the session.
 
-        Text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables of pyarrow can be
-        carried (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
+        Supported values are text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables
+        of pyarrow (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
 
         Args:
             name: The variable.
             value: The value.
 
         Raises:
-            InvalidInputError: The name is not one, the value cannot be carried, or it is over the limits of a cell.
+            InvalidInputError: The name is not valid, the value is not supported, or it exceeds the limits of a cell.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         await exchange.put(self._cells.run_silently, self._room, name, value)
 
     async def get(self, name: str, *, unpickle: bool = False) -> Any:
-        """Return the value of a variable of the session, as far as `put` can carry it.
+        """Return the value of a variable of the session, if it is of a type that `put` supports.
 
         Args:
             name: The variable.
-            unpickle: Whether to have any other value pickled, and unpickle it here. The session's code can then run
-                whatever it likes in this program.
+            unpickle: Whether to pickle any other value, and unpickle it here. The session's code can then run anything in this
+                program.
 
         Raises:
-            InvalidInputError: There is no such variable, its value cannot be carried, or it is over the limits of a cell.
+            InvalidInputError: There is no such variable, its value is not supported, or it exceeds the limits of a cell.
             StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
         """
         return await exchange.get(self._cells.run_silently, self._room, name, unpickle=unpickle)
@@ -69,7 +69,7 @@ class WithValues(WithCells):
     async def variables(self) -> list[Variable]:
         """Return the variables of the session: type, size, shape, and a short text of each.
 
-        No method that the session's code has defined is called for it. If there are many thousands, the first ones are
+        No method that the session's code has defined is called for it. If there are many thousands, only the first ones are
         returned, as many as fit in a message of 1 MB.
 
         Raises:
@@ -78,11 +78,11 @@ class WithValues(WithCells):
         return [*(await exchange.survey(self._cells.run_silently)).variables.values()]
 
     async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
-        """Return what has changed since a checkpoint: which variables are new, have changed, or are deleted.
+        """Return the changes since a checkpoint: variables that are new, changed or deleted.
 
-        The same is told of the files of the workspace, if the checkpoint holds them (``files="copy"``). Values are compared by
-        digests of what pickling writes. A kernel is made of the checkpoint for it, for a moment. What cannot be compared, such
-        as a lock, or not within two seconds, is listed as unknown.
+        Files of the workspace are compared too, if the checkpoint holds them (``files="copy"``). Values are compared by hashes
+        of their pickles, for which a temporary kernel is made from the checkpoint. Values that cannot be compared, such as a
+        lock, or not within two seconds, are listed as unknown.
 
         Args:
             checkpoint: A checkpoint of any session of the same host, or the name or id of one of this session.
@@ -101,18 +101,18 @@ class WithValues(WithCells):
     ) -> SaveReport:
         """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
 
-        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and
-        environment variables that the code has changed are saved (docs/checkpoints.md). What cannot be saved is listed in the
-        report. The session's code does the pickling, in its sandbox.
+        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and environment
+        variables that the code has changed are saved (docs/checkpoints.md). The report lists what cannot be saved. The
+        session's code does the pickling, in its sandbox.
 
         Args:
-            path: The file. If it exists it is replaced, but not before the new one is complete.
-            workspace: Whether to save the files of the workspace, too.
-            timeout: Seconds that pickling may take.
+            path: The file. An existing one is replaced, but only when the new one is complete.
+            workspace: Whether to save the files of the workspace too.
+            timeout: Time limit for pickling, in seconds.
 
         Raises:
-            InvalidInputError: There cannot be a file of that name.
-            StoreError: It cannot be written. What had the name before is as it was.
+            InvalidInputError: The path is not valid.
+            StoreError: It cannot be written. An existing file is unchanged.
             ExecutionTimeoutError: Pickling took too long.
             FilesError: A file of the workspace cannot be read.
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
@@ -130,9 +130,9 @@ class WithValues(WithCells):
         return last_state(self._cells, self._checkpoints)
 
     async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
-        """Save a state of which the session has made a checkpoint by itself, with its files, while cells go on.
+        """Save a state that has an automatic checkpoint, with its files, while cells continue.
 
-        A kernel is made of the checkpoint for that, for a moment.
+        A temporary kernel is made from the checkpoint for that.
 
         Args:
             state: The state's number (`last_state`).
@@ -150,15 +150,15 @@ class WithValues(WithCells):
     async def load_missing(
         self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
     ) -> list[str]:
-        """Continue a saved session as `load` does. Of its files, only those come back that are not there.
+        """Continue a saved session as `load` does. Of its files, only missing ones are restored.
 
         Args:
             path: As for `load`.
-            workspace: Whether files come back, if the file has some.
+            workspace: Whether to restore files, if the saved session has some.
             timeout: As for `load`.
 
         Returns:
-            Files that are there, and differ from the saved ones.
+            Existing files that differ from the saved ones.
 
         Raises:
             CellblockError: As for `load`.
@@ -170,18 +170,18 @@ class WithValues(WithCells):
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> LoadReport:
-        """Continue a session that was saved to a file. What this session was before is gone: it gets a fresh kernel.
+        """Continue a session that was saved to a file. This session's own state is lost: it gets a fresh kernel.
 
-        What cannot be brought back, such as a variable of a library that is not installed here, is listed in the report. The
-        file may come from anywhere: its code runs in this session's sandbox only, as a cell does.
+        The report lists what cannot be restored, such as a variable of a library that is not installed here. The file may come
+        from anywhere: its code runs only in this session's sandbox, like a cell.
 
         Args:
             path: The file.
-            workspace: Whether to unpack the files that were saved. They replace files of the same names.
-            timeout: Seconds that loading may take.
+            workspace: Whether to unpack the saved files. They replace files of the same names.
+            timeout: Time limit for loading, in seconds.
 
         Raises:
-            InvalidInputError: It is not a saved session, or is damaged. This session is as it was.
+            InvalidInputError: It is not a saved session, or is damaged. This session is unchanged.
             StoreError: It cannot be read.
             ExecutionTimeoutError: Loading took too long.
             FilesError: The files cannot be unpacked.
@@ -204,7 +204,7 @@ class WithValues(WithCells):
         return self.loaded
 
     async def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the cells and what they showed as a notebook, which Jupyter opens, or as a script.
+        """Write the cells and their output as a notebook for Jupyter, or as a script.
 
         Args:
             path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
@@ -213,8 +213,8 @@ class WithValues(WithCells):
             The file's path.
 
         Raises:
-            InvalidInputError: There cannot be a file of that name, or it ends with something else.
-            StoreError: It cannot be written. What had the name before is as it was.
+            InvalidInputError: The path is not valid, or has another extension.
+            StoreError: It cannot be written. An existing file is unchanged.
         """
         from cellblock.host import notebook  # as above
 
@@ -224,14 +224,14 @@ class WithValues(WithCells):
         """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
 
         Args:
-            count: How many of the last ones; all that are kept (1,000) by default.
+            count: How many of the last ones; by default all that are kept (1,000).
         """
         entries = self._cells.past.entries
         return entries if count is None else entries[max(len(entries) - count, 0) :]
 
     @functools.cached_property
     def files(self) -> Files:
-        """The files of the session's working directory, for the caller to write, read and copy, as far as the session may."""
+        """The files of the session's working directory, for the caller, with the rights of the session."""
         from cellblock.host.files import Files
 
         return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)

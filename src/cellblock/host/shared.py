@@ -8,17 +8,17 @@ from collections.abc import AsyncGenerator
 from cellblock.host.host import Host
 
 LINGER = 30.0
-"""Seconds for which an unused shared host stays warm, for the next user."""
+"""Seconds that an unused shared host stays warm for the next user."""
 
 _shared: dict[asyncio.AbstractEventLoop, _Shared] = {}
-"""By loop. Not weakly: a host knows its loop, and would keep its own key alive."""
+"""By loop. Not weakly: a host refers to its loop, and would keep its own key alive."""
 
 
 class _Shared:
     """A host and the number of its users."""
 
     def __init__(self) -> None:
-        # Each executor says how its own session is kept in; where none can be, sandbox=False must still work.
+        # Each executor chooses the isolation of its own session; sandbox=False must work even where no sandbox is possible.
         self.host = Host(isolate="none")
         self.users = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -29,7 +29,7 @@ class _Shared:
 async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
     """Close a host when its loop shuts down its generators, as `asyncio.run` does at its end.
 
-    A task that waits for that would do as well, but would be reported as destroyed if a program drops its loop.
+    A waiting task would also work, but would be reported as destroyed if a program drops its loop.
     """
     try:
         yield
@@ -38,11 +38,11 @@ async def _until_loop_ends(host: Host) -> AsyncGenerator[None, None]:
 
 
 async def _close_left_behind() -> None:
-    """Close the hosts of loops that were closed without ceremony, if nothing told them of it."""
+    """Close the hosts of loops that were closed without `shutdown_asyncgens`, and so were not told."""
     for loop in [*_shared]:  # other threads have loops, too
         if loop.is_closed() and (left := _shared.get(loop)) is not None:
             await left.host.close()
-            _shared.pop(loop, None)  # not before: if this is cancelled, the next one goes on with it
+            _shared.pop(loop, None)  # not before: if this is cancelled, the next call continues
 
 
 async def acquire() -> Host:
@@ -61,7 +61,7 @@ async def acquire() -> Host:
 
 
 def release(host: Host) -> None:
-    """Say that one user of a shared host is done with it."""
+    """Release one use of a shared host."""
     loop = asyncio.get_running_loop()
     shared = _shared.get(loop)
     if shared is None or shared.host is not host:

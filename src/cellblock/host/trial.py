@@ -1,4 +1,4 @@
-"""Makes a whole session, to see whether that works here, and tells what failed: for `cellblock doctor`."""
+"""Makes a whole session to test this machine, and reports what failed: for `cellblock doctor`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ State = Literal["ok", "failed", "not reached"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of making a session.
+    """The outcome of making a session.
 
     Attributes:
         seconds: How long it took, or until it failed.
         error: The error's message; empty if a first cell ran.
-        failure: In which step it failed; None if it worked, or none of the steps is to blame.
+        failure: The step in which it failed; None if it worked, or the failure belongs to no step.
     """
 
     seconds: float
@@ -37,7 +37,7 @@ class Trial:
         return not self.error
 
     def steps(self) -> list[tuple[StepName, State]]:
-        """Return what became of each step, in order."""
+        """Return the outcome of each step, in order."""
         if self.failure is None:
             return [(name, "ok") for name in STEPS] if self.ok else []
         names = [*STEPS]
@@ -66,8 +66,8 @@ async def try_session(isolate: Isolate, policy: Policy | None = None) -> Trial:
     """Make a host, a session and a first cell, and end them again.
 
     Args:
-        isolate: How the session is kept in.
-        policy: What it may do; None for the default.
+        isolate: How the session is isolated.
+        policy: What it is allowed to do; None for the default.
     """
     began = time.monotonic()
     error, failure = "", None

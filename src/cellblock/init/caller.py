@@ -1,4 +1,4 @@
-"""A process that waits for init to answer its system call: what the numbers and addresses in its arguments stand for."""
+"""A process that waits for init to answer its system call; resolves the numbers and addresses in the arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Caller:
     """A process that waits for the answer to its system call.
 
     Attributes:
-        thread: The number of the thread that has made it.
+        thread: The id of the calling thread.
     """
 
     def __init__(self, listener: int, number: int, thread: int) -> None:
@@ -29,15 +29,15 @@ class Caller:
 
         Args:
             listener: The listener of its filter.
-            number: What the kernel calls this call.
-            thread: The thread that has made it.
+            number: The kernel's id of this call.
+            thread: The id of the calling thread.
         """
         self.thread = thread
         self._listener = listener
         self._number = number
 
     def read(self, address: int, size: int) -> bytes:
-        """Return what is in its memory."""
+        """Read its memory."""
         memory = os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._check_there()
@@ -48,9 +48,9 @@ class Caller:
             os.close(memory)
 
     def open(self, directory: int, path: int, flags: int) -> int:
-        """Get a descriptor (O_PATH) for the file that it names, without opening the file."""
+        """Return a descriptor (O_PATH) for the file that it names, without opening the file."""
         name = self._path(path) if path else b""
-        if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # the C library's way to change the mode of what may be a link
+        if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # the C library's way to change the mode of a possible link
             directory, name, flags = int(held[1]), b"", flags | abi.AT_EMPTY_PATH
         if not name and not flags & abi.AT_EMPTY_PATH:
             raise FileNotFoundError(errno.ENOENT, "no path")
@@ -68,28 +68,28 @@ class Caller:
             os.close(base)
 
     def process(self) -> int:
-        """Return the number of its process."""
+        """Return the id of its process."""
         return int(self._fields("status")["Tgid"])
 
     def has_thread(self, number: int) -> bool:
-        """Whether its process has a thread of this number."""
+        """Whether its process has a thread with this id."""
         found = os.path.exists(f"/proc/{self.thread}/task/{number}")
         self._check_there()
         return found
 
     def is_blocking(self, descriptor: int) -> bool:
-        """Whether calls on one of its descriptors wait."""
+        """Whether calls on one of its descriptors block."""
         return not int(self._fields(f"fdinfo/{descriptor}")["flags"], 8) & os.O_NONBLOCK
 
     def process_behind(self, descriptor: int) -> int:
-        """Return the number of the process that one of its descriptors, a pidfd, stands for."""
+        """Return the id of the process that one of its descriptors, a pidfd, refers to."""
         try:
             return int(self._fields(f"fdinfo/{descriptor}")["Pid"])
         except (FileNotFoundError, KeyError):
             raise OSError(errno.EBADF, "no pidfd") from None
 
     def replace(self, descriptor: int, ours: int) -> None:
-        """Put one of our descriptors into the place of one of its own."""
+        """Replace one of its descriptors by one of ours."""
         added = _ADDED.pack(self._number, abi.SECCOMP_ADDFD_FLAG_SETFD, ours, descriptor, 0)
         while True:
             try:
@@ -117,5 +117,5 @@ class Caller:
         raise OSError(errno.ENAMETOOLONG, "no end of the path")
 
     def _check_there(self) -> None:
-        """Check that the process still waits: its number could belong to another one by now."""
+        """Check that the process still waits: its id could belong to another one by now."""
         fcntl.ioctl(self._listener, abi.SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", self._number))

@@ -1,7 +1,7 @@
-"""Copies of a live worker: it forks, and the copy waits until init has a kernel made of it, which is a fork of the copy.
+"""Copies of a live worker: it forks, and the copy waits until init requests a kernel, which is a fork of the copy.
 
-Each copy goes on in a successor of itself, which is a child of init. So init alone can wait for it, and it lives on when the
-worker ends that it is a copy of.
+Each copy continues in a successor of itself, which is a child of init. So only init can wait for it, and it outlives its
+original, the worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cellblock.worker import fork_safety
 _before_fork, _after_fork_in_parent, _after_fork_in_child = (
     getattr(ctypes.pythonapi, name) for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
 )
-# Messages without their numbers. To fill one in writes to fewer pages than to encode a message.
+# Messages without their numbers. Formatting a number writes to fewer pages than encoding a message.
 _COPIED = encode_control(Copied(0)).replace(b":0}", b":%d}")
 _TAKEN = encode_control(Taken(0)).replace(b":0}", b":%d}")
 
@@ -32,20 +32,20 @@ _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT.size)
 
 
 def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
-    """Make a copy of this process, which `fork_safety.prepare` has got ready.
+    """Make a copy of this process, which `fork_safety.prepare` has prepared.
 
     Args:
         channel: The descriptor of this worker's channel, which the copy does not have.
-        nursery: The descriptor of the socket on which the copy tells init that it exists.
-        number: What it calls itself.
+        nursery: The descriptor of the socket on which the copy registers with init.
+        number: The copy's number.
 
     Returns:
-        In this process: None. In each kernel that is made of the copy, later: what it is to be.
+        In this process: None. In each kernel that is later made from the copy: its specification.
 
     Raises:
         OSError: No copy could be made.
     """
-    # What a copy needs is made before, and with few calls: each page that is written to, here or there, is copied.
+    # Make what a copy needs before the fork, and with few calls: each page that is written to, here or there, is copied.
     look_up()
     init, message = os.getppid(), _COPIED % number
     ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,14 +55,14 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
     try:
         between = _fork_below(init)
     finally:
-        if between:  # not in the copy: only kernels that are made of it need Python's handlers
+        if between:  # not in the copy: only kernels that are made from it need Python's handlers
             _after_fork_in_parent()
             ours.close()
             theirs.close()
     if between:
         _wait_for_end(between)
         return None
-    # From here on, only in the copy and in what is made of it. Nothing may return or raise into code that is not to run twice.
+    # From here on, only in the copy and its kernels. Nothing may return or raise into code that must not run twice.
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (1, 2, channel):
@@ -74,12 +74,12 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
         told.detach()
         theirs.close()
         return _wait(ours, channel, init)
-    except BaseException:  # whatever it is
+    except BaseException:  # of any kind
         end_at_once(1)
 
 
 def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
-    """In a copy: wait to be made a kernel of, again and again. Returns in the kernels."""
+    """In a copy: wait for requests to make a kernel. Returns in the kernels."""
     while True:
         try:
             data, attached, _, _ = ours.recvmsg(MAX_CONTROL, _ROOM)
@@ -87,7 +87,7 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
             continue
         if not data:
             end_at_once(0)
-        start = TO_COPY.read(data)  # here, not in the kernel: what is written to here is copied once
+        start = TO_COPY.read(data)  # here, not in the kernel: pages that are written to here are copied once
         descriptors = [one for _, _, content in attached for (one,) in _INT.iter_unpack(content)]
         try:
             if between := _fork_below(init):
@@ -115,7 +115,7 @@ def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel:
 
 
 def _settle_in(start: Start, state: Any) -> None:
-    """In a kernel made of a copy: set its environment and its random state."""
+    """In a kernel made from a copy: set its environment and its random state."""
     if state is not None:
         random.setstate(state)
         seed_unloaded(start.seed)
@@ -125,13 +125,13 @@ def _settle_in(start: Start, state: Any) -> None:
 
 
 def _fork_below(init: int) -> int:
-    """Fork, so that the new process is a child of init, in a session of its own.
+    """Fork so that the new process is a child of init, in its own session (setsid).
 
     Returns:
         In this process: the id of a child, for `_wait_for_end`. In the new one: 0. Python's handlers were not called.
 
     Raises:
-        OSError: There is no room for a process.
+        OSError: No further process can be created.
     """
     if between := fork():
         return between
@@ -148,22 +148,22 @@ def _fork_below(init: int) -> int:
 
 
 def _wait_for_end(between: int) -> None:
-    """Wait for the child that goes on in a successor. Other threads of Python run meanwhile.
+    """Wait for the child that continues in a successor. Other threads of Python run meanwhile.
 
     Raises:
-        OSError: There was no room for the successor.
+        OSError: The successor could not be created.
     """
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
-    except ChildProcessError:  # code that waits for any child was quicker
+    except ChildProcessError:  # code that waits for any child was faster
         return
     if code > 0:
         raise OSError(code, os.strerror(code))
 
 
 def _wait_for_parent(init: int, between: int) -> None:
-    """In a new process: wait until the process in between has ended. If init has ended, too, so does this process."""
-    while os.getppid() == between:  # not until it is init: without a sandbox, init's orphans go to somebody else
+    """In a new process: wait until the process in between has ended. If init has ended too, so does this process."""
+    while os.getppid() == between:  # not until it is init: without a sandbox, init's orphans go to another process
         os.sched_yield()
     die_with_parent()
     if os.getppid() != init:

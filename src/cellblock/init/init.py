@@ -1,4 +1,4 @@
-"""Process 1 of a session begins here: it enters the namespaces and makes the worker. `serving` does the rest.
+"""Entry point of process 1 of a session: enters the namespaces and makes the worker. `serving` does the rest.
 
 When the host, the zygote or the worker is gone, it kills everything below it and exits.
 """
@@ -53,15 +53,15 @@ def run_init(
 ) -> NoReturn:
     """Become a session's init, and make its worker; never returns.
 
-    Both can be made ahead of time. They then belong to no session yet, and wait until a session's connections are handed over.
+    Both can be made in advance. They then belong to no session yet, and wait until a session's connections are handed over.
 
     Args:
         handover: A socket on which ``fork`` arrives, with the descriptors of the session.
         host: A pidfd of the host, or None if there are none.
-        warmed: What `warm` made, or None to let the worker do that.
-        preload: Modules for the worker to import, if nothing is warmed.
-        ground: What the native sandbox stands on; this is process 1 of new namespaces then. None: no sandbox.
-        places: What the paths of all that the host keeps for its sessions begin with, if nobody else removes it after it.
+        warmed: The result of `warm`, or None to let the worker do that.
+        preload: Modules for the worker to import, if `warmed` is None.
+        ground: The basis of the native sandbox; then this is process 1 of new namespaces. None: no sandbox.
+        places: Prefix of the host's paths for its sessions, if nothing else removes them after the host.
         parent: A pidfd of the process that makes this one, unless that is the host.
     """
     try:
@@ -83,7 +83,7 @@ def run_init(
         if worker == 0:
             run_worker(theirs, warmed, preload, ground is not None)
         theirs.close()
-        if not select.select([_HANDOVER], [], [], 0)[0]:  # nobody waits
+        if not select.select([_HANDOVER], [], [], 0)[0]:  # nothing waits
             rehearse(prepared)  # copies the pages that this writes to before a session waits for it
         host, parent = (place if wanted[place] is not None else None for place in (_HOST, _PARENT))
         Init(socket.socket(fileno=_HANDOVER), inner, wake, worker, ground, prepared, places, host, parent).run()
@@ -95,10 +95,10 @@ def run_init(
 
 
 def rehearse(beginning: tuple[Step, ...]) -> None:
-    """As a zygote: work out how to read and write what inits and workers are told, so that none of them has to.
+    """As a zygote: build all codecs for messages to inits and workers, so that none of them has to.
 
     Args:
-        beginning: What most plans begin with.
+        beginning: The first steps of most plans.
     """
     restrictions = Restrictions({}, 0, "")
     plan = Plan(everything=False, home="", steps=beginning, reserve={}, restrictions=restrictions)

@@ -1,4 +1,4 @@
-"""What is made around a session's worker before it begins: the sandbox, and the listeners."""
+"""Makes the surroundings of a session's worker before it starts: the sandbox, and the listeners."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cellblock.wire.sandbox import Confinement, Step
 
 
 class Surroundings:
-    """What a session needs around its worker: its sandbox, its listeners and its holds on placeholders.
+    """The surroundings of a session's worker: its sandbox, its listeners and its holds on placeholders.
 
     Attributes:
         supervisor: Answers system calls of the session, in a sandbox made of Landlock.
@@ -32,13 +32,13 @@ class Surroundings:
     """
 
     def __init__(self, handover: socket.socket, poll: select.poll, ground: Ground | None, prepared: tuple[Step, ...]) -> None:
-        """Be ready to make them.
+        """Prepare; nothing is made yet.
 
         Args:
-            handover: Where the process that made this one hears of holds.
-            poll: Where the supervisor waits for system calls.
-            ground: What the native sandbox is built on, if there is one.
-            prepared: The steps of the sandbox that were done before.
+            handover: Socket on which this process's maker is told about holds.
+            poll: Polls for system calls, for the supervisor.
+            ground: The basis of the native sandbox, if there is one.
+            prepared: The steps of the sandbox that were done in advance.
         """
         self._handover = handover
         self._poll = poll
@@ -49,8 +49,8 @@ class Surroundings:
         self.holds: dict[str, Hold] = {}
 
     def make(self, setup: Setup, seat: Seat) -> WorkerSetup:
-        """Make what a session needs around its worker; return what the worker is to be."""
-        # What the sandbox that this zygote runs in has set, such as where its proxies are.
+        """Make the surroundings of a session's worker; return the worker's setup."""
+        # Variables set by the sandbox around this zygote, such as the addresses of its proxies.
         packages = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), setup.packages)
         inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
         seat.programs.inherited = inherited
@@ -85,7 +85,7 @@ class Surroundings:
         return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
 
     def _confine_by_landlock(self, setup: Setup) -> Confinement:
-        """Work out what the session's processes apply to themselves, and be ready for what they leave to this one."""
+        """Compute what the session's processes apply to themselves, and prepare for the calls that they leave to this one."""
         policy = Policy.from_dict(setup.policy or {})
         confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.landlock, setup.mounts)
         self.supervisor = Supervisor(self._poll)
@@ -95,7 +95,7 @@ class Surroundings:
         return confinement
 
     def listen_for(self, seat: Seat, listeners: Mapping[str, Listener]) -> dict[str, str]:
-        """Make the listeners of a kernel; return the variables that tell their ports."""
+        """Make the listeners of a kernel; return the variables with their ports."""
         return {listener.variable: str(self.listen(seat, listener.port, name)) for name, listener in listeners.items()}
 
     def listen(self, seat: Seat, port: int, name: str | None) -> int:
@@ -108,18 +108,18 @@ class Surroundings:
         return port
 
     def _keep(self, top: str, hold: Hold) -> None:
-        """Share a hold on placeholders with the process that made this one, which releases it if this one is killed."""
+        """Share a hold on placeholders with this process's maker, which releases it if this process is killed."""
         self.holds[top] = hold
         socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
 
 
 def release_holds(handover: socket.socket) -> None:
-    """Release what an init held that has ended, whether or not it could do so itself.
+    """Release the holds of an init that has ended, whether or not it could do so itself.
 
-    This is not read while init lives: its descriptors, and so its locks, stay in the socket.
+    The socket is not read while init lives: the descriptors in it, and so their locks, stay there.
 
     Args:
-        handover: Our end of the socket on which init was handed its session; it is closed.
+        handover: Our end of the socket on which init was handed its session; it is closed here.
     """
     with handover:
         while True:

@@ -1,4 +1,4 @@
-"""Copies of workers that wait below a session's init, to be made kernels of."""
+"""Copies of workers that wait below a session's init until kernels are made from them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
 _MOST_SAID = 100
-"""Messages of a copy that are read when it is dropped: it has sent one for each kernel that is being made of it."""
+"""Maximum messages to read from a copy when it is dropped: it sends one for each kernel that is made from it."""
 
 _WHO = struct.Struct("iII")  # struct ucred: the sender of a message, according to the kernel
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
 
 
 def receive(sock: socket.socket) -> tuple[bytes, int, int | None]:
-    """Return a message, the pid of the process that has sent it, and the descriptor that came along, if one did.
+    """Return a message, the pid of its sender, and its descriptor, if it has one.
 
-    The sender may be hostile: what came along and is not wanted is closed.
+    The sender may be hostile: other descriptors are closed.
     """
     data, ancillary, _, _ = sock.recvmsg(MAX_CONTROL, _ROOM, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
     pid, descriptors = 0, []
@@ -41,26 +41,26 @@ class Parked:
     """The copies of one session's workers.
 
     Attributes:
-        on_copied: Told the number of a new copy.
-        on_gone: Told the number of a copy that has ended.
-        on_untaken: Told which kernel could not be made of a copy.
-        on_taken: Told which kernel was made of a copy, and its pid.
+        on_copied: Called with the number of a new copy.
+        on_gone: Called with the number of a copy that has ended.
+        on_untaken: Called with the number of a kernel that could not be made from a copy.
+        on_taken: Called with the number of a kernel that was made from a copy, and its pid.
     """
 
     def __init__(self, nursery: socket.socket, poll: select.poll) -> None:
-        """Begin without copies.
+        """Start without copies.
 
         Args:
-            nursery: Where new copies say that they exist. All workers and copies have its other end.
-            poll: Where the descriptors are registered that are to be served.
+            nursery: The socket on which new copies register. All workers and copies have its other end.
+            poll: Polls the descriptors to be served.
         """
         nursery.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._nursery = nursery
         self._poll = poll
         self._copies: dict[int, tuple[int, socket.socket]] = {}
-        """The number of a copy → its pid, and the connection to it"""
+        """The number of a copy → its pid, and the connection to it."""
         self._numbers: dict[int, int] = {}
-        """The descriptor of a connection → the number of its copy"""
+        """The descriptor of a connection → the number of its copy."""
         self.on_copied: Callable[[int], None] = lambda _number: None
         self.on_gone: Callable[[int], None] = lambda _number: None
         self.on_untaken: Callable[[int], None] = lambda _kernel: None
@@ -76,14 +76,14 @@ class Parked:
         return {pid for pid, _ in self._copies.values()}
 
     def serve(self, descriptor: int) -> None:
-        """Do what there is to do about one of our descriptors."""
+        """Handle an event on one of our descriptors."""
         if descriptor == self._nursery.fileno():
             self._take()
         else:
             self._hear(self._numbers[descriptor])
 
     def _take(self) -> None:
-        """Take a new copy in, if it is one: a direct child of this process."""
+        """Register a new copy, if it is one: a direct child of this process."""
         try:
             data, pid, descriptor = receive(self._nursery)
         except OSError:
@@ -108,7 +108,7 @@ class Parked:
         try:
             sock = socket.socket(fileno=descriptor)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        except OSError:  # it is not a socket
+        except OSError:  # not a socket
             os.close(descriptor)
             return
         self._copies[message.number] = pid, sock
@@ -117,11 +117,11 @@ class Parked:
         self.on_copied(message.number)
 
     def _is_new(self, pid: int) -> bool:
-        """Whether a process can be a copy: a direct child, and not one already. Until it is waited for, its pid is its own."""
+        """Whether a process can be a new copy: a direct child. Its pid cannot be reused before it is waited for."""
         return _is_child(pid) and pid not in self.pids
 
     def _hear(self, number: int) -> None:
-        """Hear of the kernel that was made of a copy."""
+        """Handle a message about a kernel that was made from a copy."""
         pid, sock = self._copies[number]
         try:
             data, sender, descriptor = receive(sock)
@@ -143,7 +143,7 @@ class Parked:
             self._end(number)
 
     def start(self, number: int, message: Start, descriptors: Sequence[int]) -> bool:
-        """Have a kernel made of a copy; return whether there is such a copy."""
+        """Have a kernel made from a copy; return whether the copy exists."""
         if number not in self._copies:
             return False
         try:
@@ -154,7 +154,7 @@ class Parked:
         return True
 
     def drop(self, number: int) -> None:
-        """End a copy. What it has said before counts: a kernel that was just made of it lives on."""
+        """End a copy. Its earlier messages are handled first: a kernel that was just made from it lives on."""
         for _ in range(_MOST_SAID):
             if number not in self._copies or not select.select([self._copies[number][1]], [], [], 0)[0]:
                 break
@@ -168,12 +168,12 @@ class Parked:
         del self._numbers[sock.fileno()]
         self._poll.unregister(sock.fileno())
         sock.close()
-        # It was a child of ours that nobody has waited for, or `ended` would have been called: the number is still its own.
+        # It was a child of ours that was not waited for, or `ended` would have been called: its pid cannot have been reused.
         os.kill(pid, 9)
         self.on_gone(number)
 
     def keep(self, numbers: Sequence[int]) -> list[int]:
-        """End all copies but some; return the numbers of those that are not there."""
+        """End all copies but some; return the numbers of missing ones."""
         for number in self._copies.keys() - numbers:
             self.drop(number)
         return [number for number in numbers if number not in self._copies]
@@ -184,7 +184,7 @@ class Parked:
             self.drop(number)
 
     def ended(self, pid: int) -> None:
-        """Take note that a process has ended, which may have been a copy."""
+        """Handle the end of a process, which may have been a copy."""
         for number, (copy, sock) in self._copies.items():
             if copy == pid:
                 del self._copies[number], self._numbers[sock.fileno()]
@@ -195,7 +195,7 @@ class Parked:
 
 
 def _is_child(pid: int) -> bool:
-    """Whether a process is a direct child of this one that nobody has waited for."""
+    """Whether a process is a direct child of this one that was not waited for."""
     if pid <= 0:  # it was sent before the kernel was asked to name the sender
         return False
     try:

@@ -1,4 +1,4 @@
-"""Tells the host why there is no session: what of a launcher, an init or a sandbox could not be made."""
+"""Tells the host why there is no session: which part of a launcher, an init or a sandbox could not be made."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_contro
 
 
 def refusal(error: OSError | ValueError, default: StepName) -> Refused:
-    """Return the message that tells an error.
+    """Return the message for an error.
 
     Args:
         error: The error.
-        default: The step that failed, if the error does not say it.
+        default: The failed step, if the error does not name it.
     """
     if isinstance(error, ValueError):
-        return Refused(str(error), "", 0)  # it is about what was asked for, not about this machine
+        return Refused(str(error), "", 0)  # it is about the request, not about this machine
     failure = failure_of(error, default)
     return Refused(failure.said, failure.step, failure.code)
 
 
 def refuse_all(role: str, told: Refused) -> None:
-    """As a process that was to start kernels: tell the host, whose socket is standard input.
+    """As a launcher process that cannot start kernels: tell the host, whose socket is standard input.
 
     Args:
-        role: What this process was to be: ``zygote`` or ``spawn``.
-        told: Why it is not.
+        role: The role of this process: ``zygote`` or ``spawn``.
+        told: The reason.
     """
     with socket.socket(fileno=0) as control:
-        # What is there is read first: a socket that is closed with something unread is an error for the host.
+        # Read pending messages first: closing a socket with unread data is an error for the host.
         data, descriptors, _, _ = socket.recv_fds(control, MAX_CONTROL, MAX_DESCRIPTORS)
         if role == "zygote":
             control.send(encode_control(told), socket.MSG_NOSIGNAL)
@@ -43,19 +43,19 @@ def refuse_all(role: str, told: Refused) -> None:
 
 
 def refuse_session(handover: int, told: Refused) -> NoReturn:
-    """Wait until a session is handed over, tell its host that there will be none, and exit.
+    """Wait until a session is handed over, tell its host the reason for the refusal, and exit.
 
-    It may take long until a session is wanted. If this process ended before, no one would be told, and the zygote would fork
-    another one.
+    It may take long until a session is wanted. If this process ended earlier, the host would not be told, and the zygote would
+    fork another one.
 
     Args:
         handover: The socket on which the session's connections arrive.
-        told: Why there will be none.
+        told: The reason.
     """
     os.closerange(3, handover)  # the process that forked us has the other end of the socket, and we end with it
     os.closerange(handover + 1, os.sysconf("SC_OPEN_MAX"))
     with socket.socket(fileno=handover) as waiting:
-        waiting.shutdown(socket.SHUT_WR)  # a zygote sees that this init is of no use, and makes another one
+        waiting.shutdown(socket.SHUT_WR)  # a zygote sees that this init is useless, and makes another one
         data, descriptors, _, _ = socket.recv_fds(waiting, MAX_CONTROL, MAX_DESCRIPTORS)
     if data and len(descriptors) >= FORK_DESCRIPTORS:
         _tell(descriptors, told)
@@ -63,7 +63,7 @@ def refuse_session(handover: int, told: Refused) -> NoReturn:
 
 
 def _tell(descriptors: list[int], told: Refused) -> None:
-    """Tell a host by the descriptors that came with ``fork``."""
+    """Tell a host through the descriptors that came with ``fork``."""
     with socket.socket(fileno=descriptors[1]) as control:
         control.recv(MAX_CONTROL)  # as above: the host's setup is there
         control.send(encode_control(told), socket.MSG_NOSIGNAL)

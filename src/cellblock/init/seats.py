@@ -1,4 +1,4 @@
-"""The kernels that one init serves: one at first, and later those that were made of copies, each with its own connection."""
+"""The kernels that one init serves: at first one, later also those made from copies, each with its own connection."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from cellblock.wire.datagrams import encode_control
 
 
 class Seat:
-    """One kernel: its worker, the programs that are run for it, and the host's connection.
+    """One kernel: its worker, its programs, and the host's connection.
 
     Attributes:
         control: The connection to the host.
-        worker: The pid of its worker; None if that is about to be made of a copy.
-        copy: The number of the copy that it is made of; None for the first kernel.
-        programs: What is run for it beside the worker.
-        leaving: Whether the host has given it up: it is left when its worker has ended.
+        worker: The pid of its worker; None while it is being made from a copy.
+        copy: The number of the copy that it is made from; None for the first kernel.
+        programs: The programs that run for it beside the worker.
+        leaving: Whether the host has given it up: it is removed when its worker has ended.
+        frozen: The processes that were stopped, and continue if it is thawed.
     """
 
     def __init__(self, control: socket.socket, worker: int | None, programs: Programs) -> None:
@@ -30,32 +31,33 @@ class Seat:
         self.copy: int | None = None
         self.programs = programs
         self.leaving = False
+        self.frozen: set[int] = set()
 
     def tell(self, message: FromInit) -> None:
-        """Tell the host something. If it does not listen, the end of the connection is about to be noticed."""
+        """Send a message to the host. If that fails, the end of the connection is about to be noticed."""
         try:
             self.control.send(encode_control(message), socket.MSG_NOSIGNAL)
         except OSError:
             return
 
     def interrupt(self) -> None:
-        """Send SIGINT to the worker and what it has started."""
+        """Send SIGINT to the worker and its processes."""
         self.programs.interrupt()
         if self.worker is None:
             return
         try:
-            # The group, as a terminal's ^C does: subprocesses of the cell are meant as well.
+            # To the group, like a terminal's ^C: it is also meant for subprocesses of the cell.
             os.killpg(self.worker, signal.SIGINT)
         except ProcessLookupError:
             processes.kill([self.worker], signal.SIGINT)
 
     def below(self, spared: Collection[int], *, alone: bool) -> set[int]:
-        """Return every process of this kernel but its worker.
+        """Return every process of this kernel except its worker.
 
         Args:
             spared: The other workers and all copies.
-            alone: Whether there is no other kernel: then processes that have lost their parents are this one's. Otherwise they
-                are if they have stayed in the worker's session.
+            alone: Whether there is no other kernel: then all orphans are this one's. Otherwise only those are that have
+                stayed in the worker's session (setsid).
         """
         if alone:
             others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}

@@ -26,6 +26,8 @@ from cellblock.wire.control import (
     Connect,
     Done,
     Exited,
+    Freeze,
+    Frozen,
     Interrupt,
     KillChildren,
     Listen,
@@ -34,10 +36,14 @@ from cellblock.wire.control import (
     Ran,
     Run,
     Stop,
+    Thaw,
 )
 from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Keep, Resume, Start
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Step
+
+_LOOKS = 20
+"""How often processes that were told to stop are looked at before the host is told how many are left"""
 
 
 class Init:
@@ -55,23 +61,23 @@ class Init:
         host: int | None,
         parent: int | None,
     ) -> None:
-        """Wait for a session.
+        """Prepare to wait for a session.
 
         Args:
-            handover: Where its connections arrive.
+            handover: The socket on which the session's connections arrive.
             inner: The connection to the worker.
-            wake: Readable when a signal has come.
+            wake: Readable when a signal has arrived.
             worker: The first worker.
-            ground: What the native sandbox is built on, if there is one.
+            ground: The basis of the native sandbox, if there is one.
             prepared: The steps of the sandbox that are done already.
-            places: What the paths begin with that are to be removed after the host, if nobody else does that.
+            places: Prefix of the paths to remove after the host, if nothing else removes them.
             host: A pidfd of the host, with which this process ends.
             parent: A pidfd of another process with which it ends.
         """
         self._handover = handover
         self._inner = inner
         self._seats: dict[int, Seat] = {}
-        """The kernels, by the descriptors of their connections"""
+        """The kernels, by the descriptors of their connections."""
         self._family: socket.socket | None = None
         """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
         self._parked: Parked | None = None
@@ -81,7 +87,7 @@ class Init:
         self._worker = worker
         self._ground = ground
         self._programs = Programs()
-        """Those of the first kernel. The others' are made like them."""
+        """The programs of the first kernel. The others' are made from them."""
         self._places = places
         self._poll = select.poll()
         for descriptor in (handover.fileno(), *self._ending, wake):
@@ -110,7 +116,7 @@ class Init:
                     self._parked.serve(descriptor)
 
     def _take_over(self) -> None:
-        """Take a session's connections, and pass on to the worker what is the worker's."""
+        """Take over a session's connections, and pass the worker's part on to it."""
         data, descriptors, _, _ = socket.recv_fds(self._handover, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
             self._end()
@@ -166,16 +172,39 @@ class Init:
             case KillChildren():
                 processes.kill(self._below(seat))
                 seat.tell(Done())
+            case Freeze():
+                seat.tell(Frozen(self._freeze(seat)))
+            case Thaw():
+                processes.kill(seat.frozen, signal.SIGCONT)
+                seat.frozen.clear()
             case Stop():
                 seat.programs.stop(self._workers_and_copies())
                 seat.tell(Done())
             case Connect():
-                if self._family is not None:  # of a host that was killed, and this one was quicker than the news of it
+                if self._family is not None:  # of a killed host: this one was faster than the news of its end
                     self._lose_family(self._family)
                 self._family = socket.socket(fileno=descriptors.pop())
                 self._poll.register(self._family.fileno(), select.POLLIN)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _freeze(self, seat: Seat) -> int:
+        """Stop every process of a kernel; return how many may still run.
+
+        What is stopped makes no new processes. So all have been found if a walk that begins when all known are stopped finds
+        no other. This does not wait for long: a process may need an answer of this one before it stops.
+        """
+        known: set[int] = set()
+        for _ in range(_LOOKS):
+            found = self._below(seat) | ({seat.worker} if seat.worker is not None else set())
+            running = {pid for pid in found if not processes.stopped(pid)}
+            if not running and found <= known:
+                return 0
+            processes.kill(running, signal.SIGSTOP)
+            seat.frozen |= running
+            known = found if not running else set()
+            os.sched_yield()
+        return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
         if len(self._seats) > 1:
@@ -185,13 +214,13 @@ class Init:
         return processes.memory_of_namespace(self._around.home, enough)
 
     def _measure_copies(self) -> int:
-        """Return the most that the session would use less without copies."""
-        if self._parked is None or len(self._seats) > 1:  # they are not measured then, either
+        """Return an upper bound of the memory that dropping copies would free."""
+        if self._parked is None or len(self._seats) > 1:  # then they are not measured either
             return 0
         return processes.memory_of_copies(self._parked.pids)
 
     def _measured(self, seat: Seat) -> set[int]:
-        """Return the processes that count for one of several kernels: its own, and those that are no kernel's."""
+        """Return the processes that count for one of several kernels: its own, and those that belong to no kernel."""
         copies = set() if self._parked is None else self._parked.pids
         others = {one.worker for one in self._seats.values() if one is not seat and one.worker is not None}
         theirs = {pid for one in self._seats.values() if one is not seat for pid in self._below(one)}
@@ -217,17 +246,17 @@ class Init:
             os.close(descriptor)
 
     def _lose_family(self, family: socket.socket) -> None:
-        """End all copies, as the host has closed its connection for them; and this process, if there is no kernel."""
+        """End all copies, because the host has closed its connection for them; without a kernel, end this process."""
         assert self._parked is not None
         self._poll.unregister(family.fileno())
         self._family = None
         if not self._seats:
-            self._end()  # which closes the connection last, so that the host sees the end when everything is gone
+            self._end()  # this closes the connection last, so that the host sees the end when everything is gone
         self._parked.drop_all()
         family.close()
 
     def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
-        """Have a kernel made of a copy. If that fails, its connection is closed."""
+        """Have a kernel made from a copy. If that fails, its connection is closed."""
         channel, control, out, err = descriptors
         for kept in (control, out, err):
             descriptors.remove(kept)
@@ -245,7 +274,7 @@ class Init:
             self._forget(seat)
 
     def _seat_taken(self, kernel: int, pid: int) -> None:
-        """Take note of the process that is to be the worker of a kernel."""
+        """Record the worker process of a kernel."""
         seat = self._seats.get(kernel)
         if seat is None or seat.worker is not None or seat.leaving or pid in self._workers_and_copies():
             processes.kill([pid])  # it is no longer wanted, or it is not a worker
@@ -255,14 +284,14 @@ class Init:
         seat.worker = pid
 
     def _seat_untaken(self, kernel: int) -> None:
-        """Take note that a kernel could not be made."""
+        """Remove a kernel that could not be made."""
         seat = self._seats.get(kernel)
         if seat is not None and seat.worker is None:
             self._forget(seat)
 
     def _copy_made(self, number: int) -> None:
         assert self._parked is not None
-        if self._family is None:  # nobody can have asked for it: code wants to be spared when all else is killed
+        if self._family is None:  # it was not requested: code wants to be spared when all else is killed
             self._parked.drop(number)
         self._tell_family(Copied(number))
 
@@ -291,7 +320,7 @@ class Init:
         return seat.below(spared, alone=len(self._seats) == 1)
 
     def _leave(self, seat: Seat) -> None:
-        """End a kernel that the host has given up, and everything below it; and this process, if it is the last."""
+        """End a kernel that the host has given up, and everything below it; if it is the last, end this process."""
         if len(self._seats) == 1 and self._family is None:
             self._end()
         self._poll.unregister(seat.control.fileno())
@@ -301,7 +330,7 @@ class Init:
             processes.kill([seat.worker])  # the rest is done when it has ended
 
     def _forget(self, seat: Seat) -> None:
-        """Close the connection of a kernel that has ended: that is how the host knows."""
+        """Close the connection of a kernel that has ended: that tells the host."""
         if len(self._seats) == 1 and self._family is None:
             self._end()
         if not seat.leaving:
@@ -309,7 +338,7 @@ class Init:
         del self._seats[seat.control.fileno()]
         seat.programs.close()
         with suppress(OSError):  # the host has gone
-            seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as it has without a zygote
+            seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as happens without a zygote
         seat.control.close()
 
     def _reap(self) -> None:
@@ -344,7 +373,7 @@ class Init:
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     continue
-            except ChildProcessError:  # whatever is below us has an ancestor among our children
+            except ChildProcessError:  # every process below us has an ancestor among our children
                 for top, hold in self._around.holds.items():
                     mounts.detach(top)
                     hold.release()
@@ -354,13 +383,13 @@ class Init:
                 _kill_everything()
             else:
                 processes.kill(processes.descendants(os.getpid()))
-            # The time limit is for a fork that raced with the walk, and made no signal since.
+            # The timeout is for a fork that raced with the walk, and has caused no signal since.
             if poll.poll(10):
                 os.read(self._wake, 4096)
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Return a message of the host, and what came along; an empty one if the connection is over."""
+    """Return a message from the host and its descriptors; an empty one if the connection is closed."""
     try:
         data, descriptors, _, _ = socket.recv_fds(sock, MAX_CONTROL, MAX_DESCRIPTORS)
     except ConnectionError:
@@ -375,8 +404,8 @@ def _place_output(out: int, err: int) -> None:
 
 
 def _kill_everything() -> None:
-    """As process 1: kill every other process of the namespace, at once and without looking for them."""
-    if os.getpid() != 1:  # in nobody's namespace but the machine's, it would be everything of this user there
+    """As process 1: kill every other process of the namespace, at once and without searching for them."""
+    if os.getpid() != 1:  # outside of a namespace of its own, it would kill everything of this user
         os._exit(EXIT_BROKEN)
     try:
         os.kill(-1, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Sends signals for a session's code, to processes of the session only. Landlock sees to that itself from version 6 on.
+"""Sends signals for a session's code, only to processes of the session. From version 6 on, Landlock enforces that itself.
 
-A process is the session's if it is below init. Its number alone says little: it may belong to another process a moment later.
-So init first opens the process (a pidfd), then checks which session it belongs to, and signals what it has opened.
+A process belongs to the session if it is below init. A pid alone is not enough: it may belong to another process a moment
+later. So init first opens the process (a pidfd), then checks its session, and signals what it has opened.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Arguments = tuple[int, ...]
 
 
 def kill(caller: Caller, given: Arguments) -> bool:
-    """Answer ``kill``. As the others here, return whether the call may go on by itself.
+    """Answer ``kill``. Like the other functions here, return whether the call may proceed by itself.
 
-    It may if it is for the caller's own process: nobody else can have that number while the caller waits, and numbers, unlike
-    memory, do not change meanwhile. The caller sees its own signal before the call returns then, as programs expect.
+    It may if it is for the caller's own process: that pid cannot be reused while the caller waits, and numbers, unlike memory,
+    do not change meanwhile. The caller then gets its own signal before the call returns, as programs expect.
     """
     target, number = _signed(given[0]), _signed(given[1])
     if target == caller.process():
@@ -52,7 +52,7 @@ def tkill(caller: Caller, given: Arguments) -> bool:
 
 
 def tgkill(caller: Caller, given: Arguments) -> bool:
-    """Answer ``tgkill`` and ``rt_tgsigqueueinfo``, for its own process. The kernel checks whose they are."""
+    """Answer ``tgkill`` and ``rt_tgsigqueueinfo``, for the caller's own process. The kernel checks that the thread is its."""
     if _signed(given[0]) != caller.process():
         raise PermissionError(errno.EPERM, "not its own")
     return True
@@ -80,13 +80,13 @@ def pidfd_send_signal(caller: Caller, given: Arguments) -> bool:
 
 
 def _signed(argument: int) -> int:
-    """Return an argument as the kernel takes it: its low half, with a sign."""
+    """Return an argument as the kernel reads it: its low half, with a sign."""
     low = argument & 0xFFFFFFFF
     return low - (1 << 32) if low >> 31 else low
 
 
 def _information(caller: Caller, address: int, number: int) -> bytes:
-    """Return what is to arrive with a signal."""
+    """Return the data to deliver with a signal."""
     found = caller.read(address, _SIGINFO)
     if len(found) < _SIGINFO:
         raise OSError(errno.EFAULT, "no such address")
@@ -94,10 +94,10 @@ def _information(caller: Caller, address: int, number: int) -> bytes:
 
 
 def _send_to_group(group: int, number: int) -> None:
-    """Send a signal to every process of a group that is the session's.
+    """Send a signal to every process of a group that belongs to the session.
 
-    One look can miss some: while a parent ends, its children are neither below it nor yet below init. So this looks until
-    there is nobody new.
+    One pass can miss some: while a parent ends, its children are neither below it nor yet below init. So this repeats until it
+    finds no new ones.
     """
     seen: set[int] = set()
     for _ in range(_LOOKS):
@@ -131,18 +131,18 @@ def _send(pid: int, number: int, information: bytes | None = None) -> None:
 def _check_below(pid: int) -> None:
     """Check that a process is below this one.
 
-    If a parent ends meanwhile, as it does when a whole group is killed, the child has another one, and this looks again.
+    If a parent ends meanwhile, as when a whole group is killed, the child gets another one, and this checks again.
     """
     for _ in range(_LOOKS):
         try:
             line = _ancestry(pid)
             if pid == os.getpid() or line[-1] != os.getpid():
                 raise PermissionError(errno.EPERM, "not the session's")
-            # Looked at twice: it has the same parent both times only if that lived all the while, under the same number.
+            # Checked twice: the parent is the same both times only if it lived throughout, under the same pid.
             if all(_parent(child) == parent for child, parent in pairwise(line)):
                 return
         except ProcessLookupError:
-            _parent(pid)  # if that has ended, too, there is nobody to signal
+            _parent(pid)  # if that has ended too, there is nothing to signal
     raise PermissionError(errno.EPERM, "not known to be the session's")
 
 

@@ -1,6 +1,6 @@
-"""What the buffers of a network namespace's sockets hold, from the kernel itself (sock_diag, netlink).
+"""Memory in the socket buffers of a network namespace, from the kernel itself (sock_diag, netlink).
 
-These buffers belong to no process, and count towards nothing else unless there is a control group.
+These buffers belong to no process, and are not counted elsewhere without a control group.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _RECEIVED, _SENT, _QUEUED = 0, 2, 5  # of SK_MEMINFO
 
 
 _UNKNOWN = 64 << 20
-"""Bytes that a buffer may have if the kernel does not tell: so many that the buffers are looked at"""
+"""Assumed bytes of a buffer if the kernel does not tell: so many that the buffers are measured."""
 
 _ONE_MORE = 1 << 17
-"""Bytes by which a buffer can exceed its limit: what was sent at once"""
+"""Bytes by which a buffer can exceed its limit: what was sent at once."""
 
 
 def at_most() -> int:
-    """Return a number of bytes that the buffers of this network namespace cannot exceed; found out at nearly no cost."""
+    """Return an upper bound of the bytes in the buffers of this network namespace, at almost no cost."""
     sockets = connections = 0
     try:
         with open("/proc/self/net/sockstat") as file:
@@ -40,14 +40,14 @@ def at_most() -> int:
         return 0
     if not sockets:
         return 0
-    # What a program asks for is doubled (socket(7)). TCP's buffers grow by themselves as well, up to limits of their own.
+    # The kernel doubles what a program requests (socket(7)). TCP's buffers also grow by themselves, up to limits of their own.
     received, sent = (2 * _limit(f"core/{name}_max") + _ONE_MORE for name in ("rmem", "wmem"))
     grown = sum(_limit(f"ipv4/tcp_{name}") + _ONE_MORE for name in ("rmem", "wmem"))
     return sockets * (received + sent) + connections * grown
 
 
 def _limit(name: str) -> int:
-    """Return a limit of the system, the last number of its setting."""
+    """Return a limit of the system: the last number of its setting."""
     try:
         with open(f"/proc/sys/net/{name}") as file:
             return int(file.read().split()[-1])
@@ -72,7 +72,7 @@ def buffered() -> int:
 
 
 def _sizes(diag: socket.socket, request: bytes, head: int, wanted: int) -> Iterator[int]:
-    """Yield what each socket of one family and protocol has in its buffers."""
+    """Yield the bytes in the buffers of each socket of one family and protocol."""
     diag.send(struct.pack("=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST | _NLM_F_DUMP, 0, 0) + request)
     while True:
         data = memoryview(diag.recv(1 << 17))

@@ -14,7 +14,7 @@ from cellblock.wire.control import WorkerSetup
 
 
 def _layout() -> tuple[str, ...]:
-    """Return where below a prefix pip puts packages. Worked out in the zygote: in a kernel it would copy many pages."""
+    """Return pip's directories for packages below a prefix. Computed in the zygote: in a kernel it would copy many pages."""
     scheme = sysconfig.get_preferred_scheme("prefix")
     variables = dict.fromkeys(("base", "platbase", "installed_base", "installed_platbase"), "/")
     paths = (sysconfig.get_path(name, scheme, variables) for name in ("purelib", "platlib"))
@@ -25,10 +25,10 @@ _LAYOUT = _layout()
 
 
 def specialise(setup: WorkerSetup) -> None:
-    """Take on a kernel's environment.
+    """Apply a kernel's setup.
 
     Args:
-        setup: What it is to be.
+        setup: The setup.
 
     Raises:
         OSError: The directory cannot be entered.
@@ -44,13 +44,13 @@ def specialise(setup: WorkerSetup) -> None:
     if env.get("PYTHONDONTWRITEBYTECODE"):
         sys.dont_write_bytecode = True
     for action in filter(None, env.get("PYTHONWARNINGS", "").split(",")):
-        warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # a wrong name raises, and says so
+        warnings.simplefilter(action.partition(":")[0])  # type: ignore[arg-type]  # an invalid name raises a clear error
     _find_packages(setup.packages)
     reseed()
 
 
 def _find_packages(place: str) -> None:
-    """Import what is installed for this session only, ahead of what all sessions have; also in programs that it starts."""
+    """Prefer packages that are installed for this session only, also in programs that it starts."""
     paths = [os.path.join(place, layout) for layout in _LAYOUT]
     sys.path[1:1] = paths
     inherited = os.environ.get("PYTHONPATH")
@@ -59,10 +59,10 @@ def _find_packages(place: str) -> None:
 
 
 def reseed(seed: int | None = None) -> None:
-    """Draw everything random again that this process has inherited, so that no two kernels share it.
+    """Renew all random state that this process has inherited, so that no two kernels share it.
 
     Args:
-        seed: What generators that can be seeded begin with; None for something new.
+        seed: The seed of generators that take one; None for a new one.
     """
     random.seed(seed)
     setattr(tempfile, "_name_sequence", None)  # noqa: B010  # private, and the only way to draw new names
@@ -78,10 +78,10 @@ def reseed(seed: int | None = None) -> None:
 
 
 def seed_unloaded(seed: int | None) -> None:
-    """Seed NumPy's generator if NumPy has not loaded it yet. It does so at its first use, and would draw something new then.
+    """Seed NumPy's generator if NumPy has not loaded it yet. Otherwise NumPy would seed it randomly at its first use.
 
     Args:
-        seed: What it begins with; None to leave that to NumPy.
+        seed: The seed; None to leave it to NumPy.
     """
     if seed is None or "numpy.random" in sys.modules:
         return

@@ -1,9 +1,9 @@
-"""A process goes on in a new one that takes over its memory: a child of init then, without a second copy of its page tables.
+"""Continues a process in a new one that takes over its memory: as a child of init, without copying its page tables again.
 
-A process that ends leaves its children to init. To become init's child, a fork could fork once more and end, but a fork of a
-kernel takes one to two milliseconds. A new process that shares the memory of this one (``CLONE_VM``) takes a tenth of one.
-The two have one stack, so they cannot run at once: this one waits in the kernel (``CLONE_VFORK``), and the new one kills it
-there.
+The children of a process that ends are adopted by init. To become init's child, a fork could fork once more and end, but
+forking a kernel takes one to two milliseconds. A new process that shares the memory of this one (``CLONE_VM``) takes a tenth
+of one. The two share one stack, so they cannot run at once: this one waits in the kernel (``CLONE_VFORK``), and the new one
+kills it there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cellblock.sandbox import abi
 from cellblock.sandbox.syscall_numbers import number
 from cellblock.worker.fork_threads import place_of_id, thread_pointer
 
-_libc = ctypes.PyDLL(None, use_errno=True)  # not CDLL, which would give way to other threads in the middle
+_libc = ctypes.PyDLL(None, use_errno=True)  # not CDLL, which would release the GIL to other threads in the middle
 
-# The original: for code of the session, it first waits until the host has read what was printed.
+# The original: the code's version first waits until the host has read everything that was printed.
 end_at_once = posix._exit  # noqa: SLF001  # a public name with an underscore, as in `os`
 
 _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHILD_CLEARTID | signal.SIGCHLD
@@ -31,17 +31,17 @@ _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
 _syscall, _kill = _libc.syscall, _libc.kill
 _PDEATHSIG = ctypes.c_long(abi.PR_SET_PDEATHSIG), ctypes.c_long(signal.SIGKILL)
 _ignored = ctypes.c_int()
-"""Where the system notes that the process has ended, for which nobody waits"""
+"""Where the system notes the end of the process, which nothing waits for."""
 
 
 class _Calls(NamedTuple):
-    """Arguments of system calls about this thread. A fork has what they refer to at the same addresses.
+    """Arguments of system calls about this thread. A fork has the objects that they refer to at the same addresses.
 
     Attributes:
-        leave: The end of this thread is to be noted elsewhere than where the C library keeps the thread's number.
-        clone: A new process with this memory; its number is written where the C library keeps it.
-        robust: There is the list of locks that the system frees at the thread's end: a new process has none at first.
-        rseq: The address of the area where the system stores the number of the processor; None if the C library has none.
+        leave: Moves the note about this thread's end away from the place where the C library keeps the thread's id.
+        clone: Makes a new process with this memory; its id is written where the C library keeps it.
+        robust: The list of locks that the system releases at the thread's end: a new process starts without one.
+        rseq: The rseq area, where the kernel stores the processor's number; None if the C library has none.
     """
 
     leave: tuple[object, ...]
@@ -51,16 +51,16 @@ class _Calls(NamedTuple):
 
 
 def look_up() -> None:
-    """Find out what `go_on_in_successor` needs to know. Before a fork, because in the fork it would copy 80 pages."""
+    """Prepare the data for `go_on_in_successor`. Before a fork, because in the fork it would copy 80 pages."""
     with contextlib.suppress(ValueError):  # as there
         _calls()
 
 
 def fork() -> int:
-    """Fork, but without Python's handlers, for which the caller is responsible.
+    """Fork without Python's handlers, for which the caller is responsible.
 
     Raises:
-        OSError: There is no room for a process.
+        OSError: No further process can be created.
     """
     pid: int = _libc.fork()
     if pid < 0:
@@ -69,21 +69,21 @@ def fork() -> int:
 
 
 def die_with_parent() -> None:
-    """As `processes.die_with_parent(signal.SIGKILL)`, with arguments that were made before: here, it copies 25 pages less."""
+    """As `processes.die_with_parent(signal.SIGKILL)`, with prepared arguments: here, that copies 25 pages less."""
     _libc.prctl(*_PDEATHSIG)
 
 
 def go_on_in_successor() -> None:
-    """Go on in a new process, which is a child of the process that adopts this one's orphans. This one is killed.
+    """Continue in a new process, a child of the process that adopts this one's orphans. This one is killed.
 
-    It must have one thread only, the main one. None of Python's handlers for forks is called.
+    It must have only one thread, the main one. None of Python's handlers for forks is called.
 
     Raises:
-        OSError: There is no room for a process. This one goes on.
+        OSError: No further process can be created. This one continues.
     """
     try:
         own, calls = os.getpid(), _calls()
-    except ValueError:  # of this C library nothing is known
+    except ValueError:  # an unknown C library
         if fork():
             end_at_once(0)
         return
@@ -96,7 +96,7 @@ def go_on_in_successor() -> None:
     elif made < 0:
         raise _error()
     else:
-        end_at_once(0)  # an emulator has made a process of its own memory
+        end_at_once(0)  # an emulator has made a process with its own memory
 
 
 def _error() -> OSError:
@@ -109,7 +109,7 @@ def _calls() -> _Calls:
     place = place_of_id()
     return _Calls(
         _call("set_tid_address", ctypes.byref(_ignored)),
-        # The place of the number is the fourth argument or the fifth, depending on the machine.
+        # The place of the id is the fourth argument or the fifth, depending on the machine.
         _call("clone", _FLAGS, 0, 0, place, place),
         _call("set_robust_list", *_robust_list()),
         _rseq(),
@@ -127,7 +127,7 @@ def _robust_list() -> tuple[int, int]:
 
 
 def _rseq() -> tuple[object, ...] | None:
-    with contextlib.suppress(ValueError):  # no such symbol: it is there since glibc 2.35
+    with contextlib.suppress(ValueError):  # no such symbol: it exists since glibc 2.35
         offset, size = (ctypes.c_ssize_t.in_dll(_libc, "__rseq_offset"), ctypes.c_uint.in_dll(_libc, "__rseq_size"))
         if size.value and platform.machine() in _RSEQ_SIGNATURE:
             place = thread_pointer() + offset.value

@@ -1,8 +1,8 @@
-"""Answers the system calls that a session's filter leaves to its init: they name paths or addresses, which no filter sees.
+"""Answers system calls that a session's filter leaves to init: they name paths or addresses, which no filter sees.
 
-The calling process waits meanwhile. Init reads what it needs from that process, once, and then does by itself what was asked:
-what the process changes in its memory afterwards makes no difference. Only a signal to the caller itself is the kernel's to
-send, because that depends on nothing but numbers.
+The calling process waits meanwhile. Init reads what it needs from that process, once, and then performs the action itself:
+later changes of the caller's memory make no difference. Only a signal to the caller itself is left to the kernel, because that
+depends only on numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cellblock.sandbox.syscall_numbers import BY_MACHINE
 _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _SETID = 0o6000
-_KEPT = 0xFFFFFFFF  # an owner that is to stay
+_KEPT = 0xFFFFFFFF  # an owner to leave unchanged
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = 0.2  # seconds for a connection to the host, which listens
 
@@ -36,16 +36,16 @@ class Supervisor:
     """Serves the filters of one session: its worker's, and those of programs that init runs.
 
     Attributes:
-        writable: The directories in which files are the session's to change.
-        file_size: The most bytes that a file of the session may have.
-        ports: Of the listeners that init has made for the host to serve.
+        writable: The directories in which the session may change files.
+        file_size: Maximum bytes of a file of the session.
+        ports: The ports of listeners that init has made for the host to serve.
     """
 
     def __init__(self, poll: select.poll) -> None:
-        """Begin with nothing to filter.
+        """Start without filters.
 
         Args:
-            poll: Where the descriptors are registered that are to be served.
+            poll: Polls the descriptors to be served.
         """
         self.writable: Collection[str] = ()
         self.file_size = 0
@@ -73,7 +73,7 @@ class Supervisor:
             "rt_tgsigqueueinfo": signalling.tgkill,
             "pidfd_send_signal": signalling.pidfd_send_signal,
         }
-        """True: the call goes on by itself. Otherwise init has done what was asked, or raises."""
+        """True: the call proceeds by itself. Otherwise init has performed it, or raises."""
         self._answers = {table[name]: answer for name, answer in answers.items() if name in table}
 
     def __contains__(self, descriptor: int) -> bool:
@@ -87,7 +87,7 @@ class Supervisor:
         return theirs
 
     def serve(self, descriptor: int, event: int) -> None:
-        """Do what there is to do about one of our descriptors."""
+        """Handle an event on one of our descriptors."""
         if descriptor in self._expected:
             self._take(descriptor)
         elif event & select.POLLIN:
@@ -141,7 +141,7 @@ class Supervisor:
             os.close(held)
 
     def _chown(self, caller: Caller, directory: int, path: int, owners: Arguments, flags: int) -> None:
-        """Agree if the file has these owners already: tar sets them for every file, if it runs as root."""
+        """Accept if the file has these owners already: tar sets them for every file, if it runs as root."""
         held = caller.open(directory, path, flags)
         try:
             self._check_own(held)
@@ -173,8 +173,8 @@ class Supervisor:
             os.close(held)
 
     def _check_own(self, held: int) -> None:
-        """Check that an open file is this user's, and is where the session may change files."""
-        if os.fstat(held).st_uid != os.geteuid():  # init may be root with capabilities, which the session has not
+        """Check that an open file belongs to this user, and is in a place where the session may change files."""
+        if os.fstat(held).st_uid != os.geteuid():  # init may be root with capabilities, which the session does not have
             raise PermissionError(errno.EPERM, "somebody else's")
         place = os.readlink(f"/proc/self/fd/{held}")
         if not any(is_inside(place, top) for top in self.writable):
@@ -183,7 +183,7 @@ class Supervisor:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _connect(self, caller: Caller, given: Arguments) -> None:
-        """Put a connection of our own into the place of the caller's socket, if it is to one of the session's listeners."""
+        """Replace the caller's socket with a connection of our own, if it is for one of the session's listeners."""
         descriptor, address, size = given[0] & 0xFFFFFFFF, given[1], given[2]
         data = caller.read(address, min(size, 28))
         if len(data) < 8 or data[:2] != struct.pack("=H", socket.AF_INET):

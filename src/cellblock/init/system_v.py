@@ -1,8 +1,8 @@
-"""What System V shared memory and message queues hold: they belong to no process, and stay when nobody uses them."""
+"""Memory in System V shared memory and message queues: they belong to no process, and remain when they are unused."""
 
 from __future__ import annotations
 
-_OF_MESSAGE = 64  # what the kernel keeps for each, also for an empty one
+_OF_MESSAGE = 64  # kernel memory for each, even for an empty one
 
 
 def held() -> int:
@@ -13,7 +13,7 @@ def held() -> int:
 
 
 def _table(name: str, *columns: str) -> list[tuple[int, ...]]:
-    """Return some columns of one of the kernel's tables; empty if the kernel has none."""
+    """Return some columns of one of the kernel's tables; empty if the kernel does not have it."""
     try:
         with open(f"/proc/sysvipc/{name}", "rb") as file:
             heads = file.readline().decode().split()

@@ -1,4 +1,4 @@
-"""From the fork of a session's worker to its first cell: it waits to be told what to be, confines itself, and serves."""
+"""A session's worker from its fork to its first cell: it waits for its setup, confines itself, and serves."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
     """Become the worker of a session, which runs its cells; never returns.
 
     Args:
-        inner: The socket on which init says what to be.
-        warmed: What `warm` made, or None to do that here.
-        preload: Modules to import, if nothing is warmed.
+        inner: The socket on which init sends the setup.
+        warmed: The result of `warm`, or None to do that here.
+        preload: Modules to import, if `warmed` is None.
         native: Whether this process is in the namespaces of a native sandbox.
     """
     status, setup, supervisor = EXIT_BROKEN, None, None
@@ -48,9 +48,9 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         handed = inner.detach()
         processes.keep_only({CHANNEL: handed, NURSERY: handed})
         if native:
-            drop_capabilities()  # `confine` sees to it; that it has little left to drop saves time when somebody waits
+            drop_capabilities()  # `confine` does it anyway; that it has little left to drop saves time when a caller waits
         if warmed is None:
-            # It takes long and may fail: what it says is for the session's standard error, which comes first.
+            # It takes long and may fail: its messages are for the session's standard error, which comes first.
             setup, supervisor = _take_over()
             from cellblock.worker.warm import warm
 
@@ -58,14 +58,14 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         shell, outbox = warmed
         from cellblock.worker.main import Worker, leave
 
-        # The socket by its number: the future channel has another number until a session takes over this process.
+        # The socket by its number: until a session takes over this process, the descriptor is not the channel yet.
         worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
         if setup is None:
-            if not select.select([CHANNEL], [], [], 0)[0]:  # nobody waits
+            if not select.select([CHANNEL], [], [], 0)[0]:  # nothing waits
                 worker.touch_pages()
                 rehearse()
             setup, supervisor = _take_over()
-        # First this: in the session's directory, whatever imports something may find the session's own file.
+        # First this: in the session's directory, any import may find the session's own file.
         if setup.confinement is not None:
             status = EXIT_UNCONFINED
             confine(setup.confinement, supervisor)
@@ -80,7 +80,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         worker.context.run(leave)  # exit handlers of the code see what its cells have set
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else EXIT_BROKEN
-    except BaseException:  # told, whatever it is, before the process ends
+    except BaseException:  # of any kind: report it before the process ends
         sys.stderr = sys.__stderr__
         traceback.print_exc()
     finally:
@@ -92,7 +92,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
 
 
 def rehearse() -> None:
-    """Read what a worker is told, with nobody to wait for it: see `cellblock.init.init.rehearse`."""
+    """Decode a worker's setup while nothing waits for it: see `cellblock.init.init.rehearse`."""
     confinement = landlock_rules.example() or Confinement((0, 0), Restrictions({}, 0, ""))
     TO_WORKER.decode(encode_control(WorkerSetup({}, "", None, "", None, confinement)))
 
@@ -101,12 +101,12 @@ def _take_over() -> tuple[WorkerSetup, socket.socket | None]:
     """In the worker: wait for the session's channel, stdout and stderr, and put them into place.
 
     Returns:
-        What to be, and where the listener of its filter goes, if that has one.
+        The setup, and the socket for the listener of its filter, if that has one.
     """
     with socket.socket(fileno=CHANNEL) as inner:
         data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
         if not data:
-            os._exit(0)  # init is gone before anybody wanted us
+            os._exit(0)  # init is gone before a session came
         inner.detach()
     channel, out, err, *rest = descriptors
     for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):

@@ -1,10 +1,10 @@
-"""Stands between a host and a program that it started, such as an MCP server, so that the whole process tree is ended.
+"""Runs between a host and a program that it has started, such as an MCP server, so that the whole process tree is ended.
 
 Usage: keeper.py LIFELINE SANDBOX COMMAND [ARGUMENT ...]. Started by path, like boot.py. The program gets this process's
-standard streams and environment. It is ended, with everything below it and everything that it orphaned, when the host closes
-its end of the pipe LIFELINE, when the host dies in whatever way, and when the program itself has ended: asked first, killed a
-second later. SANDBOX is the descriptor of a socket on which the host has said what sandbox it is to run in (`sandboxed`); with
-``-`` it runs in none. Exits as the program did; 128 and the number of a signal for one that was killed.
+standard streams and environment. It is ended, with its descendants and orphans, when the host closes its end of the pipe
+LIFELINE, when the host dies for any reason, and when the program itself has ended: first SIGTERM, a second later SIGKILL.
+SANDBOX is the descriptor of a socket with the host's description of the sandbox (`sandboxed`); ``-`` means none. Exits with
+the program's status; 128 plus the number of a signal if it was killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL."""
 
-_PATIENCE = 5.0  # with what cannot be killed, such as a process of another user
+_PATIENCE = 5.0  # for processes that cannot be killed, such as another user's
 
 EXIT_NOT_STARTED = 127
 
@@ -38,7 +38,7 @@ def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
     processes.resume_after_parent()
     watched = [lifeline]
     if hasattr(os, "pidfd_open"):
-        # A lifeline that some fork of the host has inherited says nothing when the host dies.
+        # If a fork of the host has inherited the lifeline, it does not show when the host dies.
         try:
             watched.append(os.pidfd_open(host))
         except OSError:
@@ -60,7 +60,7 @@ def main(lifeline: int, sandbox: int | None, command: list[str]) -> NoReturn:
 
         program, holds = run_sandboxed(sandbox, command)
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # the host sees the end of the program's streams when the program is gone, and not later
+    for stream in (0, 1, 2):  # so that the host sees the end of the program's streams as soon as the program is gone
         os.dup2(null, stream)
     code = _keep(processes, program, watched, wake)
     for hold in holds:
@@ -80,7 +80,7 @@ def _become(processes: ModuleType, lifeline: int, command: list[str]) -> NoRetur
 
 
 def _keep(processes: ModuleType, program: int, watched: list[int], wake: int) -> int:
-    """Wait until the program is gone, or has to go; return its exit code when nothing is left of it."""
+    """Wait until the program is gone, or has to end; return its exit code when none of its processes is left."""
     poll = select.poll()
     for descriptor in (*watched, wake):
         poll.register(descriptor, select.POLLIN)
@@ -97,7 +97,7 @@ def _keep(processes: ModuleType, program: int, watched: list[int], wake: int) ->
         except ChildProcessError:
             return EXIT_NOT_STARTED if status is None else status
         if status is not None:
-            number = signal.SIGKILL  # whom should they serve now?
+            number = signal.SIGKILL  # the program is gone, so its descendants have no purpose
         elif deadline is not None and time.monotonic() >= deadline:
             number = signal.SIGKILL
         elif deadline is None and not ready & {*watched}:
@@ -119,7 +119,7 @@ def _kill_everything(processes: ModuleType, poll: select.poll, wake: int, status
                 continue
         except ChildProcessError:
             break
-        # Not for SIGCHLD alone: what was forked during the walk has not been killed, and signals nothing.
+        # Not only for SIGCHLD: a process that was forked during the walk was not killed, and causes no signal.
         if wake in {descriptor for descriptor, _ in poll.poll(10)}:
             os.read(wake, 4096)
     return -signal.SIGKILL if status is None else status

@@ -1,7 +1,7 @@
-"""Runs one program, such as an MCP server, in a native sandbox of its own. Belongs to its keeper, and ends with it.
+"""Runs one program, such as an MCP server, in its own native sandbox. Belongs to its keeper, and ends with it.
 
 The keeper makes process 1 of new namespaces. That builds the tree, makes the listener for the proxy, tells the host, and forks
-the program, confined like a session's worker. When the program ends it ends, and with it all that is left in the sandbox.
+the program, confined like a session's worker. When the program ends, it ends too, and with it everything left in the sandbox.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from cellblock.wire.sandbox import Confinement
 _EXIT_NOT_STARTED = 127
 _MAX_HIDDEN = 10
 _HOST, _KEEPER = 3, 4
-"""Where process 1 has its socket to the host, and a pidfd of the keeper."""
+"""The descriptors of process 1: its socket to the host, and a pidfd of the keeper."""
 
 
 def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
     """As a keeper: start a program in a sandbox.
 
     Args:
-        control: A socket to the host, on which the plan lies. ``made`` or ``refused`` is answered.
+        control: A socket to the host, with the plan in it. The answer is ``made`` or ``refused``.
         command: The program and its arguments.
 
     Returns:
@@ -57,7 +57,7 @@ def run_sandboxed(control: int, command: list[str]) -> tuple[int, list[Hold]]:
 
 
 def _fork_in_vain() -> int:
-    """Fork a process that ends at once: without its sandbox the program is not started."""
+    """Fork a process that exits at once: without its sandbox, the program is not started."""
     pid = os.fork()
     if pid == 0:
         os._exit(_EXIT_NOT_STARTED)
@@ -98,7 +98,7 @@ def _be_init(
 
 
 def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: list[str]) -> Confinement:
-    """Make the sandbox, and tell the host; return what the program has to apply to itself."""
+    """Make the sandbox, and tell the host; return what the program must apply to itself."""
     with step("identity"):
         namespaces.enter_namespaces(*setup.user)
         mounts.cut_ties()
@@ -106,7 +106,7 @@ def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: lis
         mounts.make_base(setup.base)
     confinement = enclose(setup.plan, ())
     for path in needed:
-        if not os.path.lexists(path):  # where a link leads is the next one
+        if not os.path.lexists(path):  # the target of a link is the next one
             raise ValueError(
                 f"it does not show {path}, which the program needs: add the directory that it is installed in to "
                 "filesystem.allowRead"
@@ -120,10 +120,10 @@ def _make(host: socket.socket, setup: ServerSetup, needed: list[str], named: lis
 
 
 def _become(confinement: Confinement, cwd: str, command: list[str]) -> NoReturn:
-    """In a fork of process 1: be the program, with its streams and nothing else."""
+    """In a fork of process 1: become the program, with its standard streams and no other descriptor."""
     try:
         os.setsid()
-        source = processes.move_high(0)  # confining puts another in its place
+        source = processes.move_high(0)  # `confine` puts another in its place
         processes.close_descriptors(3)
         confine(confinement)
         os.dup2(source, 0)
@@ -140,16 +140,16 @@ def _refuse(host: socket.socket, told: Refused) -> None:
 
 
 def _program(command: list[str]) -> list[str]:
-    """Return the files that a program is started from: where it is found, what links lead to, what interprets it."""
+    """Return the files that a program is started from: its path, the targets of links, its interpreter."""
     found = shutil.which(command[0])
     if found is None:
-        return []  # it will be said that there is none
+        return []  # `execute` will report that it does not exist
     files = [os.path.abspath(found), os.path.realpath(found)]
     try:
         with open(found, "rb") as file:
             first = file.readline(256)
     except OSError:
-        return files  # it can be executed and not read
+        return files  # it can be executed but not read
     words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
     if words and os.path.basename(words[0]) == "env":
         files.append(words[0])
@@ -160,6 +160,6 @@ def _program(command: list[str]) -> list[str]:
 
 
 def _arguments(command: list[str]) -> list[str]:
-    """Return the arguments, and values of options, that are paths of what exists here."""
+    """Return the arguments, and values of options, that are existing paths."""
     values = [word.partition("=")[2] if word.startswith("-") else word for word in command[1:]]
     return [value for value in values if value.startswith("/") and os.path.lexists(value)]

@@ -1,4 +1,4 @@
-"""Compiles what is decided about system calls to classic BPF, the language of the kernel's filters."""
+"""Compiles decisions about system calls to classic BPF, the language of the kernel's filters."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Conditional:
 
     Attributes:
         names: The calls.
-        reason: Why.
-        cases: What decides, in order: all of these tests hold, then this outcome.
-        otherwise: The outcome where no case holds.
+        reason: Why it depends on them.
+        cases: The cases in order: if all comparisons hold, this is the outcome.
+        otherwise: The outcome if no case holds.
     """
 
     names: str
@@ -48,11 +48,11 @@ class Conditional:
 
 
 def compiled(architecture: int, outcomes: dict[int, int | Conditional], *, kill_from: int | None = None) -> bytes:
-    """Return the program that has these outcomes, ready for ``prctl(PR_SET_SECCOMP)``.
+    """Return the program with these outcomes, ready for ``prctl(PR_SET_SECCOMP)``.
 
     Args:
         architecture: The only one whose calls do not kill (linux/audit.h).
-        outcomes: What becomes of each number; a number that is missing gives ENOSYS.
+        outcomes: The outcome of each number; a missing number gives ENOSYS.
         kill_from: Numbers from this one on kill.
     """
     code = Assembler()
@@ -74,7 +74,7 @@ class Assembler:
         self._code: list[tuple[int, int, int, int]] = []
 
     def add(self, operation: int, value: int, true: int = 0, false: int = 0) -> int:
-        """Add an instruction, and return its place."""
+        """Add an instruction, and return its index."""
         self._code.append((operation, true, false, value))
         return len(self._code) - 1
 
@@ -84,12 +84,12 @@ class Assembler:
         self._code[jump] = (operation, true, false, len(self._code) - jump - 1)
 
     def bytes(self) -> bytes:
-        """Return the program as the kernel takes it."""
+        """Return the program in the kernel's format."""
         return b"".join(struct.pack("=HBBI", *instruction) for instruction in self._code)
 
 
 def _search(code: Assembler, ranges: list[tuple[int, int | Conditional]]) -> None:
-    """Search for the outcome of the loaded number in halves: a dozen comparisons instead of hundreds."""
+    """Search for the outcome of the loaded number by bisection: a dozen comparisons instead of hundreds."""
     if len(ranges) == 1:
         outcome = ranges[0][1]
         if isinstance(outcome, Conditional):

@@ -1,4 +1,4 @@
-"""Why a step failed, most likely, and the ways out. `cellblock doctor` and every `LaunchError` take it from here."""
+"""The likely cause of a failed step, and the ways out. Used by `cellblock doctor` and every `LaunchError`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cellblock.sandbox.surroundings import NO_LIMIT, Surroundings, look_around
 
 _LEAST_FILES = 256
 _LEAST_PROCESSES = 32
-"""What one session needs, with this program, its zygote and some room."""
+"""The minimum for one session, with this program, its zygote and some reserve."""
 
 _FORBIDDEN = (errno.EPERM, errno.EACCES)
 
@@ -24,7 +24,7 @@ class Way:
     """A way out.
 
     Attributes:
-        what: What it is, and what it costs.
+        what: Its description, and its cost.
         line: A line to copy: a command, or a setting.
     """
 
@@ -34,11 +34,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why something failed, most likely.
+    """The likely cause of a failure.
 
     Attributes:
         why: The cause, as a clause.
-        ways: What to do about it; the first is the best.
+        ways: The ways out, best first.
     """
 
     why: str
@@ -49,19 +49,19 @@ def find_cause(failure: Failure, around: Surroundings | None = None) -> Cause:
     """Return the likely cause of a failure.
 
     Args:
-        failure: What failed.
-        around: What this program runs in; None: look now.
+        failure: The failure.
+        around: The surroundings of this program; None: examine them now.
     """
     around = look_around() if around is None else around
     return next(cause for rule in _RULES if (cause := rule(failure, around)) is not None)
 
 
 def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str:
-    """Return the message of an error: what failed, the likely cause, the ways out in short, and who says more.
+    """Return the message of an error: what failed, the likely cause, the ways out in short, and where to learn more.
 
     Args:
         what: What could not be done, as a clause.
-        failure: In which step, and what the system said.
+        failure: The failed step, and the system's error.
         around: As for `find_cause`.
     """
     cause = find_cause(failure, around)
@@ -70,7 +70,7 @@ def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str
     return f"{what}: it failed{step} ({failure.said}). {cause.why}. Ways out: {ways}. 'cellblock doctor' says more"
 
 
-# -- rules: the first that applies tells the cause -----------------------------------------------------------------------
+# -- rules: the first that applies gives the cause -----------------------------------------------------------------------
 
 
 def _other_kernel(_: Failure, around: Surroundings) -> Cause | None:
@@ -96,7 +96,7 @@ def _old_kernel(failure: Failure, around: Surroundings) -> Cause | None:
 
 def _too_few_files(failure: Failure, around: Surroundings) -> Cause | None:
     few = NO_LIMIT < around.open_files < _LEAST_FILES
-    # The last one: the limit is also that of the descriptors which are on their way between all of this user's processes.
+    # ETOOMANYREFS: the limit also applies to descriptors in flight between all of this user's processes.
     met = failure.code in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
     if not met and not (few and failure.code in (0, errno.EINVAL)):
         return None

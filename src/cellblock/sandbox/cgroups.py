@@ -1,4 +1,4 @@
-"""Control groups (cgroup v2): the kernel limits a session's memory, all of its processes together.
+"""Control groups (cgroup v2): the kernel limits the memory of all processes of a session together.
 
 The files and rules are from the Linux kernel's documentation, "Control Group v2".
 """
@@ -17,7 +17,7 @@ from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import Resources
 from cellblock.sandbox.syscall_numbers import number
 
-_CONTROLLERS = ("memory", "pids", "cpu")  # the first is what this is for; the others are taken where they are
+_CONTROLLERS = ("memory", "pids", "cpu")  # the first is required; the others are used if available
 _NAME = re.compile(r"cellblock-(\d+)-(\d+)-\d+")
 _numbers = itertools.count(1)
 
@@ -33,7 +33,7 @@ class Availability:
     """Where groups can be made.
 
     Attributes:
-        directory: A group that this process is below of, and whose owner we are; None if there is none.
+        directory: A group that contains this process and belongs to us; None if there is none.
         why: Why there is none.
         remedy: What to do about it.
     """
@@ -44,12 +44,12 @@ class Availability:
 
 
 def find(proc: str = "/proc") -> Availability:
-    """Look for a group to make others in: the nearest one above this process that lets us. Nothing is changed.
+    """Find a group in which others can be made: the nearest one above this process that we may use. Nothing is changed.
 
-    Processes are in leaves only, so it cannot be this process's own, unless that is the root; and this process is never moved.
+    Only leaves contain processes, so it cannot be this process's own, unless that is the root; this process is never moved.
 
     Args:
-        proc: Where the proc file system is mounted.
+        proc: The mount point of the proc file system.
     """
     try:
         top, own = _hierarchy(proc)
@@ -85,7 +85,7 @@ def _nearest(top: str, own: str) -> Availability:
 
 
 def _lets_us(directory: str, *, is_top: bool) -> bool:
-    # The owner, and not whoever may write: a zygote's capabilities hold in its user namespace only.
+    # The owner, not just any process with write access: a zygote's capabilities hold in its user namespace only.
     if os.stat(f"{directory}/cgroup.procs").st_uid != os.geteuid():
         return False
     if not all(os.access(path, os.W_OK) for path in (directory, f"{directory}/cgroup.procs")):
@@ -102,7 +102,7 @@ def _lets_us(directory: str, *, is_top: bool) -> bool:
 
 
 def _limit_of(directory: str) -> str | None:
-    """Return what limits memory or processors of a group, if somebody has set it."""
+    """Return the name of a limit on memory or processors of a group, if one is set."""
     for name in ("memory.max", "memory.high", "cpu.max"):
         with contextlib.suppress(FileNotFoundError):
             if _words(f"{directory}/{name}")[:1] != ["max"]:
@@ -139,7 +139,7 @@ def _pid(proc: str) -> str:
 
 
 def _started(pid: str) -> str | None:
-    """Return when a process started, in the kernel's ticks; None if there is none."""
+    """Return the start time of a process, in the kernel's ticks; None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -148,7 +148,7 @@ def _started(pid: str) -> str | None:
 
 
 def _can_clone_into() -> bool:
-    """Whether the system call that makes a process in a group is let through; asked with arguments that it refuses."""
+    """Whether the system call for making a process in a group is allowed; tested with invalid arguments."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(number("clone3")), None, ctypes.c_long(0))
     return ctypes.get_errno() == errno.EINVAL
@@ -161,11 +161,11 @@ class Group:
         self.path = path
 
     def open(self) -> int:
-        """Return a descriptor of it, to make processes in it with; the caller's to close."""
+        """Return its descriptor, for making processes in it; the caller closes it."""
         return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def limit(self, resources: Resources) -> None:
-        """Set what its processes may use together.
+        """Set the limits for all of its processes together.
 
         Raises:
             OSError: The memory cannot be limited.
@@ -173,18 +173,18 @@ class Group:
         _write(f"{self.path}/memory.oom.group", "1")
         _write(f"{self.path}/memory.max", str(resources.memory))
         for name, value in (("memory.swap.max", 0), ("pids.max", resources.processes), ("cpu.weight", resources.cpu)):
-            with contextlib.suppress(FileNotFoundError):  # the controller is not delegated: others see to it, see the plan
+            with contextlib.suppress(FileNotFoundError):  # the controller is not delegated: other limits apply, see the plan
                 _write(f"{self.path}/{name}", str(value))
 
     def used(self) -> int:
-        """Bytes that its processes use now; 0 if the machine does not say."""
+        """Bytes that its processes use now; 0 if the machine does not tell."""
         try:
             return int(_words(f"{self.path}/memory.current")[0])
         except (OSError, IndexError):
             return 0
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel has killed something in it because it was over its memory."""
+        """Whether the kernel has killed a process in it because of its memory limit."""
         try:
             words = _words(f"{self.path}/memory.events")
         except OSError:
@@ -192,17 +192,17 @@ class Group:
         return int(dict(zip(words[::2], words[1::2], strict=False)).get("oom_kill", "0")) > 0
 
     def remove(self) -> bool:
-        """Kill what is in it, and remove it. Returns whether it is gone; what was killed takes a moment to end."""
+        """Kill its processes, and remove it. Return whether it is gone; killed processes take a moment to end."""
         with contextlib.suppress(OSError):  # it is gone, or this is older than Linux 5.14, and init's end has killed all
             _write(f"{self.path}/cgroup.kill", "1")
         return _remove(self.path)
 
 
 class Groups:
-    """The groups of one host, in one of its own."""
+    """The groups of one host, inside one of its own."""
 
     def __init__(self, place: str) -> None:
-        """Find a name that tells whose they are, and remove what hosts have left behind that were killed.
+        """Choose a name that identifies the owner, and remove what killed hosts have left.
 
         Args:
             place: The directory from `find`.
@@ -235,10 +235,10 @@ class Groups:
 
 
 def _enable(directory: str) -> None:
-    """Have the controllers in the groups below one. Where memory is there already, it is somebody else's, and stays as it is.
+    """Enable the controllers in the groups below one. If memory is enabled already, the group is not ours, and stays as it is.
 
     Raises:
-        OSError: The memory controller cannot be had.
+        OSError: The memory controller cannot be enabled.
     """
     path = f"{directory}/cgroup.subtree_control"
     if "memory" in _words(path):
@@ -255,7 +255,7 @@ def _enable(directory: str) -> None:
 def _sweep(place: str) -> None:
     """Remove groups of hosts that are gone.
 
-    Nothing is killed: what is in them ends with its host, and a host that is unknown here may live in another pid namespace.
+    Nothing is killed: their processes end with their host, and an unknown host may live in another pid namespace.
     """
     for name in _subgroups(place):
         owner = _NAME.fullmatch(name)

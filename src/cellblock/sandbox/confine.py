@@ -1,4 +1,4 @@
-"""What a session's worker does to itself before any code runs: limits, no capabilities, no privileges, a filter."""
+"""Confines a session's worker, by itself, before any code runs: limits, no capabilities, no privileges, a filter."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from cellblock.wire.sandbox import Allow, Confinement
 
 
 def confine(confinement: Confinement, supervisor: socket.socket | None = None) -> None:
-    """As the worker, last of all: limits, no capabilities, no new privileges, and the filter for system calls.
+    """As the worker, as the last step: set limits, drop capabilities, forbid new privileges, and install the filter.
 
     Args:
-        confinement: What init has worked out.
-        supervisor: Where the listener goes that the filter leaves system calls to, in a sandbox made of Landlock.
+        confinement: The confinement, computed by init.
+        supervisor: The socket for the listener to which the filter leaves system calls, in a sandbox made of Landlock.
 
     Raises:
-        OSError: Something of it cannot be done; the process must not go on.
+        OSError: A step has failed; the process must not continue.
     """
     if identity_of_root() != confinement.root:
-        # It was forked before the tree was built, and should have been moved with everybody else.
+        # It was forked before the tree was built, and should have been moved with all other processes.
         raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
     _take_null_device()
     restrictions = confinement.restrictions
@@ -53,12 +53,12 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None) -
         _filter(program)
     else:
         _filter_with(supervisor, program)
-    # It may have been forked from a process that hides. Not before: code of the session could write to its memory then.
+    # The process it was forked from may hide (not dumpable). Not before: code of the session could write to its memory then.
     prctl(abi.PR_SET_DUMPABLE, 1)
 
 
 def _take_null_device() -> None:
-    """Replace the host's null device, with which this process was forked, by the sandbox's own: its mode could be changed."""
+    """Replace the host's null device, inherited by this process, with the sandbox's own: its mode could be changed."""
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(null, 0, inheritable=True)
     os.close(null)
@@ -73,13 +73,13 @@ def _forbid_programs() -> None:
 
 
 def _filter(program: bytes) -> None:
-    # The address of the bytes themselves: for a buffer ctypes would make a type of its size.
+    # The address of the bytes themselves: for a buffer, ctypes would create a type of its size.
     address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
     prctl(abi.PR_SET_SECCOMP, abi.SECCOMP_MODE_FILTER, struct.pack("HxxxxxxQ", len(program) // 8, address))
 
 
 def _filter_with(supervisor: socket.socket, program: bytes) -> None:
-    """As `_filter`; the calls that the program leaves to somebody go to whoever has the other end of this socket."""
+    """As `_filter`; calls that the program leaves to a listener go to the process with the other end of this socket."""
     address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
     code = struct.pack("HxxxxxxQ", len(program) // 8, address)
     try:
@@ -96,22 +96,22 @@ def _filter_with(supervisor: socket.socket, program: bytes) -> None:
 
 
 def _restrict_files(allowed: Sequence[Allow], found: int) -> None:
-    """Give this process the files that it may use, and of /proc what is about itself."""
+    """Restrict this process to the allowed files, and to its own directory in /proc."""
     landlock.restrict((*allowed, Allow(f"/proc/{os.getpid()}", "read", optional=True)), found)
 
 
 def _stand_apart() -> None:
-    """Go into a user namespace below the session's, as the same user. Landlock needs none: no sandbox reaches into another.
+    """Enter a user namespace below the session's, as the same user. Landlock does not need it: sandboxes are isolated anyway.
 
-    Nobody has power over a process of a namespace further up: code that may execute nothing can otherwise write, through
-    /proc/PID/mem, to the memory of a program that was approved, and execute whatever it likes there.
+    A process has no power over processes of an outer namespace: otherwise code that may execute nothing could write, through
+    /proc/PID/mem, to the memory of an approved program, and execute anything there.
     """
     unshare(abi.CLONE_NEWUSER)
     map_user(USER, USER, USER, USER)
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, for this process and all that it will ever execute."""
+    """Give up every capability, for this process and everything that it will execute."""
     for capability in range(64):
         if libc.prctl(abi.PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the kernel knows no more of them

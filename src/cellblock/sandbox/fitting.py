@@ -1,4 +1,4 @@
-"""What no sandbox may do, whatever its policy says: for sessions and for MCP servers alike."""
+"""Restrictions that no policy can lift, for sessions and MCP servers alike."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cellblock.sandbox.policy import Policy
 
 
 def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
-    """Return a policy that keeps what decides on this side from the code in the sandbox.
+    """Return a policy that protects what this side depends on from the code in the sandbox.
 
-    It can change neither what this process runs nor cellblock's own state, and cannot read that state: which servers there
-    are, with what parameters, and what was decided for other sessions. Nor can it change or make the ``.env`` that this
-    process reads for parameters of servers.
+    The code can change neither the files that this process runs nor cellblock's own state, and cannot read that state: the
+    servers, their parameters, and decisions for other sessions. Nor can it change or create the ``.env`` from which this
+    process reads parameters of servers.
 
     Args:
-        policy: What is asked.
-        names_can_be_held: Whether the sandbox can keep code from making a file. If not, or if nothing is kept in the current
-            directory because it is not a project, ``.env`` is read now, and no more.
+        policy: The requested policy.
+        names_can_be_held: Whether the sandbox can keep code from creating a file. If not, or if names are not held in the
+            current directory because it is not a project, ``.env`` is read now, and not again.
 
     Raises:
-        InvalidInputError: The policy names what cannot be.
+        InvalidInputError: The policy names something impossible.
     """
     state = os.path.realpath(config.state_directory())
     files = policy.filesystem
@@ -32,7 +32,7 @@ def fit(policy: Policy, *, names_can_be_held: bool = True) -> Policy:
     unwritten = dict.fromkeys((*files.deny_write, *probe.own_directories(), state, *_settings()))
     if not names_can_be_held or not _in_a_project():
         config.keep_variables()
-        for name in _settings():  # the policy may be one that was made to fit another sandbox
+        for name in _settings():  # the policy may have been fitted for another sandbox
             del unwritten[name]
     return replace(policy, filesystem=replace(files, deny_read=tuple(unread), deny_write=tuple(unwritten))).checked()
 
@@ -41,7 +41,7 @@ def _in_a_project() -> bool:
     try:
         return is_project(os.getcwd())
     except FileNotFoundError:
-        return True  # the current directory is gone, and with it what could be made there
+        return True  # the current directory is gone, so nothing can be made there
 
 
 def _settings() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a zygote knows about the machine and its interpreter, found out once and inherited by every session."""
+"""Facts about the machine and a zygote's interpreter: determined once and inherited by every session."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cellblock.wire.sandbox import Confinement, Plan, Step
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What the native sandboxes of one zygote have in common.
+    """The common basis of one zygote's native sandboxes.
 
     Attributes:
-        facts: What this machine has.
-        interpreter: Where the interpreter and its packages lie.
-        beginning: What most plans begin with.
+        facts: The facts of this machine.
+        interpreter: The directories of the interpreter and its packages.
+        beginning: The first steps of most plans.
     """
 
     facts: Facts
@@ -32,7 +32,7 @@ class Ground:
 
     @classmethod
     def prepare(cls) -> Ground:
-        """Look around, after `enter`."""
+        """Determine the facts, after `enter`."""
         facts, interpreter = look(), interpreter_directories()
         ground = cls(facts, interpreter, usual_beginning(facts, interpreter))
         seccomp.program(ground.facts.machine)  # assembled once; sessions inherit it
@@ -40,12 +40,12 @@ class Ground:
 
     @classmethod
     def enter(cls) -> None:
-        """Go into namespaces in which mounts can be made, and make the ones that all sessions share.
+        """Enter namespaces in which mounts can be made, and make the mounts that all sessions share.
 
-        This process must be started again then (exec): see `mounts.cover_interpreter`.
+        This process must then be restarted (exec): see `mounts.cover_interpreter`.
 
         Raises:
-            StepError: This machine does not let us.
+            StepError: This machine does not allow it.
         """
         facts = look()
         with step("user namespace"):
@@ -56,10 +56,10 @@ class Ground:
             mounts.cover_interpreter()
 
     def enter_namespaces(self) -> tuple[Step, ...]:
-        """As process 1 of new namespaces: see `namespaces.enter_namespaces` and, for what is returned, `mounts.prepare`.
+        """As process 1 of new namespaces: see `namespaces.enter_namespaces` and, for the result, `mounts.prepare`.
 
         Raises:
-            StepError: This machine does not let us.
+            StepError: This machine does not allow it.
         """
         with step("identity"):
             namespaces.enter_namespaces(self.facts.uid, self.facts.gid)
@@ -67,10 +67,10 @@ class Ground:
         return mounts.prepare(self.beginning)
 
     def plan(self, setup: Setup) -> Plan:
-        """Return what to build for a session: the host's plan, or one of our own if the host does not know this interpreter.
+        """Return the plan for a session: the host's, or one of our own if the host does not know this interpreter.
 
         Raises:
-            InvalidInputError: The policy cannot be met.
+            InvalidInputError: The policy cannot be enforced.
         """
         plan = setup.plan
         if plan is None:
@@ -79,14 +79,14 @@ class Ground:
 
 
 def reserve(plan: Plan, keep: Callable[[str, Hold], None]) -> None:
-    """As a session's init: keep the names that the plan reserves from being made.
+    """As a session's init: block the names that the plan reserves.
 
     Args:
         plan: The plan.
-        keep: Takes each directory and our hold on its placeholders, before any is made; to be released at the end.
+        keep: Takes each directory and our hold on its placeholders, before any is made; released at the end.
 
     Raises:
-        OSError: They cannot be kept.
+        OSError: They cannot be blocked.
     """
     for top, names in plan.reserve.items():
         hold = Hold.take(top, names_to_keep(top, names))

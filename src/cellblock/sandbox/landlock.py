@@ -1,4 +1,4 @@
-"""Landlock: what this kernel's version of it can do, and putting it on this process for good."""
+"""Landlock: what this kernel's version supports, and applying it to this process for good."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PIECES = {
     6: ("Linux 6.12", "signals to processes outside, and abstract local sockets"),
     7: ("Linux 6.15", "keeping refusals out of the audit log"),
 }
-"""By version: the kernel that has it, and what it can decide about for the first time. For what an older one cannot decide
-about, the system-call filter and init stand in (`cellblock.sandbox.undivided`)."""
+"""By version: the kernel that introduced it, and what it can control for the first time. What an older version cannot control
+is left to the system-call filter and init (`cellblock.sandbox.undivided`)."""
 
 _FIRST_IN = {
     2: abi.LANDLOCK_ACCESS_FS_REFER,
@@ -52,7 +52,7 @@ _OF_FILES = (
     | abi.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
-"""An optional path that this user cannot reach is as good as absent: the session would not reach it, either."""
+"""An optional path that this user cannot reach counts as absent: the session could not reach it either."""
 _RESOLVE = abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS
 
 
@@ -66,12 +66,12 @@ def version() -> int:
 
 
 def lacking(found: int) -> tuple[str, ...]:
-    """Return what a version of Landlock cannot decide about, and newer ones can."""
+    """Return what a version of Landlock cannot control, and newer ones can."""
     return tuple(f"{what} (ABI {number}, {kernel})" for number, (kernel, what) in PIECES.items() if number > found)
 
 
 def missing(found: int | None = None) -> tuple[str, ...]:
-    """Return what a sandbox made of Landlock needs and this machine does not give. Nothing: it works.
+    """Return what this machine lacks for a sandbox made of Landlock; empty if it works.
 
     Args:
         found: The version of Landlock; by default this kernel's.
@@ -90,27 +90,27 @@ def missing(found: int | None = None) -> tuple[str, ...]:
 
 
 def restrict(allowed: Iterable[Allow], found: int) -> None:
-    """Let this process, and all that it will ever start, use nothing of the file system but this. There is no way back.
+    """Restrict this process and everything that it will start to these parts of the file system, irrevocably.
 
-    From version 4 on, no TCP connection can be made; from 6 on, no signal can be sent to processes outside, and no abstract
-    socket outside be connected to.
+    From version 4 on, no TCP connection can be made; from 6 on, no signal can be sent to outside processes, and no outside
+    abstract socket can be connected to.
 
     Args:
-        allowed: What may be used. It is opened here, and no symbolic link is followed.
-        found: The version of Landlock whose rights are used; not more than this kernel's.
+        allowed: What may be used. It is opened here, without following symbolic links.
+        found: The version of Landlock whose rights are used; not above this kernel's.
 
     Raises:
         OSError: It cannot be done; no code may run.
     """
     handled = _handled(found)
     network = abi.LANDLOCK_ACCESS_NET_BIND_TCP | abi.LANDLOCK_ACCESS_NET_CONNECT_TCP if found >= 4 else 0
-    # An older kernel takes the longer structure if what it does not know is zero.
+    # An older kernel accepts the longer structure if the unknown part is zero.
     attributes = struct.pack("=QQQ", handled, network, _scopes() if found >= 6 else 0)
     ruleset = call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         for item in allowed:
             _add(ruleset, item, handled)
-        # Hostile code could fill the audit log with what it is refused.
+        # Hostile code could fill the audit log with refusals.
         quiet = abi.LANDLOCK_RESTRICT_SELF_LOG_SAME_EXEC_OFF if found >= 7 else 0
         call("landlock_restrict_self", ruleset, quiet)
     finally:
@@ -118,7 +118,7 @@ def restrict(allowed: Iterable[Allow], found: int) -> None:
 
 
 def _handled(found: int) -> int:
-    """Return the rights to files that a version of Landlock knows."""
+    """Return the file rights that a version of Landlock knows."""
     return _ALL & ~sum(right for number, right in _FIRST_IN.items() if number > found)
 
 

@@ -1,8 +1,8 @@
-"""What a policy comes to in a sandbox made of Landlock, and what it cannot come to there.
+"""Translates a policy to a sandbox made of Landlock, and rejects what that cannot enforce.
 
-Landlock knows permissions only, each for a path and all below it. A denial inside of something that is allowed becomes
-permissions for everything around it. That is not possible in a directory that the session writes, because what it makes there
-later would have none: such a policy is refused.
+Landlock only has permissions, each for a path and everything below it. A denial inside of something allowed becomes
+permissions for everything around it. That is impossible in a directory that the session can write, because new files there
+would have no permission: such a policy is rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cellblock.wire.sandbox import Allow, Bind, Confinement, Restrictions, Step
 
 _MOST = 5000
 
-# Programs look their user up, and the name of this machine's loopback address.
+# Programs look up their user, and the name of this machine's loopback address.
 _ETC = ("/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd")
 _DEVICES = ("/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero")
 _READABLE = (
@@ -31,16 +31,16 @@ _READABLE = (
     *(f"/proc/{name}" for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "stat", "sys", "uptime", "version")),
 )
 _NOT_THE_SYSTEMS = ("/dev", "/proc", "/run", "/sys", "/tmp")
-"""What is not readable even if everything is: devices, other processes, sockets, other programs' temporary files."""
+"""Not readable even if everything is: devices, other processes, sockets, other programs' temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all sandboxes of one zygote have in common.
+    """The common part of all sandboxes of one zygote.
 
     Attributes:
-        facts: What this machine has.
-        interpreter: Where the interpreter and its packages lie.
+        facts: The facts of this machine.
+        interpreter: The directories of the interpreter and its packages.
         filter: The system-call filter.
     """
 
@@ -51,10 +51,10 @@ class Surroundings:
 
 @functools.cache
 def surroundings(found: int) -> Surroundings:
-    """Look around, once for all sessions of a zygote.
+    """Compute the common part, once for all sessions of a zygote.
 
     Args:
-        found: The version of Landlock that their sandboxes are made for.
+        found: The version of Landlock that their sandboxes use.
     """
     facts = look()
     program = seccomp.program(facts.machine, unix_sockets=False, instead=undivided.instead(found))
@@ -62,20 +62,20 @@ def surroundings(found: int) -> Surroundings:
 
 
 _prepared = 0
-"""The version of Landlock that sandboxes of this process's forks are made for; 0: they are not made of Landlock."""
+"""The version of Landlock for the sandboxes of this process's forks; 0: they do not use Landlock."""
 
 
 def prepare() -> None:
-    """As a zygote: find out what all its sessions have in common. They inherit it."""
+    """As a zygote: compute what all its sessions have in common. They inherit it."""
     global _prepared
     _prepared = landlock.version()
     surroundings(_prepared)
 
 
 def example() -> Confinement | None:
-    """Return what a session of nobody would apply to itself; None in a process that makes no such sandboxes.
+    """Return the confinement of a hypothetical session; None in a process that makes no such sandboxes.
 
-    Working it out touches the same memory as for a real session. In a fork, that copies pages, best before anybody waits.
+    Computing it touches the same memory as for a real session. In a fork, that copies pages, best before anything waits.
     """
     if not _prepared:
         return None
@@ -86,11 +86,11 @@ def confinement(policy: Policy, workspace: str, root: tuple[int, int], found: in
     """Return what each process of a session applies to itself.
 
     Args:
-        policy: What is asked.
-        workspace: The directory that ``.`` is, absolute and without symbolic links.
-        root: What tells the root directory from others.
-        found: The version of Landlock that it is made for.
-        binds: What the session has besides, at its own path.
+        policy: The policy.
+        workspace: The directory that ``.`` stands for, absolute and without symbolic links.
+        root: The identity of the root directory.
+        found: The version of Landlock to use.
+        binds: Further paths of the session: their sources are allowed where they are.
 
     Raises:
         InvalidInputError: Landlock cannot enforce the policy.
@@ -107,13 +107,13 @@ def writable(confinement: Confinement) -> list[str]:
 
 
 def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> tuple[Allow, ...]:
-    """Return what a session may use of the file system, without what is its own.
+    """Return the parts of the file system that a session may use, except its own.
 
     Args:
-        policy: What is asked.
-        facts: What this machine has.
-        workspace: The directory that ``.`` is.
-        interpreter: Directories that the interpreter and its packages lie in, absolute and without symbolic links.
+        policy: The policy.
+        facts: The facts of this machine.
+        workspace: The directory that ``.`` stands for.
+        interpreter: The directories of the interpreter and its packages, absolute and without symbolic links.
 
     Raises:
         InvalidInputError: Landlock cannot enforce the policy.
@@ -121,7 +121,7 @@ def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, 
     files = policy.filesystem
     tops = resolve_paths(files.write, workspace, facts)
     named = [path for path in resolve_paths(files.deny_read, workspace, facts) if path != "/"]
-    there = [path for path in named if os.path.lexists(path)]  # most are not, and nothing is to be kept from anybody then
+    there = [path for path in named if os.path.lexists(path)]  # most do not exist, so nothing needs protection
     denied = tuple(dict.fromkeys((*there, *map(os.path.realpath, there))))
     _check_writable(policy, facts, workspace, tops, denied, interpreter)
     system = [path for path, target in facts.system if target is None]
@@ -145,7 +145,7 @@ def rules(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, 
 def _check_writable(
     policy: Policy, facts: Facts, workspace: str, tops: Sequence[str], denied: Sequence[str], interpreter: Sequence[str]
 ) -> None:
-    """Check that nothing lies in what is writable that a session may not read, or may not change because the host runs it."""
+    """Check that writable directories contain nothing that the session must not read, or that the host runs."""
     for path in denied:
         _check_apart(tops, path, "deny_read names it, and it exists: move it elsewhere, or take it out of deny_read")
     for path in interpreter:
@@ -165,7 +165,7 @@ def _check_apart(tops: Sequence[str], path: str, why: str) -> None:
 
 
 def _around(top: str, denied: Sequence[str]) -> Iterator[str]:
-    """Yield what there is at a path and below, without what is denied; what is denied in part is not there as a whole."""
+    """Yield the paths at and below `top`, without denied ones; a directory with a denied part is split."""
     if top in denied:
         return
     inner = [path for path in denied if is_inside(path, top)]
@@ -174,7 +174,7 @@ def _around(top: str, denied: Sequence[str]) -> Iterator[str]:
         return
     for name in sorted(os.listdir(top)):
         path = os.path.join(top, name)
-        if not os.path.islink(path):  # where it leads is for other rules to say
+        if not os.path.islink(path):  # its target is subject to other rules
             yield from _around(path, inner)
 
 
@@ -183,7 +183,7 @@ def _access(step: Bind) -> Literal["read", "write"]:
 
 
 def _restrictions(policy: Policy, around: Surroundings) -> Restrictions:
-    """Return limits and filter. The limit on processes is the user's: others have some already, about whom nobody knows."""
+    """Return limits and filter. The limit of processes is per user, who may already run an unknown number of others."""
     found = restrictions_with(around.filter, policy.resources)
     return replace(found, limits={**found.limits, "NPROC": found.limits["NPROC"] + _tasks()})
 

@@ -15,7 +15,7 @@ READ_ONLY = WRITABLE | abi.MOUNT_ATTR_RDONLY
 
 
 def clone_tree(path: str) -> int:
-    """Return a copy of the mounts at a path, attached nowhere. No symbolic link on the way is followed."""
+    """Return a detached copy of the mounts at a path. No symbolic link on the way is followed."""
     descriptor = open_without_links(path, 0)
     try:
         return clone(descriptor)
@@ -30,7 +30,7 @@ def open_without_links(path: str, flags: int) -> int:
 
 
 def clone(descriptor: int) -> int:
-    """Return a copy of the mounts at a descriptor and below it, attached nowhere."""
+    """Return a detached copy of the mounts at a descriptor and below it."""
     flags = abi.OPEN_TREE_CLONE | os.O_CLOEXEC | abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
     return call("open_tree", descriptor, b"", flags)
 
@@ -48,7 +48,7 @@ def set_read_only(descriptor: int) -> None:
 
 
 def new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
-    """Return a new file system, attached nowhere."""
+    """Return a new file system, detached."""
     context = call("fsopen", kind.encode(), abi.FSOPEN_CLOEXEC)
     try:
         for name, value in options.items():
@@ -68,7 +68,7 @@ def move(descriptor: int, target: str) -> None:
 
 
 def move_onto(descriptor: int, place: int) -> None:
-    """Attach a mount at what another descriptor holds, and close its own descriptor."""
+    """Attach a mount at the place of another descriptor, and close its own descriptor."""
     try:
         call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
     finally:
@@ -76,14 +76,14 @@ def move_onto(descriptor: int, place: int) -> None:
 
 
 def pin(place: int) -> None:
-    """Mount a file or directory onto itself: a mount point cannot be renamed."""
+    """Mount a file or directory onto itself, because a mount point cannot be renamed."""
     move_onto(clone(place), place)
 
 
 def without_links(path: str) -> str | None:
-    """Return a path without symbolic links, or None if nothing is there and no link is on the way.
+    """Return a path without symbolic links, or None if it does not exist and no link is on the way.
 
-    That is one look if there are no links, as is usual, instead of one for each part.
+    Without links, as is usual, this takes one system call instead of one per component.
     """
     try:
         os.close(open_without_links(path, 0))

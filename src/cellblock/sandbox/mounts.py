@@ -50,8 +50,8 @@ from cellblock.wire.sandbox import (
     Tmpfs,
 )
 
-# Where a zygote keeps what its sessions have in common, and in it the place where a session's tree is put together: it exists
-# on every system, and what it hides is hidden from these processes only.
+# Where a zygote keeps what its sessions share, and in it the place where a session's tree is put together: it exists on every
+# system, and what it hides is hidden only from these processes.
 BASE = "/dev/shm"
 _STAGE = f"{BASE}{STAGE}"
 
@@ -60,15 +60,15 @@ _BIND_ATTRIBUTES = {"ro": READ_ONLY, "rw": WRITABLE, "dev": _DEVICES}
 
 
 def cut_ties() -> None:
-    """Keep mounts that are made in this mount namespace out of others, and those of others out of this one."""
+    """Isolate this mount namespace: mounts made here do not appear in others, nor those of others here."""
     set_attributes(abi.AT_FDCWD, b"/", 0, propagation=abi.MS_PRIVATE)
 
 
 def cover_interpreter() -> None:
-    """As a zygote that is about to be started again: put a read-only mount on the interpreter.
+    """As a zygote that is about to be restarted: put a read-only mount on the interpreter.
 
-    /proc/self/exe of every kernel leads past the kernel's own mounts, to the mount that this interpreter was started from:
-    whoever owns the file could change its mode there, and on Linux 6.11 and 6.12 its bytes.
+    /proc/self/exe of every kernel leads past the kernel's own mounts, to the mount that this interpreter was started from: the
+    owner of the file could change its mode there, and on Linux 6.11 and 6.12 its bytes.
     """
     own = os.path.realpath("/proc/self/exe")
     descriptor = clone_tree(own)
@@ -77,7 +77,7 @@ def cover_interpreter() -> None:
 
 
 def make_base(steps: Sequence[Step]) -> None:
-    """In a mount namespace of our own: make what trees are put together from.
+    """In our own mount namespace: make the base from which trees are put together.
 
     Args:
         steps: From `base_steps`.
@@ -92,13 +92,13 @@ def make_base(steps: Sequence[Step]) -> None:
 
 
 def prepare(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """As a session's init that nobody waits for yet: begin the tree with the steps that most plans begin with.
+    """As a session's init that is still a spare: build the first steps of most plans in advance.
 
     Args:
         steps: From `usual_beginning`.
 
     Returns:
-        What `build` need not do any more: these steps, or none if one failed. `build` then tries again, and says why.
+        The steps that `build` can skip: these, or none if one failed. `build` then tries again, and reports the error.
     """
     try:
         builder = _Builder(steps)
@@ -118,7 +118,7 @@ def _new_root() -> int:
 
 
 def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
-    """Make the session's view of the file system, and the only one there is. Processes of the mount namespace all get it.
+    """Build the session's view of the file system, and enter it. All processes of the mount namespace get it.
 
     Args:
         plan: From `make_plan`.
@@ -126,7 +126,7 @@ def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
     """
     begun = bool(prepared) and not plan.everything and plan.steps[: len(prepared)] == prepared
     if not begun:
-        umount(_STAGE, missing_ok=True)  # what was begun in vain
+        umount(_STAGE, missing_ok=True)  # discard what was begun in vain
     builder = _Builder(plan.steps[len(prepared) :] if begun else plan.steps, weaker_proc=plan.weaker_proc)
     builder.take_sources()
     if plan.everything:
@@ -153,9 +153,9 @@ def _seal_root() -> None:
 
 
 def keep_kernel_settings() -> None:
-    """As root in a sandbox that was not built here: make read-only what root may write in /proc, for all of that sandbox.
+    """As root in a sandbox that was not built here: make the parts of /proc that root may write read-only for that sandbox.
 
-    It takes no capability to write there, and with ``kernel.core_pattern`` the kernel runs a program on the host.
+    Writing there needs no capability, and with ``kernel.core_pattern`` the kernel runs a program on the host.
 
     Raises:
         OSError: It cannot be done; no code may run.
@@ -177,7 +177,7 @@ def keep_kernel_settings() -> None:
 class _Builder:
     """Executes steps, relative to the current directory, which becomes the root.
 
-    It takes hold of all sources first, because the new tree is built on top of one of them.
+    It opens all sources first, because the new tree is built on top of one of them.
     """
 
     def __init__(self, steps: Sequence[Step], *, weaker_proc: bool = False) -> None:
@@ -205,7 +205,7 @@ class _Builder:
         self._missing -= self._made_by_binds()
 
     def _made_by_binds(self) -> set[str]:
-        """Return the paths that will be there only because something from elsewhere is bound at them, or below."""
+        """Return the paths that will exist only because something is bound at them, or below."""
         moved = [step.target for step in self._sources if isinstance(step, Bind) and step.source != step.target]
         return {target[:end] for target in moved for end in (*_ends_of_parts(target), len(target))}
 
@@ -254,7 +254,7 @@ class _Builder:
             case Mask(target=target) if target in self._missing:
                 pass  # most names are missing
             case Protect(top, target) if target in self._missing and os.path.dirname(target) == top:
-                pass  # further down, what leads there may be a placeholder, and so be protected
+                pass  # further down, a folder on the way may be a placeholder, and so be protected
             case Protect(top, target):
                 self._protect(top, target)
             case Mask(target, top):
@@ -262,7 +262,7 @@ class _Builder:
             case Sysctl() if not self._proc_is_ours:
                 pass  # its settings are read-only, and may be those of the machine
             case Sysctl(name, value, major, minor, optional):
-                # Before, there is one for the whole machine, which a host that runs as root would change.
+                # In older kernels there is one for the whole machine, which a host that runs as root would change.
                 if kernel_version() >= (major, minor) and not (optional and not os.path.exists(f"./proc/sys/{name}")):
                     write(f"./proc/sys/{name}", value)
 
@@ -282,7 +282,7 @@ class _Builder:
             _show_outer_proc(target)
 
     def _protect(self, top: str, target: str) -> None:
-        """Keep a path below a writable directory, and what is there, from being changed, also by renaming what leads there."""
+        """Protect a path below a writable directory from changes, including renames of its parents."""
         path = top
         for part in os.path.relpath(target, top).split("/"):
             path = f"{path}/{part}"
@@ -290,7 +290,7 @@ class _Builder:
                 if place is None:
                     return
                 if stat.S_ISLNK(mode):
-                    move_onto(clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, but hidden
+                    move_onto(clone_tree(f"{BASE}{BLANK}"), place)  # a link cannot be made read-only, only hidden
                     break
                 if path == target or not stat.S_ISDIR(mode) or is_placeholder(mode):
                     descriptor = clone(place)
@@ -310,16 +310,16 @@ class _Builder:
     def _mask(self, target: str, top: str | None) -> None:
         for path in dict.fromkeys((target, self._end_of_masked_link(target, top))):
             if target != path and is_inside(target, path):
-                continue  # a link to where it lies itself: another session would lose its workspace
+                continue  # a link to a directory above itself: another session would lose its workspace
             with taken(path) as (place, mode):
                 if place is not None:
                     move_onto(self._cover(path, mode), place)
 
     def _end_of_masked_link(self, target: str, top: str | None) -> str:
-        """Return where a masked path leads, if that is to be masked as well.
+        """Return the target of a masked path, if it is a link whose target should be masked as well.
 
-        An earlier session may have made the link, if it lies in a directory that sessions write. With it that session must
-        not take from the next one what it could not have destroyed itself: what lies elsewhere, or is kept from being written.
+        An earlier session may have made the link, if it lies in a writable directory. Such a link must not let that session
+        hide from the next one what it could not have destroyed itself: files elsewhere, or protected ones.
         """
         resolved = self._resolved.get(target, target)
         if top is None or resolved == target:
@@ -329,7 +329,7 @@ class _Builder:
         return resolved if is_inside(resolved, top) and apart else target
 
     def _cover(self, path: str, mode: int) -> int:
-        """Return what is to hide a path: something that nobody may open, or nothing but the ways to what is shown in it."""
+        """Return a cover for a path: something that cannot be opened, or a directory with only the paths to shown parts."""
         binds = [(step.target, held) for step, held in self._sources.items() if isinstance(step, Bind)]
         shown = {target: held for target, held in binds if target != path and is_inside(target, path)}
         if not stat.S_ISDIR(mode) or not shown:
@@ -342,14 +342,14 @@ class _Builder:
 
 
 def _show_outer_proc(target: str) -> None:
-    """Show the /proc around this sandbox. Read-only: its owner may else change what the kernel does to processes in there."""
+    """Show the /proc around this sandbox, read-only: otherwise its owner could change settings of processes in it."""
     descriptor = clone_tree("/proc")
     set_read_only(descriptor)
     move(descriptor, f".{target}")
 
 
 def detach(path: str) -> None:
-    """As init, at the very end: undo what is mounted at a path and below, which we could not remove otherwise."""
+    """As init, at the very end: unmount everything at a path and below, which could not be removed otherwise."""
     while umount(path, missing_ok=True):
         continue  # there may be another below
 

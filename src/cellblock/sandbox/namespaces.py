@@ -18,17 +18,17 @@ from cellblock.sandbox.syscall import libc, map_user, unshare
 from cellblock.sandbox.syscall_numbers import number
 
 _NAMESPACES = abi.CLONE_NEW_ALL
-"""Those that a session has for itself."""
+"""The namespaces that each session has for itself."""
 
 
 def fork_into_namespaces(group: int | None = None) -> int:
-    """Fork, with the child as process 1 of namespaces of its own. Returns as `os.fork` does.
+    """Fork, with the child as process 1 of its own namespaces. Returns as `os.fork` does.
 
-    One clone, where unshare and fork would be two forks: only children of an unshare are in the new pid namespace. Python's
-    own fork hooks run, as `os.fork` has them run. The C library's do not, which a process with one thread can do without.
+    One clone instead of two forks: after unshare, only children are in the new pid namespace. Python's own fork hooks run, as
+    with `os.fork`. The C library's do not, which is safe in a process with one thread.
 
     Args:
-        group: A descriptor of the control group that the child is to be in. To be moved later would take ten milliseconds.
+        group: A descriptor of the child's control group. Moving the child later would take ten milliseconds.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     pid: int
@@ -36,7 +36,7 @@ def fork_into_namespaces(group: int | None = None) -> int:
         flags = _NAMESPACES | signal.SIGCHLD
         pid = libc.syscall(ctypes.c_long(number("clone")), ctypes.c_long(flags), 0, 0, 0, 0, 0)
     else:
-        # flags, then what is not used, the signal at the child's end, again what is not used, and the group.
+        # flags, unused fields, the signal at the child's end, more unused fields, and the group.
         flags = _NAMESPACES | abi.CLONE_INTO_CGROUP
         arguments = struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group)
         pid = libc.syscall(ctypes.c_long(number("clone3")), arguments, ctypes.c_long(len(arguments)))
@@ -60,14 +60,14 @@ def enter_namespaces(uid: int, gid: int) -> None:
     if os.getpid() != 1:
         raise OSError(errno.EINVAL, "this process is not the first of a pid namespace of its own")
     map_user(USER, uid, USER, gid)
-    # Another one, whose root is the group that this process is in; that of the clone has the zygote's, and shows the way.
+    # Another one, whose root is this process's group; the one from the clone shows the path of the zygote's.
     unshare(abi.CLONE_NEWCGROUP)
     socket.sethostname(HOSTNAME)
     _bring_loopback_up()
 
 
 def enter_mount_namespace(uid: int, gid: int) -> None:
-    """As a zygote, before anything is loaded: go into namespaces in which mounts can be made.
+    """As a zygote, before anything is loaded: enter namespaces in which mounts can be made.
 
     Args:
         uid: The user outside, and inside.
@@ -87,13 +87,13 @@ def _bring_loopback_up() -> None:
 def listen(port: int) -> socket.socket:
     """Return a listener on the session's own loopback interface, for the host to serve.
 
-    Made before there is any code that could take the port, or stand in for what is passed out.
+    It is made before any code runs that could take the port, or replace what is passed out.
     """
     return socket.create_server(("127.0.0.1", port), backlog=128)
 
 
 @functools.cache
 def kernel_version() -> tuple[int, int]:
-    """Return the two leading numbers of the running kernel's version."""
+    """Return the running kernel's major and minor version."""
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int("".join(itertools.takewhile(str.isdigit, minor)))

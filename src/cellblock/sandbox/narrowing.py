@@ -1,15 +1,15 @@
-"""Compares the names in two policies: paths and hosts. It takes as long as the names together, not as their product."""
+"""Compares the names in two policies: paths and hosts. The time is linear in the names of both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-_END = None  # the key in a node that says: a name ends here
+_END = None  # marks a node where a name ends
 
 
 class _Names:
-    """Names by their parts, first to last."""
+    """A trie of names by their parts, first to last."""
 
     def __init__(self) -> None:
         self._root: dict[Any, Any] = {}
@@ -22,7 +22,7 @@ class _Names:
         node[_END] = True
 
     def begin(self, parts: list[str], *, strictly: bool) -> bool:
-        """Whether one of them is the beginning of a name; ``strictly``: with something left."""
+        """Whether one of them is a prefix of a name; ``strictly``: a proper prefix."""
         node = self._root
         for part in parts:
             if _END in node:
@@ -34,7 +34,7 @@ class _Names:
 
 
 class Paths:
-    """Paths that are allowed."""
+    """Allowed paths."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._exactly = frozenset(allowed)
@@ -43,19 +43,19 @@ class Paths:
             self._inside.add(path.rstrip("/").split("/"))
 
     def cover(self, path: str) -> bool:
-        """Whether they allow another path, too."""
+        """Whether they include another path."""
         if path in self._exactly:
             return True
         parts = path.split("/")
         if ".." in parts:
-            return False  # it is not known here where this leads
+            return False  # its target is unknown here
         if not path.startswith("~") and ("/" in self._exactly or ("." in self._exactly and path[0] != "/")):
             return True
         return self._inside.begin(parts, strictly=True)
 
 
 class Hosts:
-    """Patterns of hosts that are allowed."""
+    """Allowed patterns of hosts."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self._exactly = frozenset(allowed)
@@ -65,24 +65,24 @@ class Hosts:
                 self._below.add(pattern.split(".")[:0:-1])
 
     def cover(self, pattern: str) -> bool:
-        """Whether they allow another pattern, too."""
+        """Whether they include another pattern."""
         if pattern in self._exactly:
             return True
         return "*" not in pattern and self._below.begin(pattern.split(".")[::-1], strictly=True)
 
 
 class Denials:
-    """Paths that are denied."""
+    """Denied paths."""
 
     def __init__(self, denied: Iterable[str]) -> None:
-        self._unknown = False  # whether it is not known where one of them leads
+        self._unknown = False  # whether the target of one of them is unknown
         self._starts: dict[str, _Names] = {}
         for path in denied:
             self._unknown = self._unknown or ".." in path.split("/")
             self._starts.setdefault(_start(path), _Names()).add(_parts(path))
 
     def may_hold(self, path: str) -> bool:
-        """Whether a path may be inside one. If they begin at different places, they cannot be compared without a workspace."""
+        """Whether a path may be inside one of them. With different starts, they cannot be compared without a workspace."""
         if not self._starts:
             return False
         start = _start(path)

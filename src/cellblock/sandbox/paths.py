@@ -1,4 +1,4 @@
-"""Paths as text. They must be absolute, normalised, and without symbolic links; otherwise these functions are wrong."""
+"""Operations on paths as text. Paths must be absolute, normalised, and without symbolic links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def topmost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths that do not lie in another one of them, the shortest first."""
+    """Return the paths that are not inside another one of them, the shortest first."""
     found: list[str] = []
     for path in sorted(paths, key=len):
         if not any(is_inside(path, other) for other in found):

@@ -1,7 +1,7 @@
-"""Keeps protected names that do not exist from being created: an empty directory takes the place of each.
+"""Blocks protected names that do not exist: an empty directory takes the place of each.
 
-A mount needs a mount point. Placeholders are made before untrusted code runs, and removed by the last session of
-that directory, whichever program it belongs to. Standard library only, and trusted processes only.
+A mount needs a mount point. Placeholders are made before untrusted code runs, and removed by the last session of that
+directory, whichever program it belongs to. Standard library only, and trusted processes only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Self
 from cellblock.sandbox.paths import is_inside
 from cellblock.sandbox.policy import ENV, MAKEABLE, PROTECTED, SECRET
 
-# The sticky bit is what they are known by: it comes with mkdir, so that there never is one without the mark, and nobody makes
-# a directory of that mode by chance. Who wants to use one changes its mode, and so makes it his own.
+# The sticky bit marks them: mkdir sets it, so a placeholder is never without its mark, and no other directory has this mode by
+# chance. A user of the directory changes its mode, and so takes it over.
 _MODE = 0o1500
 _USUAL = frozenset((*PROTECTED, ENV)) - MAKEABLE
 _PATIENCE = 5.0
@@ -27,15 +27,15 @@ _PATIENCE = 5.0
 
 
 def is_placeholder(mode: int) -> bool:
-    """Whether this is the mode of a placeholder (but for a set-group-id bit that the directory around it hands down)."""
+    """Whether this is a placeholder's mode, ignoring a set-group-id bit inherited from its parent."""
     return stat.S_ISDIR(mode) and stat.S_IMODE(mode) & ~stat.S_ISGID == _MODE
 
 
 def is_project(top: str) -> bool:
-    """Return whether a directory is a person's project: part of a repository, or it has one of the protected names.
+    """Return whether a directory is a project: part of a repository, or it contains one of the protected names.
 
-    Only in a project would programs look for the others. Elsewhere a placeholder is an entry that means nothing, and misleads
-    language models.
+    Only in a project do programs look for the others. Elsewhere a placeholder is a meaningless entry that misleads language
+    models.
 
     Args:
         top: The directory, absolute and without symbolic links.
@@ -57,7 +57,7 @@ def _is_there(path: str) -> bool:
 
 
 def names_to_keep(top: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return which names are to be kept from being created in a directory: in one that is not a project, those of a policy.
+    """Return which names to block in a directory: outside of projects, only names that a policy adds.
 
     Args:
         top: The directory, absolute and without symbolic links.
@@ -69,12 +69,12 @@ def names_to_keep(top: str, names: Iterable[str]) -> tuple[str, ...]:
 class Hold:
     """A session's share in the placeholders of one directory: they exist as long as any session has a share.
 
-    It is a shared lock (flock) on the directory itself, by a descriptor that can be passed to other processes: it ends when
-    the last of them has ended, however. No file is made for it, that could be left behind.
+    It is a shared lock (flock) on the directory itself, held by a descriptor that can be passed to other processes: it ends
+    when the last of them has ended. It needs no file that could be left behind.
 
     Attributes:
         descriptor: The directory.
-        names: Paths below it that are not to be made.
+        names: Paths below it to block.
     """
 
     def __init__(self, descriptor: int, names: Iterable[str]) -> None:
@@ -83,14 +83,14 @@ class Hold:
 
     @classmethod
     def take(cls, top: str, names: Iterable[str]) -> Self | None:
-        """Take a share, and make nothing yet.
+        """Take a share; no placeholder is made yet.
 
         Args:
             top: The directory, absolute and without symbolic links.
             names: Paths below it, without ``..``.
 
         Returns:
-            None if it is not a directory: nothing can be made in it.
+            The hold; None if the directory does not exist: then nothing can be made in it.
 
         Raises:
             OSError: It cannot be read, or another program has locked it.
@@ -109,10 +109,10 @@ class Hold:
             raise
 
     def fill(self) -> None:
-        """Make what is missing.
+        """Make the missing placeholders.
 
         Raises:
-            OSError: It cannot be made, and not because this user may not: then nobody in the session could, either.
+            OSError: One cannot be made, and not for lack of permission: without that, the session could not make it either.
         """
         for name in self.names:
             try:
@@ -122,16 +122,16 @@ class Hold:
                     raise OSError(error.errno, f"cannot keep {name} from being created: {error.strerror}") from error
 
     def release(self) -> None:
-        """Give the share up, and remove the placeholders if it was the last. More than once is fine.
+        """Give up the share, and remove the placeholders if it was the last one. It can be repeated.
 
-        Nothing is removed but what is empty and still has the mark.
+        Only directories that are empty and still marked are removed.
         """
         try:
             # If this fails, the lock is gone all the same, and the last session gets it.
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
-        # Others may have asked for other names: mostly for these.
+        # Others may have blocked other names: usually these.
         for name in {*self.names, *PROTECTED, *SECRET}:
             parts = name.split("/")
             for depth in range(len(parts), 0, -1):
@@ -144,7 +144,7 @@ class Hold:
 
 
 def _share(descriptor: int, top: str) -> None:
-    """Take the shared lock, without waiting forever: anybody who can read a directory can lock it."""
+    """Take the shared lock, with a deadline: any process that can read a directory can lock it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -156,13 +156,13 @@ def _share(descriptor: int, top: str) -> None:
                     errno.EWOULDBLOCK,
                     f"{top} is locked (flock) by another program: end it, or use another directory",
                 ) from None
-            time.sleep(0.001)  # flock has no timeout, and an alarm would be a signal to whatever else init does
+            time.sleep(0.001)  # flock has no timeout, and an alarm would disturb init's other work
         except OSError:
-            return  # a file system without locks: nobody gets the exclusive one either, and placeholders stay
+            return  # a file system without locks: no session gets the exclusive one either, and placeholders stay
 
 
 def _with_targets(top: str, names: Iterable[str]) -> list[str]:
-    """Return the names, and where those lead that are symbolic links to something in the same directory."""
+    """Return the names, plus the targets of symbolic links among them that lie in the same directory."""
     found = [*names]
     for name in [*found]:
         path = f"{top}/{name}"
@@ -174,7 +174,7 @@ def _with_targets(top: str, names: Iterable[str]) -> list[str]:
 
 
 def _make(top: int, parts: list[str]) -> None:
-    """Make a placeholder for the first part of a path that does not exist; nothing can be made below that."""
+    """Make a placeholder for the first missing component of a path; nothing can be made below it."""
     for depth in range(1, len(parts) + 1):
         with _parent(top, parts[:depth]) as parent:
             if parent is None:
@@ -183,7 +183,7 @@ def _make(top: int, parts: list[str]) -> None:
                 os.mkdir(parts[depth - 1], _MODE, dir_fd=parent)
                 return
             except FileExistsError:
-                # What is there is protected as it is. A link is hidden; of another's placeholder we are one more user.
+                # What exists is protected as it is. A link is hidden; a placeholder of another session is shared.
                 mode = os.lstat(parts[depth - 1], dir_fd=parent).st_mode
                 if not stat.S_ISDIR(mode) or is_placeholder(mode):
                     return
@@ -202,7 +202,7 @@ def _remove(top: int, parts: list[str]) -> None:
 
 @contextmanager
 def _parent(top: int, parts: list[str]) -> Iterator[int | None]:
-    """Hold the directory that a path lies in, without following a link; None if there is no such directory."""
+    """Open the directory that contains a path, without following links; None if there is no such directory."""
     if len(parts) == 1:
         yield top
         return

@@ -1,6 +1,6 @@
-"""The steps that enforce a policy on this machine, computed from facts and nothing else.
+"""Computes the steps that enforce a policy on this machine, from facts alone.
 
-The steps are plain data. They are computed on the trusted side, can be shown to a person, and are sent to the session's init,
+The steps are plain data. They are computed on the trusted side, can be shown to people, and are sent to the session's init,
 which executes them in order before any code runs.
 """
 
@@ -41,20 +41,20 @@ HOME = "/home/user"
 USER = 1000
 HOSTNAME = "cellblock"
 EGRESS_PORT = 3128
-"""Where a session finds its proxy, on its own loopback interface."""
+"""The port of a session's proxy, on its own loopback interface."""
 
-# Where all of the host's directories are there, read-only, no other can be made among them.
+# If all of the host's directories are visible, read-only, no other directory can be made among them.
 _HOME_IN_TMP = "/tmp/home"
 
 _MASKS = "/.masks"
 BLANK, EMPTY = f"{_MASKS}/blank", f"{_MASKS}/empty"
 STAGE = "/.stage"
-"""In the zygote's tree, where a session's own is put together."""
+"""Where a session's tree is put together, in the zygote's tree."""
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _READABLE_SYS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
-# /proc is whole, because numeric libraries read many corners of it. Where the host's user is root, these would obey.
+# /proc is complete, because numeric libraries read many parts of it. With a root host, these would obey writes.
 _PROC_READ_ONLY = ("/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/mtrr", "/proc/pressure")
 _PROC_MASKED = (
     "/proc/acpi",
@@ -80,8 +80,8 @@ _PROC_MASKED = (
     "/proc/vmallocinfo",
 )
 PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
-"""What of the kernel can be changed in /proc by its owner, root, without any capability."""
-# They lie in the kernel's memory, which counts nowhere: watches with a kilobyte each, instances with thousands of events.
+"""Parts of /proc that let their owner, root, change the kernel without any capability."""
+# They are in kernel memory, which is not counted: watches with a kilobyte each, instances with thousands of events.
 _FIRST_PID = 300
 _INOTIFY = (("instances", 32), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
@@ -89,18 +89,18 @@ _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
 
 
 def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
-    """Return the steps for what all sessions of one interpreter have in common. They are done once, by the zygote.
+    """Return the steps for the common part of all sessions of one interpreter. The zygote executes them once.
 
     Args:
-        facts: What this machine has.
-        interpreter: Directories that the interpreter and its packages lie in, absolute and without symbolic links.
+        facts: The facts of this machine.
+        interpreter: The directories of the interpreter and its packages, absolute and without symbolic links.
     """
     system = [path for path, target in facts.system if target is None]
     needed = [path for path in topmost(interpreter) if not any(is_inside(path, other) for other in system)]
     steps: list[Step] = [Bind(path, path, "ro") for path in (*system, *needed)]
     steps += [
         Directory(STAGE),
-        # What masks are made of: nobody may open them, and there is nothing in them.
+        # The material for masks: empty, and nothing can open it.
         Tmpfs(_MASKS, 64 * 1024, 0o755),
         File(BLANK, "", 0),
         Tmpfs(EMPTY, 64 * 1024, 0),
@@ -125,7 +125,7 @@ def base_steps(facts: Facts, interpreter: Iterable[str]) -> list[Step]:
 
 
 def grafts(steps: list[Step]) -> list[str]:
-    """Return the places of a base's tree that a session takes over, with all that is mounted below each."""
+    """Return the parts of a base's tree that a session takes over, each with everything mounted below it."""
     places: list[str] = []
     for step in steps:
         if isinstance(step, Bind | Tmpfs) and not any(is_inside(step.target, place) for place in (_MASKS, *places)):
@@ -147,14 +147,14 @@ def check_workspace(workspace: str) -> None:
 
 
 def check_unnamed_workspace(workspace: str, home: str) -> None:
-    """Check that a directory can be a workspace although nobody named it: it is where the program happens to run.
+    """Check that an implicit workspace, the program's current directory, is acceptable.
 
     Args:
         workspace: The directory.
         home: The user's home directory.
 
     Raises:
-        InvalidInputError: It cannot be one, or has the whole home directory in it.
+        InvalidInputError: It cannot be one, or contains the whole home directory.
     """
     check_workspace(workspace)
     if is_inside(home, workspace) or is_inside(os.path.realpath(home), workspace):
@@ -166,16 +166,17 @@ def check_unnamed_workspace(workspace: str, home: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: tuple[str, ...]) -> Plan:
-    """Return what to do for one session. It is kept for the next session that asks for the same.
+    """Return the plan for one session. It is cached for the next session with the same arguments.
 
     Args:
-        policy: What is asked.
-        facts: What this machine has.
-        workspace: The directory that ``.`` is, absolute and without symbolic links. None: the home directory in the sandbox.
+        policy: The policy.
+        facts: The facts of this machine.
+        workspace: The directory that ``.`` stands for, absolute and without symbolic links. None: the home directory in the
+            sandbox.
         interpreter: As for `base_steps`.
 
     Raises:
-        InvalidInputError: The workspace cannot be one.
+        InvalidInputError: The workspace is not acceptable.
     """
     if workspace is None:
         workspace, files = HOME, policy.filesystem
@@ -185,7 +186,7 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
     everything = policy.filesystem.everything
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
-    # Where a mount is put into /proc or on it, its seals must lie on top.
+    # If something is mounted into /proc or on it, the seals of /proc must lie on top.
     again = any(is_inside(step.target, "/proc") for step in mounts)
     return Plan(
         everything=everything,
@@ -193,8 +194,8 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
         steps=(
             *_own(facts, resources.tmp, interpreter, everything),
             *_proc(),
-            # Settings, before they are sealed. Since Linux 6.14 each pid namespace has a highest pid of its own. It holds
-            # root, too, whom RLIMIT_NPROC does not. The system never gives a pid below 300 a second time: all begin there.
+            # Settings, before they are sealed. Since Linux 6.14 each pid namespace has its own highest pid. It also applies to
+            # root, unlike RLIMIT_NPROC. The system never reuses a pid below 300: all sessions start there.
             Sysctl("kernel/pid_max", str(resources.processes + _FIRST_PID), 6, 14),
             Sysctl("kernel/ns_last_pid", str(_FIRST_PID - 1), 6, 14, optional=True),
             *(Sysctl(f"user/max_inotify_{name}", str(most), 5, 12) for name, most in _INOTIFY),
@@ -209,11 +210,11 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
 
 
 def restrictions(policy: Policy, facts: Facts) -> Restrictions:
-    """Return what each process of a session puts on itself.
+    """Return what each process of a session applies to itself.
 
     Args:
-        policy: What is asked.
-        facts: What this machine has.
+        policy: The policy.
+        facts: The facts of this machine.
     """
     unix_sockets = policy.unix_sockets or not policy.filesystem.everything
     return restrictions_with(seccomp.program(facts.machine, unix_sockets=unix_sockets), policy.resources)
@@ -224,11 +225,11 @@ def restrictions_with(filtered: bytes, resources: Resources) -> Restrictions:
 
     Args:
         filtered: The filter.
-        resources: What a session may use.
+        resources: The resources that a session may use.
     """
     return Restrictions(
         limits=_limits(resources),
-        # The scheduler's own idea of a weight; what a session has given up it cannot take back.
+        # The scheduler's own scale of weights; a session cannot undo a nice value.
         nice=round(19 * (100 - resources.cpu) / 100),
         seccomp=base64.b64encode(filtered).decode("ascii"),
     )
@@ -243,27 +244,27 @@ def _limits(resources: Resources) -> dict[str, int]:
         "CORE": 0,
         "MEMLOCK": 8 * 1024 * 1024,
         "MSGQUEUE": 1024 * 1024,
-        "SIGPENDING": 4096,  # timers are made of queued signals
+        "SIGPENDING": 4096,  # timers use queued signals
     }
 
 
 def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> tuple[Step, ...]:
-    """Return the steps that a plan begins with whose policy has nothing unusual. They need no workspace.
+    """Return the first steps of a plan for an ordinary policy. They need no workspace.
 
-    All of them are about the tree, so that nothing is left of them where another tree is built instead.
+    All of them affect only the tree, so nothing of them remains if another tree is built instead.
     """
     return (*_own(facts, Policy().resources.tmp, interpreter, everything=False), *_proc())
 
 
 @functools.lru_cache(maxsize=16)
 def _own(facts: Facts, size: int, interpreter: tuple[str, ...], everything: bool) -> tuple[Step, ...]:
-    """Return the steps for what every session has, and shares with none: the same for all workspaces, so made once."""
+    """Return the steps for private mounts of every session: the same for all workspaces, so computed once."""
     steps: list[Step] = [
-        Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because an interpreter can lie below it
+        Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because the interpreter may be below it
         Tmpfs(_HOME_IN_TMP if everything else HOME, size, 0o755),
     ]
     if everything:
-        # Sockets of the host's services lie here; a read-only mount does not keep anybody from connecting.
+        # Sockets of the host's services are here; a read-only mount does not prevent connecting.
         steps += [Tmpfs("/run", 64 * 1024, 0o755), Graft("/dev")]
     else:
         steps += [Graft(place) for place in grafts(base_steps(facts, interpreter))]
@@ -280,7 +281,7 @@ _Placed: TypeAlias = Bind | Mask | ReadOnly | Protect
 
 
 def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str, ...]) -> list[_Placed]:
-    """Return the steps for what the policy names: parents before what lies in them, and so below it."""
+    """Return the steps for the paths that the policy names: parents before their contents."""
     mounts: dict[str, list[_Placed]] = {}
 
     def add(path: str, step: _Placed) -> None:
@@ -293,20 +294,20 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
             add(path, Bind(path, path, "ro"))
     for pattern, path in zip(policy.filesystem.write, writable, strict=True):
         check_workspace(path)
-        # What a home directory has in it differs between machines, and one policy is for many.
+        # Home directories differ between machines, and one policy is for many.
         add(path, Bind(path, path, "rw", optional=pattern.startswith("~/")))
     masked = [path for path in resolve_paths(policy.filesystem.deny_read, workspace, facts) if path != "/"]
     for path in masked:
         add(path, Mask(path, max((top for top in writable if path != top and is_inside(path, top)), key=len, default=None)))
-    # An interpreter in a home directory that is denied is needed all the same, or in what every session has for itself.
+    # An interpreter in a denied home directory, or in a directory that every session has for itself, is needed anyway.
     hidden = [*masked, *(("/tmp", "/run") if policy.filesystem.everything else ())]
     for path in interpreter:
         if path not in masked and any(is_inside(path, above) for above in hidden):
             add(path, Bind(path, path, "ro"))
-    # They win over what is writable: a project's own virtual environment, too, is not the session's to change.
+    # These win over writable paths: even a project's own virtual environment must not be changed by the session.
     kept = denied_paths(policy.filesystem.deny_write, policy.filesystem.write, facts, workspace)
     denied = [*interpreter, *kept]
-    # Also what lies in something denied: a denial wins, however long the path is that is allowed.
+    # Including paths inside of denied ones: a denial wins, however long the allowed path is.
     unwritable = {top for top in writable if top in denied or any(is_inside(top, path) for path in kept)}
     protect = {(top, path) for top in writable for path in denied if path != top and is_inside(path, top)}
     return [
@@ -317,13 +318,13 @@ def _mounts(policy: Policy, facts: Facts, workspace: str, interpreter: tuple[str
 
 
 def denied_paths(patterns: Iterable[str], write: Iterable[str], facts: Facts, workspace: str) -> list[str]:
-    """Return the paths that cannot be written. A relative pattern is meant in every directory that otherwise could be.
+    """Return the paths that cannot be written. A relative pattern applies in every writable directory.
 
     Args:
         patterns: The patterns.
-        write: Those of what can be written.
-        facts: What this machine has.
-        workspace: The directory that ``.`` is.
+        write: The patterns of writable paths.
+        facts: The facts of this machine.
+        workspace: The directory that ``.`` stands for.
     """
     patterns = [*patterns]
     denied = resolve_paths(patterns, workspace, facts, absolute_only=True)
@@ -333,12 +334,12 @@ def denied_paths(patterns: Iterable[str], write: Iterable[str], facts: Facts, wo
 
 
 def writable_places(policy: Policy, facts: Facts, workspace: str) -> list[str]:
-    """Return the real paths of the directories that some session of this workspace and policy can write."""
+    """Return the real paths of the directories that sessions with this workspace and policy can write."""
     return [os.path.realpath(path) for path in (workspace, *resolve_paths(policy.filesystem.write, workspace, facts))]
 
 
 def _reserved(policy: Policy, facts: Facts, workspace: str) -> dict[str, tuple[str, ...]]:
-    """Return the names below each writable directory that must not come to be where they do not exist."""
+    """Return the names below each writable directory that must not be created."""
     patterns = [name for name in policy.filesystem.deny_write if name not in MAKEABLE]
     reserved = {}
     for top in dict.fromkeys(resolve_paths(policy.filesystem.write, workspace, facts)):
@@ -374,13 +375,13 @@ def _files() -> list[tuple[str, str]]:
 
 
 def resolve_paths(patterns: Iterable[str], workspace: str, facts: Facts, *, absolute_only: bool = False) -> list[str]:
-    """Return the absolute paths that the patterns of a policy mean.
+    """Return the absolute paths for the patterns of a policy.
 
     Args:
         patterns: The patterns.
-        workspace: The directory that ``.`` is.
-        facts: What this machine has.
-        absolute_only: Whether to leave out those that are relative to writable directories.
+        workspace: The directory that ``.`` stands for.
+        facts: The facts of this machine.
+        absolute_only: Whether to leave out patterns that are relative to writable directories.
     """
     paths = []
     for pattern in patterns:

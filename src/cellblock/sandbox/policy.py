@@ -1,7 +1,7 @@
-"""What a sandbox allows: plain, frozen data that a person can read, narrow and compare.
+"""The policy of a sandbox: plain, frozen data that people can read, narrow and compare.
 
 A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
-(``resources``). A plan says how a machine enforces it (see `plan`).
+(``resources``). A plan enforces it on a machine (see `plan`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellblock.sandbox.settings import Section, check_list, read_settings
 
 MIB = 1024 * 1024
 
-# What programs read when they start, if it is in a home directory.
+# Files in a home directory that programs read when they start.
 START_UP = (
     ".gitconfig",
     ".bashrc",
@@ -34,8 +34,8 @@ START_UP = (
     ".ripgreprc",
 )
 
-# What tools read in a project. They ask before they obey a new file, or read it only if something else tells them to; and
-# some of them end with an error if they find a directory instead.
+# Files in a project that tools read. The tools ask before they obey a new file, or read it only if something else tells them
+# to; and some of them fail if they find a directory instead.
 PROJECT = (
     ".devcontainer",
     ".zed",
@@ -49,10 +49,10 @@ PROJECT = (
     ".pre-commit-config.yaml",
 )
 
-# Read-only, or kept from being made, at the top of every writable directory: each of these can make a program on the host
-# run what it says, long after the session.
+# Read-only, or blocked, at the top of every writable directory: each of these can make a program on the host run its contents,
+# long after the session.
 PROTECTED = (
-    # All of it: not only config and hooks run programs, but what commondir, modules and worktrees in it lead to.
+    # All of it: not only config and hooks run programs, but also the targets of its commondir, modules and worktrees.
     ".git",
     ".gitmodules",
     ".vscode",
@@ -66,8 +66,8 @@ PROTECTED = (
     *START_UP,
 )
 
-# Of these, what sessions may create if it does not exist. Git has to work in a workspace. Start-up files are read in home
-# directories only, and a directory instead of one would do harm there: git ends with an error.
+# Those of them that sessions may create if they do not exist. Git has to work in a workspace. Start-up files are only read in
+# home directories, and a directory instead of one would do harm there: git fails.
 MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
 
 # Not readable at the top of the workspace. All but ``.env`` matter only if a home directory is the workspace.
@@ -80,10 +80,10 @@ class Filesystem:
     """The files that a session can see and change. Relative paths are relative to the workspace, ``~`` is the user's home.
 
     Attributes:
-        read: What can be read, besides the system, the interpreter and the workspace. ``/`` is everything.
-        write: What can be written. ``.`` is the workspace.
-        deny_read: What is masked, except what `read` and `write` name inside it. ``/`` cancels ``/`` in `read`.
-        deny_write: What is read-only, or cannot be made, whatever `write` says.
+        read: Readable paths, besides the system, the interpreter and the workspace. ``/`` is everything.
+        write: Writable paths. ``.`` is the workspace.
+        deny_read: Masked paths, except what `read` and `write` name inside them. ``/`` cancels ``/`` in `read`.
+        deny_write: Paths that are read-only, or cannot be created, whatever `write` allows.
     """
 
     read: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class Filesystem:
 
     @property
     def everything(self) -> bool:
-        """Whether all of the file system can be read that is not masked."""
+        """Whether all of the file system is readable, except masked paths."""
         return "/" in self.read and "/" not in self.deny_read
 
 
@@ -104,7 +104,7 @@ class Network:
     Attributes:
         allow: Patterns ``host[:port]``; a host may begin with ``*.``. Without any, there is no network.
         deny: Patterns that win over `allow`.
-        ask: Whether to ask about hosts that neither names. If there is nobody to ask, they are refused.
+        ask: Whether to ask about hosts that neither names. Without a callback to ask, they are refused.
     """
 
     allow: tuple[str, ...] = ()
@@ -114,10 +114,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How much a session may use.
+    """The resources that a session may use.
 
     Attributes:
-        memory: Bytes of memory, all processes together.
+        memory: Bytes of memory for all processes together.
         processes: Number of processes and threads.
         open_files: Number of open files of each process.
         tmp: Bytes in each of /tmp, /dev/shm and the home directory.
@@ -137,15 +137,15 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a session may see, change, reach and use.
+    """The rights of a session: what it may see, change, reach and use.
 
     Attributes:
-        filesystem: What it sees and changes.
-        network: What it reaches.
-        resources: What it uses.
+        filesystem: The files that it can see and change.
+        network: The hosts that it can reach.
+        resources: The resources that it may use.
         unix_sockets: Whether sockets in the file system can be connected to, if all of it is readable.
-        weaker_proc: Whether a session may be shown the /proc of the container around this program, read-only, if the kernel
-            does not let it have one of its own. It sees that container's processes then.
+        weaker_proc: Whether a session may get the /proc of the container around this program, read-only, if the kernel does
+            not allow it one of its own. It then sees that container's processes.
     """
 
     filesystem: Filesystem = field(default_factory=Filesystem)
@@ -168,16 +168,16 @@ class Policy:
 
     @classmethod
     def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
-        """Make a policy of sandbox-runtime's settings, plus ``resources``.
+        """Make a policy from sandbox-runtime's settings, plus ``resources``.
 
         In these, everything can be read except ``denyRead``, and nothing can be written except ``allowWrite``.
 
         Args:
             data: The parsed JSON.
-            source: What to call it in errors.
+            source: Its name in errors.
 
         Raises:
-            InvalidInputError: A key is unknown, or a value is of the wrong kind; the message names it.
+            InvalidInputError: A key is unknown, or a value has the wrong type; the message names it.
         """
         top = Section(source, "", data, _TOP)
         files = Section(source, "filesystem.", top.get("filesystem", {}), _FILES)
@@ -187,7 +187,7 @@ class Policy:
         writes_git = files.boolean("allowGitConfig")
         return cls(
             Filesystem(
-                # What is allowed again inside of something denied comes down to the same list of exceptions.
+                # Exceptions inside of denied paths become the same list.
                 read=("/", *files.texts("allowRead")),
                 write=files.texts("allowWrite"),
                 deny_read=(*files.texts("denyRead"), *SECRET[:1]),
@@ -201,29 +201,29 @@ class Policy:
 
     @property
     def rules(self) -> Filesystem:
-        """The files that a session can see and change, for those who keep to that outside of the sandbox."""
+        """The files that a session can see and change, for code outside of the sandbox that respects them."""
         return self.filesystem
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """What can be read, whatever around it is masked."""
+        """Paths that can be read even if something around them is masked."""
         return (".", *self.filesystem.read, *self.filesystem.write)
 
     def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
-        """Return what some denials match besides the paths that they name, as a pattern of absolute paths: nothing here.
+        """Return a pattern of absolute paths that some denials match besides the paths that they name; here, there are none.
 
         Args:
             names: The denials.
-            workspace: What relative ones are relative to.
-            home: What ``~`` is.
+            workspace: The base of relative ones.
+            home: The meaning of ``~``.
         """
         return None
 
     def checked(self) -> Self:
-        """Return the policy, if its parts are of the right types and its limits are possible.
+        """Return the policy, after checking the types of its parts and its limits.
 
         Raises:
-            InvalidInputError: One is not.
+            InvalidInputError: One is not valid.
         """
         for name, kind in (("filesystem", Filesystem), ("network", Network), ("resources", Resources)):
             if not isinstance(part := getattr(self, name), kind):
@@ -239,13 +239,13 @@ class Policy:
         return self
 
     def narrow(self, other: Policy) -> Policy:
-        """Return a policy that allows what both allow.
+        """Return a policy that allows only what both allow.
 
         Args:
-            other: What is wanted for one session.
+            other: The requested policy of one session.
 
         Raises:
-            InvalidInputError: It would allow more than this one does; the message names what.
+            InvalidInputError: It would allow more than this one; the message names what.
         """
         for name, ours, theirs in (
             ("filesystem.read", self.filesystem.read, other.filesystem.read),
@@ -289,7 +289,7 @@ class Policy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the policy that `to_dict` described."""
+        """Return the policy from the result of `to_dict`."""
         return cls(
             Filesystem(**{name: tuple(value) for name, value in data["filesystem"].items()}),
             Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
@@ -308,7 +308,7 @@ _TOP = {
     "network": "network",
     "resources": "resources",
     "enableWeakerNestedSandbox": "",
-    # How sandbox-runtime works, not what is allowed: accepted, and without meaning here.
+    # How sandbox-runtime works, not what is allowed: accepted, and ignored here.
     "allowPty": "",
     "ripgrep": "",
     "mandatoryDenySearchDepth": "",

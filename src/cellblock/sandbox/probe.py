@@ -1,4 +1,4 @@
-"""What this machine supports, found out by trying, before anything is started."""
+"""Determines what this machine supports, by trying, before anything is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cellblock.sandbox.syscall import call, unshare
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "nix", "gnu")
 
-# Of /etc only what programs need to work. The rest holds keys, passwords and the names of everything else.
+# Only the parts of /etc that programs need. The rest contains keys, passwords and the names of everything else.
 _ETC = (
     "alternatives",
     "bash.bashrc",
@@ -52,14 +52,14 @@ _ETC = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a plan depends on.
+    """The facts that a plan depends on.
 
     Attributes:
         machine: The architecture.
         uid: The user outside.
         gid: The group outside.
-        system: Directories of the system at the top of the file system, with what they link to, or None.
-        etc: What of /etc exists and may be seen, with where it really lies.
+        system: Directories of the system at the top of the file system, with the targets of links, or None.
+        etc: Visible paths in /etc that exist, with their real paths.
         home: The user's home directory outside.
     """
 
@@ -72,7 +72,7 @@ class Facts:
 
 
 def look() -> Facts:
-    """Return what a plan depends on."""
+    """Return the facts that a plan depends on."""
     return Facts(
         machine=platform.machine(),
         uid=os.geteuid(),
@@ -85,9 +85,9 @@ def look() -> Facts:
 
 @functools.cache
 def own_directories() -> tuple[str, ...]:
-    """Return the directories that this process's interpreter, its installed packages and cellblock lie in.
+    """Return the directories of this process's interpreter, its installed packages and cellblock.
 
-    No session may write there, whichever interpreter it has itself: this process runs what lies in them.
+    No session may write there, whichever interpreter it has itself: this process runs the code in them.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)), package}
@@ -96,7 +96,7 @@ def own_directories() -> tuple[str, ...]:
 
 
 def interpreter_directories() -> tuple[str, ...]:
-    """Return the directories that this interpreter, its packages and cellblock lie in, without symbolic links."""
+    """Return the directories of this interpreter, its packages and cellblock, without symbolic links."""
     found = {*own_directories(), *(path for path in sys.path if path and os.path.isdir(path))}
     return topmost(map(os.path.realpath, found))
 
@@ -105,22 +105,22 @@ _forbidden_here: Failure | Literal["not tried"] | None = "not tried"
 
 
 def forbidden() -> Failure | None:
-    """Return what keeps this process from making the first namespaces of a native sandbox; None: nothing does.
+    """Return why this process cannot make the first namespaces of a native sandbox; None if it can.
 
-    It costs a fork and is a first look only: `cellblock doctor` makes a whole session. What was found is kept, because what a
-    kernel can do does not change.
+    It costs a fork and is only a first check: `cellblock doctor` makes a whole session. The result is cached, because a
+    kernel's abilities do not change.
     """
     global _forbidden_here  # a cache
     if _forbidden_here == "not tried":
         found = _try_namespaces()
         if found is not None and found.step == "process":
-            return found  # there was no room for a child, and soon there may be
+            return found  # there was no room for a child, which may be temporary
         _forbidden_here = found
     return _forbidden_here
 
 
 def unsupported() -> str | None:
-    """Return why there is no native sandbox for this kind of machine; None: there is."""
+    """Return why there is no native sandbox for this kind of machine; None if there is one."""
     if sys.platform != "linux":
         return "the native sandbox needs Linux: use isolate='srt' on macOS"
     if not seccomp.supported(platform.machine()):
@@ -140,7 +140,7 @@ def _system() -> list[tuple[str, str | None]]:
 
 
 def _try_namespaces() -> Failure | None:
-    """Make a user and a mount namespace in a child; return what failed."""
+    """Make a user and a mount namespace in a child; return the failure, if any."""
     try:
         child = os.fork()
     except OSError as error:
@@ -149,7 +149,7 @@ def _try_namespaces() -> Failure | None:
         code = 255
         try:
             unshare(abi.CLONE_NEWUSER | abi.CLONE_NEWNS)
-            private = struct.pack("QQQQ", 0, 0, abi.MS_PRIVATE, 0)  # what the sandbox does first
+            private = struct.pack("QQQQ", 0, 0, abi.MS_PRIVATE, 0)  # the sandbox's first step
             call("mount_setattr", abi.AT_FDCWD, b"/", abi.AT_RECURSIVE, private, len(private))
             code = 0
         except OSError as error:

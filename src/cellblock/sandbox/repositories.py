@@ -1,7 +1,7 @@
 """Finds the repositories that git enters from the top of a workspace: submodules and worktrees.
 
-`git status` at the top enters them by itself, and obeys their ``.git``. So these are protected like the top's own.
-Their names are read from .gitmodules and the top's ``.git``, which a session cannot write if they were there before it.
+`git status` at the top enters them automatically, and obeys their ``.git``. So these are protected like the top's own.
+Their names are read from .gitmodules and the top's ``.git``, which a session cannot write if they existed before it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cellblock.sandbox.paths import is_inside
 from cellblock.wire.sandbox import Plan, Protect
 
 _MOST = 256
-"""Repositories that are looked for: each costs a mount."""
+"""Maximum number of repositories: each costs a mount."""
 
 _MAX_SIZE = 256 * 1024
 _DEPTH = 8
@@ -24,7 +24,7 @@ _WORKTREE = re.compile(rb"^\s*worktree\s*=\s*(.+?)\s*$", re.MULTILINE)
 
 
 def protect_repositories(plan: Plan) -> Plan:
-    """Return a plan that protects the ``.git`` of submodules and worktrees if it protects the ``.git`` that names them."""
+    """Return a plan that also protects the ``.git`` of submodules and worktrees, if it protects the one that names them."""
     steps, reserve = [], dict(plan.reserve)
     for step in plan.steps:
         if isinstance(step, Protect) and step.target == f"{step.top}/.git":
@@ -52,7 +52,7 @@ def find_repositories(top: str) -> list[str]:
 
 
 def _named(top: str) -> Iterator[str]:
-    """Yield the directories of submodules and worktrees, as git's own files name them."""
+    """Yield the directories of submodules and worktrees, as named in git's own files."""
     yield from (_text(path) for path in _PATH.findall(_read(f"{top}/.gitmodules")))
     yield from _submodules(f"{top}/.git/modules", 0)
     for name in _entries(f"{top}/.git/worktrees"):

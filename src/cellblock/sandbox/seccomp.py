@@ -1,8 +1,8 @@
-"""Which system calls a worker may make: the policy as data, and the BPF program that enforces it.
+"""The system calls that a worker may make: the policy as data, and the BPF program that enforces it.
 
-An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), without calls that
-a data science kernel does not need but exploits do. Calls that are not listed do not exist (ENOSYS): the C library then falls
-back to older ones. Calls that are known to be dangerous are refused (EPERM), so that the code gets an accurate answer.
+An allow-list, close to the one that container runtimes share (the Open Container Initiative's default), without calls that a
+data science kernel does not need but exploits do. Unlisted calls do not exist (ENOSYS): the C library then falls back to older
+ones. Known dangerous calls are refused (EPERM), so that the code gets an accurate answer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     ),
     ("facts about the machine", "getrandom sysinfo uname"),
 )
-"""Reason and names. Whatever is neither here nor in another table gives ENOSYS."""
+"""Reason and names. A call that is in none of the tables gives ENOSYS."""
 
 REFUSED: tuple[tuple[str, str], ...] = (
     ("namespaces: each is a way to more capabilities", "unshare setns"),
@@ -96,9 +96,9 @@ REFUSED: tuple[tuple[str, str], ...] = (
         "reboot setdomainname sethostname settimeofday stime swapoff swapon sysfs syslog uselib ustat vhangup _sysctl",
     ),
 )
-"""Reason and names of what gives EPERM. The rest of what is dangerous is absent: clone3 (its flags lie behind a pointer),
-openat2 (likewise), io_uring (walks past the rules for sockets), sendfile (as splice), memfd_create (memory that counts
-nowhere), landlock (rules without number, in the kernel's memory): for all of these libraries fall back."""
+"""Reason and names of calls that give EPERM. Other dangerous calls are absent: clone3 (its flags are behind a pointer),
+openat2 (likewise), io_uring (bypasses the rules for sockets), sendfile (as splice), memfd_create (memory that is not counted),
+landlock (unlimited rules, in kernel memory): libraries have fallbacks for all of these."""
 
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
@@ -113,7 +113,7 @@ def _same(argument: int, value: int) -> Comparison:
 
 
 def _has(argument: int, bits: int) -> tuple[tuple[Comparison, ...], ...]:
-    """Return the cases in which an argument has any one of some bits."""
+    """Return the cases in which an argument has at least one of some bits."""
     return tuple((Comparison(argument, 1 << bit, 1 << bit),) for bit in range(32) if bits >> bit & 1)
 
 
@@ -131,11 +131,11 @@ def _node(argument: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
 
 
 def creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the cases of a call that opens files in which it would make one with set-id bits.
+    """Return the cases in which a call that opens files would create one with set-id bits.
 
     Args:
-        flags: Which of its arguments are the flags.
-        mode: Which is the mode.
+        flags: The index of the argument with the flags.
+        mode: The index of the argument with the mode.
     """
     return _deny(
         tuple((Comparison(flags, making, making), *tests) for making in (_O_CREAT, _O_TMPFILE) for tests in _has(mode, _SETID))
@@ -143,21 +143,21 @@ def creating(flags: int, mode: int) -> tuple[tuple[tuple[Comparison, ...], int],
 
 
 def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the cases of ``fcntl`` that are refused: whoever opens a file with a lease on it waits up to 45 seconds."""
+    """Return the refused cases of ``fcntl``: opening a file with a lease on it blocks for up to 45 seconds."""
     return _deny(((_same(1, _F_SETLEASE),), (_same(1, _F_NOTIFY),)))
 
 
 def lingering() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the case of ``setsockopt`` that seems to succeed and does nothing: SO_LINGER.
+    """Return the case of ``setsockopt`` that pretends to succeed and does nothing: SO_LINGER.
 
-    Whoever closes such a connection last waits until its data has arrived, and that can be somebody whom it was sent to: a
-    descriptor that comes with a message is closed by the process that reads the message, even if it does not want it.
+    The last close of such a connection blocks until its data has arrived, and that can happen in another process: a descriptor
+    in a message is closed by the process that reads the message, even if it does not want it.
     """
     return (((_same(1, _SOL_SOCKET), _same(2, _SO_LINGER)), error(0)),)
 
 
 def commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the cases of ``ioctl``: what is refused, and what is allowed of its kind."""
+    """Return the cases of ``ioctl``: refused ones, and allowed exceptions."""
     return (*_deny(tuple((_same(1, command),) for command in (0x5412, 0x541C, 0x5423))), *_file_commands())
 
 
@@ -168,14 +168,14 @@ def _internet(family: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     )
 
 
-# Of the commands for files (the types of their numbers: f, v, X, and those of file systems), what only looks, and clones.
+# Allowed commands for files (their numbers have the types f, v, X, and those of file systems): reading attributes, cloning.
 _FILE_COMMANDS = (
     *(0x80086601, 0x80046601, 0xC020660B, 0x80087601, 0x80047601, 0x801C581F),  # attributes, extents, versions
     *(0x40049409, 0x4020940D, 0xC0189436),  # FICLONE, FICLONERANGE, FIDEDUPERANGE
 )
 _FILE_COMMAND_TYPES = (0x66, 0x76, 0x58, 0x94, 0xF5)
 
-# What programs ask for about themselves (linux/prctl.h): the parent-death signal, dumpable, unaligned access, capabilities,
+# Options that programs use on themselves (linux/prctl.h): the parent-death signal, dumpable, unaligned access, capabilities,
 # names, endianness, seccomp's state, the time-stamp counter, securebits, timer slack, machine checks, subreaper, no_new_privs,
 # the thread's address, huge pages, vector lengths, speculation, tagged addresses, pointer authentication, memory that is
 # written or executed, merging, shadow stacks; names of mappings, and the auxiliary vector.
@@ -189,7 +189,7 @@ _PRCTL_OPTIONS = (
 
 
 def _file_commands() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Attributes of files in the workspace would outlive the session: a directory that cannot be written, for one."""
+    """Attributes of files in the workspace would outlive the session: for example, a directory that cannot be written."""
     return (
         *(((_same(1, command),), ALLOW) for command in _FILE_COMMANDS),
         *(((Comparison(1, 0xFF00, kind << 8),), _PERM) for kind in _FILE_COMMAND_TYPES),
@@ -201,7 +201,7 @@ def _prctl_options() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
 
 
 def conditionals(unix_sockets: bool) -> tuple[Conditional, ...]:
-    """Return the calls that depend on their arguments.
+    """Return the calls whose outcome depends on their arguments.
 
     Args:
         unix_sockets: Whether sockets of the AF_UNIX family may be made, other than in pairs.
@@ -295,7 +295,7 @@ _X32 = 0x40000000
 
 
 def supported(machine: str) -> bool:
-    """Whether there is a table for this machine's architecture, as `platform.machine` names it."""
+    """Whether there is a table for this architecture, as named by `platform.machine`."""
     return machine in _ARCHITECTURES
 
 
@@ -309,10 +309,10 @@ def program(
     """Return the BPF program, ready for ``prctl(PR_SET_SECCOMP)``.
 
     Args:
-        machine: The architecture, as `platform.machine` names it.
+        machine: The architecture, as named by `platform.machine`.
         unix_sockets: Whether local sockets may be made, other than in pairs.
-        without: Names of calls to allow after all, for tests that show what each rule stops.
-        instead: Rules that win over those here.
+        without: Names of calls to allow anyway, for tests that show what each rule prevents.
+        instead: Rules that override those here.
     """
     table = BY_MACHINE[machine]
     outcomes: dict[int, int | Conditional] = {}
@@ -327,12 +327,12 @@ def program(
 
 
 def no_programs(machine: str) -> bytes:
-    """Return a BPF program that refuses to execute anything, and to limit others, for use together with the other one.
+    """Return a BPF program that refuses to execute anything, and to limit other processes; for use with the main program.
 
-    Of two programs the stricter answer counts. What is of another architecture is killed by the other one.
+    With two programs, the stricter result counts. Calls of other architectures are killed by the main program.
 
     Args:
-        machine: The architecture, as `platform.machine` names it.
+        machine: The architecture, as named by `platform.machine`.
     """
     table = BY_MACHINE[machine]
     code = Assembler()
@@ -340,7 +340,7 @@ def no_programs(machine: str) -> bytes:
     for name in ("execve", "execveat"):
         code.add(JEQ, table[name], 0, 1)
         code.add(RET, _PERM)
-    # Programs that were approved, and init, have the same user: only their own processes may be limited.
+    # Approved programs, and init, have the same user: a process may only limit itself.
     code.add(JEQ, table["prlimit64"], 1, 0)
     code.add(RET, ALLOW)
     for half in (16, 20):

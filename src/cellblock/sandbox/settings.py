@@ -12,9 +12,9 @@ from typing import Any
 from cellblock.errors import InvalidInputError, shown
 
 _MAX_FILE = 1024 * 1024  # bytes of a file of settings
-_MAX_SHOWN = 200  # characters of a wrong value in a message
+_MAX_SHOWN = 200  # maximum characters of a wrong value in a message
 _MAX_NAME = 4096  # characters of a path or a host
-_MAX_TOGETHER = 4000  # in a list of two policies together, with what is protected always
+_MAX_TOGETHER = 4000  # in a combined list of two policies, with what is always protected
 _MAX_ITEMS = 1000  # in one list of a policy: each costs a mount, or a comparison with all others
 
 
@@ -22,11 +22,11 @@ def read_settings(path: str | os.PathLike[str]) -> Any:
     """Read a file of settings: JSON, in which lines that begin with ``//`` are comments.
 
     Raises:
-        InvalidInputError: It cannot be read, it is not valid JSON, or it is too large or too deep.
+        InvalidInputError: It cannot be read, is not valid JSON, or is too large or too deeply nested.
     """
     try:
         lines = _read(Path(path).expanduser()).splitlines()
-        # Empty instead of gone: an error names the right line.
+        # Blank lines instead of removed ones: errors then name the right line.
         text = b"\n".join(b"" if line.lstrip().startswith(b"//") else line for line in lines)
         return json.loads(text, object_pairs_hook=_without_twins)
     except OSError as error:
@@ -36,7 +36,7 @@ def read_settings(path: str | os.PathLike[str]) -> Any:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object, if no key is there twice: the last one would count, and a reader may see the first."""
+    """Return an object without duplicate keys: the last one would count, but a reader may see the first."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -61,7 +61,7 @@ class Section:
                 raise InvalidInputError(f"{self._where}{name} is not a known key{hint}")
 
     def get(self, key: str, default: object) -> object:
-        """Return a value that is not checked."""
+        """Return a value without checking it."""
         return self.data.get(key, default)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Section:
         return value
 
     def integer(self, key: str) -> int:
-        """Return an integer, which must be there."""
+        """Return a required integer."""
         value = self.data.get(key)
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidInputError(f"{self._where}{key} must be an integer, not {shown(value)}")
@@ -95,7 +95,7 @@ def _read(path: Path) -> bytes:
 
 
 def check_list(where: str, items: tuple[str, ...]) -> None:
-    """Check the paths or hosts of a policy, which may be that of two others together.
+    """Check the paths or hosts of a policy, which may be combined from two others.
 
     Raises:
         InvalidInputError: There are too many, or one is too long.

@@ -1,4 +1,4 @@
-"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, where it is, and what is missing for it.
+"""srt, the command of Anthropic's sandbox-runtime, as a sandbox: its settings, its location, and its requirements.
 
 Its settings are JSON. They are made from a `Policy`, or are the user's own, which are passed to srt unchanged.
 """
@@ -23,20 +23,20 @@ from cellblock.sandbox.probe import Facts
 from cellblock.wire.control import Setup
 
 PACKAGES = "CELLBLOCK_PACKAGES"
-"""The variable that tells what runs inside where packages of sessions lie."""
+"""The variable with the directory for packages of sessions, inside."""
 
 PACKAGE = "@anthropic-ai/sandbox-runtime@0.0.78"
 
 _SYSTEM_PATH = "/opt/homebrew/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# What srt sets for its command so that programs find its proxies. It holds a token, good for this one srt's proxies only.
+# Variables that srt sets for its command so that programs find its proxies. They contain a token for only this srt's proxies.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY")
 
-# What srt protects by itself. It puts there what is missing, and fails where it cannot: in a directory that is read-only.
+# Paths that srt protects by itself. It creates missing ones, and fails if it cannot: in a read-only directory.
 _OWN_PLACES = {".git": ("config", "hooks"), ".claude": ("agents", "commands")}
 
-# Makes srt's own directory, $0, and removes it when srt has ended, however that came about: the host may be gone by then.
-# Ignore the signal that we send to srt. If srt is killed, what it has started would go on without it.
+# Creates srt's own directory, $0, and removes it when srt has ended for any reason: the host may be gone by then. Ignores the
+# signal that we send to srt. If srt is killed, its processes would continue without it.
 _KEEPER = """\
 trap : TERM INT
 umask 077
@@ -62,11 +62,11 @@ class SrtPolicy(Policy):
 
     @classmethod
     def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
-        """Take settings of srt as they are.
+        """Accept settings of srt unchanged.
 
         Args:
-            data: What sandbox-runtime documents, as JSON data. ``resources`` is ours, as in `Policy.parse`.
-            source: What to call it in errors.
+            data: The settings that sandbox-runtime documents, as JSON data. ``resources`` is ours, as in `Policy.parse`.
+            source: Its name in errors.
 
         Raises:
             InvalidInputError: It is not a JSON object. srt itself checks its keys.
@@ -81,7 +81,7 @@ class SrtPolicy(Policy):
         return cls(resources=ours.resources, given=given)
 
     def narrow(self, other: Policy) -> Policy:
-        """See `Policy.narrow`. Nobody but srt knows what its settings allow, so that they cannot be compared.
+        """See `Policy.narrow`. Only srt knows what its settings allow, so they cannot be compared.
 
         Raises:
             InvalidInputError: The other one is different.
@@ -95,7 +95,7 @@ class SrtPolicy(Policy):
 
     @property
     def rules(self) -> Filesystem:
-        """See `Policy.rules`. What srt or a native sandbox protects without being told is protected, too."""
+        """See `Policy.rules`. Paths that srt or a native sandbox protects by default are included."""
         files = json.loads(self.given).get("filesystem")
         read, write, deny_read, deny_write = (
             _texts(files, key) for key in ("allowRead", "allowWrite", "denyRead", "denyWrite")
@@ -105,16 +105,16 @@ class SrtPolicy(Policy):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """See `Policy.shown`. To srt, what can be written can be masked."""
+        """See `Policy.shown`. For srt, writable paths can be masked."""
         return self.rules.read
 
     def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
-        """See `Policy.denied_like`. A denial with ``*``, ``?`` or ``[`` is a pattern to srt."""
+        """See `Policy.denied_like`. For srt, a denial with ``*``, ``?`` or ``[`` is a pattern."""
         found = [_pattern(name, workspace, home) for name in names if any(mark in name for mark in "*?[")]
         return re.compile("|".join(found), re.IGNORECASE) if found else None
 
     def reaches(self) -> bool:
-        """Whether something on the network can be reached."""
+        """Whether any host can be reached."""
         network = json.loads(self.given).get("network")
         return isinstance(network, dict) and bool(network.get("allowedDomains"))
 
@@ -124,11 +124,11 @@ class SrtDirectories:
     """The directories of one run of srt.
 
     Attributes:
-        workspace: The directory that it runs in, and that relative paths are relative to.
-        private: Its own directory, which is made when it starts and removed when it has ended: ``run`` is for srt's sockets,
-            ``tmp`` and ``home`` are for the code, which reads ``packages``.
-        readable: What must be readable for anything to work: directories of the interpreter, and of srt itself.
-        secret: What of the system is not for everybody to read, and would be for root.
+        workspace: The working directory, and the base of relative paths.
+        private: Its own directory, created at its start and removed after its end: ``run`` is for srt's sockets, ``tmp`` and
+            ``home`` are for the code, which reads ``packages``.
+        readable: Paths that must be readable in any case: directories of the interpreter, and of srt itself.
+        secret: Paths of the system that are not world-readable, but would be readable for root.
     """
 
     workspace: str
@@ -138,7 +138,7 @@ class SrtDirectories:
 
 
 def entries(path: str) -> Sequence[str] | None:
-    """Return the names in a directory, ``("",)`` for anything else, and None if there is nothing."""
+    """Return the names in a directory, ``("",)`` for anything else, and None if it does not exist."""
     try:
         return tuple(sorted(os.listdir(path)))
     except FileNotFoundError:
@@ -155,13 +155,13 @@ def settings(
     look: Callable[[str], Sequence[str] | None] = entries,
     platform: str = sys.platform,
 ) -> dict[str, Any]:
-    """Return the settings to give to srt.
+    """Return the settings for srt.
 
     Args:
-        policy: What is asked.
-        facts: What this machine has.
-        place: What this run of srt has around it.
-        look: As `entries`. Only what is there is protected: srt makes an empty file in place of what is not.
+        policy: The policy.
+        facts: The facts of this machine.
+        place: The directories of this run of srt.
+        look: As `entries`. Only existing paths are protected: srt creates an empty file in place of a missing one.
         platform: As `sys.platform`.
     """
     if isinstance(policy, SrtPolicy):
@@ -169,7 +169,7 @@ def settings(
     files = policy.filesystem
     hidden: list[str] = []
     if not files.everything:
-        # On macOS the system itself needs corners of the disk that nobody has listed.
+        # On macOS the system itself needs parts of the disk that are not documented.
         hidden = ["/"] if platform == "linux" else ["/Users", "/Volumes"]
     system = [path for path, _ in facts.system] + ["/etc"] if hidden == ["/"] else []
     protected = [
@@ -199,13 +199,13 @@ def settings(
 
 
 def for_installing(policy: Policy, target: str, readable: Iterable[str], hosts: Iterable[str]) -> Policy:
-    """Return a session's policy, changed for pip: it sees what the session sees, and changes and reaches other things.
+    """Return a session's policy, adapted for pip: it sees what the session sees, but writes and reaches other things.
 
     Args:
         policy: The session's.
-        target: The only directory that can be written.
-        readable: What can be read besides.
-        hosts: What can be reached, as srt has it in ``allowedDomains``, and nothing else.
+        target: The only writable directory.
+        readable: Further readable paths.
+        hosts: The only hosts that can be reached, in the format of ``allowedDomains``.
     """
     if not isinstance(policy, SrtPolicy):
         seen = (*policy.filesystem.read, *policy.filesystem.write, *readable)
@@ -222,12 +222,12 @@ def for_installing(policy: Policy, target: str, readable: Iterable[str], hosts: 
 
 
 def command(place: SrtDirectories, srt: str, settings_path: str, inner: str) -> list[str]:
-    """Return what to run, with `environment`, to have srt run a shell's command line in its sandbox.
+    """Return the command, for use with `environment`, that makes srt run a shell command line in its sandbox.
 
     Args:
-        place: What it has around it.
-        srt: Where it is.
-        settings_path: Where it finds its settings.
+        place: The directories of this run.
+        srt: The path of srt.
+        settings_path: The path of its settings.
         inner: From `command_line`.
     """
     return ["/bin/sh", "-c", _KEEPER, place.private, srt, "--settings", settings_path, "-c", inner]
@@ -236,7 +236,7 @@ def command(place: SrtDirectories, srt: str, settings_path: str, inner: str) -> 
 def command_line(policy: Policy, place: SrtDirectories, arguments: Sequence[str]) -> str:
     """Return the command line that starts a program inside.
 
-    srt must run in the workspace, its command must not: an interpreter would take modules from there.
+    srt must run in the workspace, but its command must not: an interpreter would import modules from there.
     """
     home = "" if isinstance(policy, SrtPolicy) else f"HOME={shlex.quote(f'{place.private}/home')} "
     packages = f"{PACKAGES}={shlex.quote(f'{place.private}/packages')} "
@@ -244,44 +244,44 @@ def command_line(policy: Policy, place: SrtDirectories, arguments: Sequence[str]
 
 
 def environment(facts: Facts, place: SrtDirectories) -> dict[str, str]:
-    """Return the environment of srt. Nothing of the host's gets into it but where its commands are."""
+    """Return the environment of srt. Only the directories of its commands come from the host's."""
     found = (where(name) for name in _commands(sys.platform))
     directories = dict.fromkeys(os.path.dirname(path) for path in found if path is not None)
     return {
         "PATH": os.pathsep.join([*directories, _SYSTEM_PATH]),
         "HOME": facts.home,
         "TMPDIR": f"{place.private}/run",
-        "CLAUDE_CODE_TMPDIR": f"{place.private}/tmp",  # what the command gets as TMPDIR
+        "CLAUDE_CODE_TMPDIR": f"{place.private}/tmp",  # becomes the command's TMPDIR
     }
 
 
 def complete(setup: Setup, policy: Policy, facts: Facts) -> Setup:
-    """Return what a kernel under srt is told: what every kernel is told, and what srt does not do.
+    """Return the setup of a kernel under srt: the common setup, plus what srt does not do.
 
     Args:
-        setup: What every kernel is told.
-        policy: What this one may do.
-        facts: What this machine has.
+        setup: The common setup.
+        policy: The policy.
+        facts: The facts of this machine.
     """
     reaches = policy.reaches() if isinstance(policy, SrtPolicy) else bool(policy.network.allow)
     proxies = [*_PROXIES, *(name.lower() for name in _PROXIES)] if reaches else []
     restrictions = None
     if sys.platform == "linux" and seccomp.supported(facts.machine):
-        # Of a native sandbox, what a process can do to itself. Which local sockets there can be is for srt's filter to say.
+        # The part of a native sandbox that a process can apply to itself. Local sockets are left to srt's filter.
         restrictions = plan.restrictions(Policy(resources=policy.resources), facts)
     return replace(setup, inherit=("HOME", "TMPDIR", *proxies), restrictions=restrictions)
 
 
 def where(name: str) -> str | None:
-    """Return where a command is, or None."""
+    """Return the path of a command, or None."""
     return shutil.which(name) or shutil.which(name, path=_SYSTEM_PATH)
 
 
 def own_directories() -> tuple[str, ...]:
-    """Return the directories of what srt runs inside of its sandbox."""
+    """Return the directories of programs that srt runs inside its sandbox."""
     found = []
     if (srt := where("srt")) is not None:
-        # …/sandbox-runtime/dist/cli.js; what applies its filter lies beside.
+        # …/sandbox-runtime/dist/cli.js; the program that applies its filter is beside it.
         found.append(os.path.dirname(os.path.dirname(os.path.realpath(srt))))
     for name in ("socat", "bash"):
         if (path := where(name)) is not None:
@@ -290,10 +290,10 @@ def own_directories() -> tuple[str, ...]:
 
 
 def closed_to_others(root: str = "/etc") -> tuple[str, ...]:
-    """Return what in a directory of the system is not readable by everybody; root could read it, in srt's sandbox, too."""
+    """Return the paths in a system directory that are not world-readable; root could read them, even in srt's sandbox."""
     closed: list[str] = []
     pending = [root]
-    for directory in pending:  # grows while it is walked
+    for directory in pending:  # grows during the iteration
         try:
             entries = [*os.scandir(directory)]
         except OSError:
@@ -310,10 +310,10 @@ def closed_to_others(root: str = "/etc") -> tuple[str, ...]:
 
 
 def missing(find: Callable[[str], str | None] = where, platform: str = sys.platform) -> tuple[str, ...]:
-    """Return what srt needs and this machine does not have, each with how to get it. Nothing: it can be tried.
+    """Return what srt needs and this machine lacks, each with installation advice; empty if srt can be tried.
 
     Args:
-        find: Where a command is.
+        find: Returns the path of a command.
         platform: As `sys.platform`.
     """
     lacking: list[str] = []
@@ -342,7 +342,7 @@ _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def _pattern(name: str, workspace: str, home: str) -> str:
-    """Return a pattern of srt's settings as a regular expression, as srt translates it."""
+    """Return a pattern from srt's settings as a regular expression, as srt translates it."""
     name = name.removesuffix("/**") or "/"
     around = "" if name.startswith("/") else re.escape(home) if name.startswith("~") else re.escape(f"{workspace}/")
     parts = _WILD.split(name.removeprefix("~").removeprefix("./"))
@@ -359,16 +359,16 @@ def _class(part: str) -> str:
 
 
 def _texts(files: object, key: str) -> tuple[str, ...]:
-    """Return a list of the settings for files; srt itself says what is wrong with it."""
+    """Return a list from the settings for files; srt itself reports errors in it."""
     found = files.get(key) if isinstance(files, dict) else None
     return tuple(text for text in found if isinstance(text, str) and text) if isinstance(found, list) else ()
 
 
 def _with_own_place(given: dict[str, Any], place: SrtDirectories) -> dict[str, Any]:
-    """Add srt's own directory to somebody's settings; kernels need a place for temporary files."""
+    """Add srt's own directory to a user's settings; kernels need a place for temporary files."""
     files = given.get("filesystem")
     if not isinstance(files, dict):
-        return given  # srt will say what is wrong with it
+        return given  # srt will report the error
     for key, paths in (("allowWrite", (f"{place.private}/tmp",)), ("allowRead", _readable(place))):
         if isinstance(files.get(key, []), list):
             files[key] = [*files.get(key, []), *paths]
@@ -380,7 +380,7 @@ def _readable(place: SrtDirectories) -> tuple[str, str]:
 
 
 def _protected(pattern: str, path: str, look: Callable[[str], Sequence[str] | None]) -> list[str]:
-    """Return what to deny to keep a path from being written, of what is there."""
+    """Return which existing paths to deny to protect a path from writes."""
     names = look(path)
     if names is None:
         return []

@@ -1,4 +1,4 @@
-"""The steps in which a sandboxed kernel is made. What fails is told with the step that failed."""
+"""The steps of making a sandboxed kernel. Errors name the step that has failed."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ STEPS: dict[StepName, str] = {
     "confinement": "set limits, drop privileges, install the system-call filter",
     "cell": "run a first cell",
 }
-"""What is done in each step, in order."""
+"""Descriptions of the steps, in order."""
 
-_MAX_SAID = 1000  # characters
+_MAX_SAID = 1000  # maximum characters
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What failed.
+    """A failure.
 
     Attributes:
-        step: In which step.
+        step: The failed step.
         code: The system's error number; 0 if there is none.
-        said: What the system, or the process, said.
+        said: The message of the system or the process.
     """
 
     step: StepName
@@ -58,7 +58,7 @@ class StepError(OSError):
     """A step failed.
 
     Attributes:
-        step: Which one.
+        step: The step.
     """
 
     def __init__(self, step: StepName, error: OSError) -> None:
@@ -68,10 +68,10 @@ class StepError(OSError):
 
 @contextmanager
 def step(name: StepName) -> Iterator[None]:
-    """Tell a system error that is raised in this block as one of this step.
+    """Attribute system errors in this block to a step.
 
     Raises:
-        StepError: There was one.
+        StepError: There was a system error.
     """
     try:
         yield
@@ -82,19 +82,19 @@ def step(name: StepName) -> Iterator[None]:
 
 
 def failure_of(error: OSError, default: StepName) -> Failure:
-    """Return what an error says has failed.
+    """Return the failure that an error describes.
 
     Args:
         error: The error.
-        default: The step that it belongs to if it does not say so itself.
+        default: The step, if the error does not name it.
     """
     return Failure(error.step if isinstance(error, StepError) else default, error.errno or 0, error.strerror or str(error))
 
 
 def told_failure(step: str, code: int, said: str) -> Failure | None:
-    """Return the failure that a process told the host; None if it names no step: then it is about what was asked for.
+    """Return the failure that a process reported to the host; None if it names no step: then it is about the request.
 
-    Whoever sent it may be hostile, or of another version.
+    The sender may be hostile, or of another version.
     """
     known: StepName | None = next((name for name in STEPS if name == step), None)
     return None if known is None else Failure(known, code, said[:_MAX_SAID])

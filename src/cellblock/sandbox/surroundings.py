@@ -1,6 +1,6 @@
-"""What this program runs in, as far as it decides whether a sandbox can be made: only looked at if something has failed.
+"""The environment of this program, as far as it affects whether a sandbox can be made: examined only after a failure.
 
-Every fact comes from a file that anybody may read. A file that does not exist or cannot be read tells nothing.
+Every fact comes from a world-readable file. A file that does not exist or cannot be read gives no information.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ FORBIDDING = {
     "user.max_uts_namespaces": "0",
     "user.max_cgroup_namespaces": "0",
 }
-"""Settings of the kernel, and the value with which each forbids namespaces to an ordinary user."""
+"""Kernel settings, each with the value that forbids namespaces to an ordinary user."""
 
 NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What this program runs in.
+    """The environment of this program.
 
     Attributes:
-        kernel: The two leading numbers of the kernel's version.
-        platform: What stands in for a Linux kernel of its own.
-        container: Which kind of container, as far as it can be told; "container" if it cannot, "" if there is none.
+        kernel: The kernel's major and minor version.
+        platform: What takes the place of a real Linux kernel.
+        container: The kind of container; "container" if it is unknown, "" if there is none.
         filtered: Whether a system-call filter (seccomp) applies to this process.
         apparmor: The AppArmor profile that confines this process.
         forbidding: The settings of `FORBIDDING` that have the forbidding value.
         chroot: Whether the root directory is not a mount point, as after chroot.
         proc: Whether /proc is mounted.
         masked: Places in /proc that are covered by other mounts.
-        open_files: The most files that this process may have open.
-        processes: The most processes of this user.
-        group_processes: The most processes of this control group.
+        open_files: Maximum number of open files of this process.
+        processes: Maximum number of processes of this user.
+        group_processes: Maximum number of processes of this control group.
         root: Whether this process runs as root.
         landlock: Whether ``isolate="landlock"`` works here.
     """
@@ -68,10 +68,10 @@ class Surroundings:
 
 
 def look_around(top: str = "") -> Surroundings:
-    """Return what this program runs in.
+    """Return the environment of this program.
 
     Args:
-        top: What the paths of all files that are read begin with.
+        top: Prefix of the paths of all files that are read.
     """
     mounts = [point for line in _lines(f"{top}/proc/self/mountinfo") if (point := _mount_point(line))]
     status = dict(line.split(":", 1) for line in _lines(f"{top}/proc/self/status") if ":" in line)
@@ -102,7 +102,7 @@ def _kernel_version() -> tuple[int, int]:
 
 
 def _platform(version: str) -> Literal["", "gVisor", "WSL 1"]:
-    if "gvisor" in version.lower() or "Sun Jan 10 15:06:54 PST 2016" in version:  # gVisor's own date, whatever its version
+    if "gvisor" in version.lower() or "Sun Jan 10 15:06:54 PST 2016" in version:  # gVisor's fixed date, whatever its version
         return "gVisor"
     if "Microsoft" in version and "WSL2" not in version:  # WSL 2 writes it in lower case
         return "WSL 1"
@@ -130,7 +130,7 @@ def _is_harmless(point: str) -> bool:
 
 
 def _group_limit(top: str) -> int:
-    """Return the limit on processes of this process's control group, of either version."""
+    """Return the limit of processes of this process's control group, of either version."""
     for line in _lines(f"{top}/proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
         if number == "0" or "pids" in controllers.split(","):

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for. Standard library only; everything raises."""
+"""System calls for which Python has no function. Standard library only; everything raises."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cellblock.sandbox import abi
 from cellblock.sandbox.syscall_numbers import number
 
 libc = ctypes.CDLL(None, use_errno=True)
-"""The C library. After a call that failed, `ctypes.get_errno` says why."""
+"""The C library. After a failed call, `ctypes.get_errno` gives the error."""
 
 
 def call(name: str, *arguments: Any) -> int:
     """Make a system call.
 
     Args:
-        name: What it is called.
+        name: Its name.
         arguments: Its arguments.
 
     Raises:
@@ -32,7 +32,7 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def prctl(option: int, *arguments: Any) -> None:
-    """Change something about this process.
+    """Call prctl.
 
     Raises:
         OSError: It failed.
@@ -44,7 +44,7 @@ def prctl(option: int, *arguments: Any) -> None:
 
 
 def unshare(namespaces: int) -> None:
-    """Go into new namespaces.
+    """Enter new namespaces.
 
     Raises:
         OSError: It failed.
@@ -55,7 +55,7 @@ def unshare(namespaces: int) -> None:
 
 
 def umount(path: str, *, missing_ok: bool = False) -> bool:
-    """Take the topmost mount at a path away from this mount namespace; return whether there was one.
+    """Unmount the topmost mount at a path in this mount namespace; return whether there was one.
 
     Raises:
         OSError: It failed, unless ``missing_ok``.
@@ -69,13 +69,13 @@ def umount(path: str, *, missing_ok: bool = False) -> bool:
 
 
 def map_user(uid: int, outer_uid: int, gid: int, outer_gid: int) -> None:
-    """In a new user namespace: say which user and group of the outside this process is in it."""
+    """In a new user namespace: map its user and group to those outside."""
     for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {outer_uid} 1"), ("gid_map", f"{gid} {outer_gid} 1")):
         write(f"/proc/self/{name}", content)
 
 
 def write(path: str, content: str) -> None:
-    """Write to a file of the kernel's, in one go."""
+    """Write to a kernel file, in one system call."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, content.encode())
@@ -84,11 +84,11 @@ def write(path: str, content: str) -> None:
 
 
 def identity_of_root() -> tuple[int, int]:
-    """Return what tells one root directory from another."""
+    """Return the identity of the root directory."""
     found = os.stat("/")
     return found.st_dev, found.st_ino
 
 
 def hide() -> None:
-    """Keep the worker out of this process: of its memory, root directory and environment in /proc."""
+    """Keep the worker out of this process: its memory, root directory and environment in /proc."""
     prctl(abi.PR_SET_DUMPABLE, 0)

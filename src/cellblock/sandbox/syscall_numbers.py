@@ -53,7 +53,7 @@ _BOTH = {
     "file_getattr": 468,
     "file_setattr": 469,
 }
-"""What has the same number on both."""
+"""Calls with the same number on both."""
 
 X86_64 = {
     "read": 0,
@@ -676,7 +676,7 @@ AARCH64 = {
 } | _BOTH
 
 BY_MACHINE = {"x86_64": X86_64, "aarch64": AARCH64}
-"""The numbers of each architecture, as `platform.machine` names it."""
+"""The numbers of each architecture, as named by `platform.machine`."""
 
 
 @functools.cache
@@ -684,6 +684,6 @@ def number(name: str) -> int:
     """Return the number of a system call on this machine.
 
     Raises:
-        KeyError: This machine has none of that name, or is of an architecture that is not known.
+        KeyError: There is no such call on this machine, or its architecture is unknown.
     """
     return BY_MACHINE[os.uname().machine][name]

@@ -1,4 +1,4 @@
-"""Places in a new tree, relative to the current directory, which becomes its root: held, made, and mounted at."""
+"""Opens, creates and mounts at paths of a new tree, relative to the current directory, which becomes its root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cellblock.sandbox.mount_api import clone_tree, move, new_filesystem, open_w
 
 @contextmanager
 def taken(target: str) -> Iterator[tuple[int | None, int]]:
-    """Hold what is at a path of the new tree, and its mode; None if nothing is, or if a link is on the way."""
+    """Open a path of the new tree, and yield it with its mode; None if it does not exist, or if a link is on the way."""
     try:
         place = open_without_links(f".{target}", os.O_NOFOLLOW)
     except OSError as error:
@@ -28,12 +28,12 @@ def taken(target: str) -> Iterator[tuple[int | None, int]]:
 
 
 def is_directory(descriptor: int) -> bool:
-    """Whether a descriptor holds a directory."""
+    """Whether a descriptor refers to a directory."""
     return stat.S_ISDIR(os.fstat(descriptor).st_mode)
 
 
 def make_way(top: int, parts: list[str], *, directory: bool) -> None:
-    """Make a place for a mount below a file system of our own, and the directories that lead there."""
+    """Create a mount point in a file system of our own, with its parents."""
     for depth in range(1, len(parts) + 1):
         try:
             if depth < len(parts) or directory:
@@ -67,7 +67,7 @@ def make_read_only(target: str) -> None:
 
 
 def make_target(target: str, *, directory: bool) -> None:
-    """Make a place for a mount in the new tree, if nothing is there."""
+    """Create a mount point in the new tree, if it does not exist."""
     path = f".{target}"
     if directory:
         os.makedirs(path, exist_ok=True)

@@ -1,9 +1,9 @@
-"""What the system-call filter changes if no namespaces divide a session from the machine's other processes.
+"""Changes to the system-call filter for sessions that no namespaces separate from the machine's other processes.
 
-Landlock decides about opening, making, moving and removing files, and about signals. It has no say about the attributes of
-files, about memory and queues that have no path, about limits and priorities of other processes, or about which address a
-socket is connected to. The filter refuses what a session can do without. The rest it leaves to the session's init
-(`cellblock.init.supervisor`), which sees the paths and addresses that no filter sees.
+Landlock controls opening, creating, moving and removing files, and signals. It does not control attributes of files, memory
+and queues without a path, limits and priorities of other processes, or the address that a socket is connected to. The filter
+refuses what a session can do without. The rest it leaves to the session's init (`cellblock.init.supervisor`), which sees the
+paths and addresses that no filter sees.
 """
 
 from __future__ import annotations
@@ -111,17 +111,17 @@ SIGNALS = (
         ALLOW,
     ),
 )
-"""Before version 6, Landlock does not decide about signals."""
+"""Before version 6, Landlock does not control signals."""
 
 TRUNCATION = (Conditional("truncate", "init looks where the file lies", (), NOTIFY),)
-"""Before version 3, Landlock does not decide about truncating files. What is open for writing may be truncated anyway."""
+"""Before version 3, Landlock does not control truncating files. A file that is open for writing may be truncated anyway."""
 
 
 def instead(found: int) -> tuple[Conditional, ...]:
-    """Return the rules that win over those of the native sandbox.
+    """Return the rules that override those of the native sandbox.
 
     Args:
-        found: The version of Landlock. What it does not decide about is decided here.
+        found: The version of Landlock. What it does not control is controlled here.
     """
     rules = (*ATTRIBUTES, *SHARED, *OTHERS, *SOCKETS, *_opening(found))
     if found < 6:
@@ -144,10 +144,10 @@ def _opening(found: int) -> tuple[Conditional, ...]:
 
 
 def _neither(flags: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Refuse to open neither for reading nor for writing, for commands only: such a file can be a device, or be locked."""
+    """Refuse to open neither for reading nor for writing, only for ioctl: such a file can be a device, or be locked."""
     return (((Comparison(flags, _O_ACCMODE, _O_ACCMODE),), _PERM),)
 
 
 def _truncating(flags: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Refuse to truncate what is opened for reading only."""
+    """Refuse to truncate a file that is opened for reading only."""
     return (((Comparison(flags, _O_ACCMODE | _O_TRUNC, _O_RDONLY | _O_TRUNC),), _PERM),)

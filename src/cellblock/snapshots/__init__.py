@@ -1,4 +1,4 @@
-"""The files of checkpoints: what a workspace holds, kept, compared and brought back."""
+"""The files of checkpoints: keeps, compares and restores the content of a workspace."""
 
 from cellblock.model.checkpoints import Changes, FileChange, FileChanges
 from cellblock.snapshots.archive import Missing, pack

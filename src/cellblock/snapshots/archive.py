@@ -1,4 +1,4 @@
-"""A snapshot as a tar stream; and what such a stream has that a workspace has not."""
+"""A snapshot as a tar stream; and the part of such a stream that a workspace lacks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
-    """Yield the files and folders of a snapshot as an uncompressed tar stream, in pieces. It must not be dropped meanwhile.
+    """Yield the files and folders of a snapshot as an uncompressed tar stream, in pieces. Do not drop the snapshot meanwhile.
 
     Args:
         store: The store that keeps it.
         snapshot: The snapshot.
-        left_out: Takes what is not in the stream, and why: links, and files whose content was not kept.
+        left_out: Collects what is not in the stream, and why: links, and files whose content was not kept.
 
     Raises:
         OSError: A file cannot be read.
@@ -71,19 +71,19 @@ def _header(path: str, entry: Entry) -> bytes:
     elif isinstance(entry, File):
         known = facts(entry)
         header.size, header.mode = known.size, known.mode
-        header.mtime = max(0, min(known.mtime_ns // 10**9, 0o77777777777))  # what a plain header can hold
+        header.mtime = max(0, min(known.mtime_ns // 10**9, 0o77777777777))  # the largest value in a plain header
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 class Missing:
-    """What a tar stream has that is not in a directory: what is there stays.
+    """The part of a tar stream that is not in a directory: existing files stay.
 
     Attributes:
-        changed: Files that are there with another size or time, as far as they were read.
+        changed: Existing files with another size or time, as far as the stream was read.
     """
 
     def __init__(self, archive: Iterator[bytes], directory: str) -> None:
-        """Begin.
+        """Prepare; nothing is read yet.
 
         Args:
             archive: The stream, which `pack` or `Files.tar` has made.
@@ -94,7 +94,7 @@ class Missing:
         self.changed: list[str] = []
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield it as a tar stream.
+        """Yield the missing part as a tar stream.
 
         Raises:
             OSError, tarfile.TarError: The directory or the stream cannot be read.
@@ -126,7 +126,7 @@ def _found(top: int, path: str) -> os.stat_result | None:
 
 
 class _Stream(io.RawIOBase):
-    """Pieces as a file to read."""
+    """An iterator of pieces as a readable file."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -137,7 +137,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read what there is next."""
+        """Read from the next piece."""
         while not self._left:
             piece = next(self._pieces, None)
             if piece is None:

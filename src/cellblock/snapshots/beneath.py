@@ -1,7 +1,7 @@
-"""Opens what is in a workspace, one name at a time, and follows no link.
+"""Opens files and folders in a workspace, one name at a time, without following links.
 
-The code in a session writes to its workspace meanwhile. So nothing is reached by a path that was checked before: what is
-checked is what is open.
+Code in a session writes to its workspace meanwhile, so checking a path proves nothing: all checks are made on open
+descriptors.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from contextlib import contextmanager
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
-# O_NONBLOCK: open() does not wait for the other end of a FIFO, or for a lease.
+# O_NONBLOCK: open() must not block on a FIFO or a lease.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _RENAME_NOREPLACE = 1  # linux/fs.h
 _NOT_KNOWN = frozenset((errno.ENOSYS, errno.EINVAL, errno.EPERM))
-"""Errors of systems and file systems without renameat2(2), and of containers that do not allow it"""
+"""Errors of systems and file systems without renameat2(2), and of containers that do not allow it."""
 
 CHANGED = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EEXIST, errno.ENOTEMPTY))
-"""Errors of something that was swapped for something else since it was seen"""
+"""Errors from something that was swapped since it was seen."""
 
 
 def open_folder(name: str, directory: int) -> int:
@@ -35,26 +35,26 @@ def open_folder(name: str, directory: int) -> int:
 
 
 def enter_folder(name: str, directory: int) -> int:
-    """Open a folder to reach what is in it, which needs no permission to list it."""
+    """Open a folder to reach its entries, which needs no permission to list it."""
     return os.open(name, _ENTER, dir_fd=directory)
 
 
 def open_file(name: str, directory: int) -> int:
-    """Open a file to read it. What has been opened may be anything: see what it is before reading."""
+    """Open a file for reading. It may be of any kind: check before reading."""
     return os.open(name, _READ, dir_fd=directory)
 
 
 def create_file(name: str, directory: int) -> int:
-    """Make a file that is not there."""
+    """Create a file that must not exist."""
     return os.open(name, _CREATE, 0o600, dir_fd=directory)
 
 
 @contextmanager
 def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
-    """Open the folder that contains something, for as long as the context lasts.
+    """Open the folder that contains something, for the duration of the context.
 
     Args:
-        top: The folder that the path begins at.
+        top: The folder where the path starts.
         path: The path.
 
     Yields:
@@ -76,7 +76,7 @@ def _descend(top: int, folders: Sequence[str]) -> int:
             here, above = enter_folder(name, here), here
             if above != top:
                 os.close(above)
-    except BaseException:  # also an interrupt: nobody else closes it
+    except BaseException:  # also an interrupt: nothing else closes it
         if here != top:
             os.close(here)
         raise
@@ -84,7 +84,7 @@ def _descend(top: int, folders: Sequence[str]) -> int:
 
 
 def status(name: str, directory: int) -> os.stat_result | None:
-    """Return what has a name, or None if nothing does."""
+    """Return the status of a name, or None if it does not exist."""
     try:
         return os.lstat(name, dir_fd=directory)
     except FileNotFoundError:
@@ -92,20 +92,20 @@ def status(name: str, directory: int) -> os.stat_result | None:
 
 
 def rename_to_free_name(directory: int, name: str, parent: int, to: str) -> None:
-    """Move something to where there is nothing.
+    """Move something to a name that must be free.
 
     Args:
-        directory: The folder that it is in, opened.
+        directory: Its folder, opened.
         name: Its name there.
-        parent: The folder that it gets into, opened.
-        to: Its name there.
+        parent: The target folder, opened.
+        to: The new name there.
 
     Raises:
-        FileExistsError: There is something.
+        FileExistsError: The name is taken.
         OSError: It cannot be moved.
     """
     code = _renameat2(directory, os.fsencode(name), parent, os.fsencode(to))
-    if code in _NOT_KNOWN:  # then nothing is better than to look first
+    if code in _NOT_KNOWN:  # then checking first is the best that can be done
         if status(to, parent) is None:
             os.rename(name, to, src_dir_fd=directory, dst_dir_fd=parent)
             return
@@ -115,7 +115,7 @@ def rename_to_free_name(directory: int, name: str, parent: int, to: str) -> None
 
 
 def _renameat2(*arguments: int | bytes) -> int:
-    """Make this system call, and return 0 or its error."""
+    """Call renameat2, and return 0 or its error."""
     call = getattr(_LIBC, "renameat2", None)
     if call is None:
         return errno.ENOSYS
@@ -123,12 +123,12 @@ def _renameat2(*arguments: int | bytes) -> int:
 
 
 def set_mode(name: str, directory: int, mode: int) -> None:
-    """Give a folder permissions, whatever it has. Its other bits stay as they are."""
+    """Set a folder's permissions, whatever they are. Its other mode bits stay as they are."""
     held = enter_folder(name, directory)
     try:
         other = stat.S_IMODE(os.fstat(held).st_mode) & ~0o777
         if hasattr(os, "O_PATH"):
-            os.chmod(f"/proc/self/fd/{held}", other | mode)  # what is open, and nothing else, has this name
+            os.chmod(f"/proc/self/fd/{held}", other | mode)  # this names the open folder, and nothing else
         else:
             os.fchmod(held, other | mode)
     finally:

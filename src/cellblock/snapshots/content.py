@@ -1,4 +1,4 @@
-"""Copies the content of files: shared with the original if the file system can, and in any case no more than is allowed."""
+"""Copies the content of files: as a shared clone if the file system supports it, and never beyond a limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hash_bytes(data: bytes) -> bytes:
 
 
 def read_small(source: int, limit: int) -> bytes | None:
-    """Return all that is in an open file, or None if it is large."""
+    """Return the content of a small open file, or None if it is large."""
     data = os.read(source, _CHUNK)
     if len(data) == _CHUNK:
         os.lseek(source, 0, os.SEEK_SET)
@@ -53,14 +53,14 @@ def read_small(source: int, limit: int) -> bytes | None:
 
 
 def copy(source: int, target: int, limit: int) -> tuple[bytes, int]:
-    """Copy an open file to an empty one; return the digest and the size of what was copied.
+    """Copy an open file to an empty one; return the digest and the size of the copy.
 
     Raises:
         TooLargeError: It has more bytes than the limit.
-        OSError: As the system says.
+        OSError: From the system.
     """
     if share(source, target):
-        # Read from the copy, which nobody changes meanwhile.
+        # Read from the copy, which does not change.
         return digest_of(target, limit)
     digest = _hasher()
     size = _copy_bytes(source, target, limit, digest)
@@ -71,7 +71,7 @@ def copy_out(source: int, target: int) -> None:
     """Copy an open file to an empty one.
 
     Raises:
-        OSError: As the system says.
+        OSError: From the system.
     """
     if not share(source, target):
         _copy_bytes(source, target, sys.maxsize)
@@ -94,7 +94,7 @@ def _copy_bytes(source: int, target: int, limit: int, digest: hashlib.blake2b | 
 
 
 def share(source: int, target: int) -> bool:
-    """Have an empty file share the content of another, which costs no time and no space; False if that is not possible."""
+    """Make an empty file share the content of another, at no cost of time or space; return False if that is not possible."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError as error:

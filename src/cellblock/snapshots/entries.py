@@ -1,4 +1,4 @@
-"""What is in a folder, by name: a mapping of which a changed copy shares all but what has changed."""
+"""The entries of a folder by name: an immutable mapping whose modified copies share all unchanged parts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from cellblock.snapshots.tree import Entry
 
 _PART = 128
-"""How many names a part has, about. A folder can have 10,000 files, of which each cell changes one."""
+"""Approximate number of names in a part. A folder can have 10,000 files, of which each cell changes one."""
 
 
 class Entries(Mapping[str, "Entry"]):
-    """A mapping from names to entries, which nobody changes.
+    """An immutable mapping from names to entries.
 
     Attributes:
-        parts: What it consists of. A name is in the part that `_place` says.
+        parts: The mapping in parts. `_place` tells which part a name is in.
         special: The names of all but links and files whose content was kept.
     """
 
     __slots__ = ("parts", "special")
 
     def __init__(self, entries: dict[str, Entry]) -> None:
-        """Take entries.
+        """Build the mapping.
 
         Args:
-            entries: The entries, which nobody changes from now on.
+            entries: The entries, which must not be modified any more.
         """
         self.special = frozenset(name for name, entry in entries.items() if _is_special(entry))
         number = len(entries) // _PART
@@ -44,14 +44,14 @@ class Entries(Mapping[str, "Entry"]):
 
     @classmethod
     def of_parts(cls, parts: Sequence[dict[str, Entry]]) -> Entries:
-        """Return the mapping that had these parts, perhaps in another process."""
+        """Return the mapping with these parts, possibly from another process."""
         new = cls.__new__(cls)
         new.parts = tuple(parts)
         new.special = frozenset(name for part in parts for name, entry in part.items() if _is_special(entry))
         return new
 
     def changed(self, changes: Mapping[str, Entry | None]) -> Entries:
-        """Return a copy with other entries under some names; None for names that it does not have."""
+        """Return a copy with other entries for some names; None removes a name."""
         number = len(self.parts)
         parts = [*self.parts]
         for name, entry in changes.items():
@@ -73,11 +73,11 @@ class Entries(Mapping[str, "Entry"]):
 
     @property
     def getter(self) -> Callable[[str], Entry | None]:
-        """A function that is as quick as can be."""
+        """The fastest function for looking up names."""
         return self.parts[0].get if len(self.parts) == 1 else self.get
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return what has a name."""
+        """Return the entry of a name."""
         return self.parts[_place(name, len(self.parts))].get(name, default)
 
     def items(self) -> ItemsView[str, Entry]:
@@ -95,7 +95,7 @@ class Entries(Mapping[str, "Entry"]):
 
 
 def _place(name: str, parts: int) -> int:
-    """Return which part a name is in. Not by `hash`, which is another one in each process."""
+    """Return the part that a name is in. Not by `hash`, which differs from process to process."""
     return zlib.crc32(os.fsencode(name)) % parts if parts > 1 else 0
 
 

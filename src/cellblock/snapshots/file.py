@@ -1,4 +1,4 @@
-"""What is known of a regular file, as bytes, and of a link."""
+"""The record of a regular file, packed as bytes, and of a link."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import struct
 from typing import NamedTuple, TypeAlias
 
 PERMISSIONS = 0o777
-"""The bits of a mode that are kept. Nothing gets a set-user-ID bit because code in a session had set one."""
+"""The mode bits that are kept. A restored file never has a set-user-ID bit that code in a session has set."""
 
 Owner: TypeAlias = tuple[int, int]
 """The ids of a user and a group."""
 
 File: TypeAlias = bytes
-"""A regular file: what `pack` makes of it.
+"""A regular file, packed by `pack`.
 
-Python's garbage collector looks at every object but strings and numbers. A workspace can have 100,000 files, and while the
-collector looks at an object for each, no other thread can run, not even that of the event loop.
+Python's garbage collector visits every object except strings and numbers. A workspace can have 100,000 files, and while the
+collector visits an object for each, no other thread can run, not even the event loop's.
 """
 
 _FACTS = struct.Struct("=qIqII")
@@ -28,14 +28,14 @@ _DOUBTED = 1 << 31  # no mode has it
 
 
 class Facts(NamedTuple):
-    """What is known of a regular file.
+    """The record of a regular file.
 
     Attributes:
-        size: In bytes.
+        size: Its size in bytes.
         mode: Its permissions.
-        mtime_ns: When it was modified.
-        owner: Whose it is.
-        digest: The digest of its content, by which the store has it; empty if the content was not kept.
+        mtime_ns: Its modification time.
+        owner: Its owner.
+        digest: The digest of its content, its key in the store; empty if the content was not kept.
     """
 
     size: int
@@ -46,35 +46,35 @@ class Facts(NamedTuple):
 
 
 def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
-    """Return a regular file.
+    """Pack the record of a regular file.
 
     Args:
-        info: What the system says of it.
-        digest: The digest of its content, by which the store has it; empty if the content was not read.
+        info: Its status.
+        digest: The digest of its content, its key in the store; empty if the content was not read.
         size: How many bytes were read, or would have been.
-        seen: What to compare to know whether to read it again (`seen`); `UNSEEN` if it must be read again.
+        seen: The status to compare with the next time (`seen`); `UNSEEN` if the file must be read again.
     """
     return _FACTS.pack(size, info.st_mode & PERMISSIONS, info.st_mtime_ns, info.st_uid, info.st_gid) + seen + digest
 
 
 def facts(file: File) -> Facts:
-    """Return what is known of a regular file."""
+    """Unpack the record of a regular file."""
     size, mode, mtime_ns, user, group = _FACTS.unpack_from(file)
     return Facts(size, mode, mtime_ns, (user, group), file[_DIGEST:])
 
 
 def seen(info: os.stat_result) -> bytes:
-    """Return what the system says of a file: if this has not changed, its content has not either."""
+    """Return the relevant status of a file: while it is unchanged, so is the content."""
     return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode)
 
 
 def doubted(info: os.stat_result) -> bytes:
-    """Return what the system says of a file whose content can change without that: it must be read again."""
+    """Return the status of a file whose content can change without it: the file must be read again."""
     return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode | _DOUBTED)
 
 
 def was_seen(file: File, now: bytes) -> bool:
-    """Whether the system said the same of a file when it was read."""
+    """Whether a file's status was the same when it was read."""
     return file[_FACTS.size : _DIGEST] == now
 
 
@@ -84,17 +84,17 @@ def kept_as(file: File) -> bytes:
 
 
 def is_kept(file: File) -> bool:
-    """Whether the content of a file was kept. Otherwise only what the system says of it is known."""
+    """Whether the content of a file was kept. Otherwise only its status is known."""
     return len(file) > _DIGEST
 
 
 def is_seen(file: File) -> bool:
-    """Whether it is known what the system said of a file when it was read."""
+    """Whether a file's status at the time of reading is known."""
     return not file.startswith(UNSEEN, _FACTS.size)
 
 
 def size_of(file: File) -> int:
-    """Return how many bytes a file has."""
+    """Return the size of a file in bytes."""
     size: int = _SIZE.unpack_from(file)[0]
     return size
 

@@ -1,4 +1,4 @@
-"""Which names in a workspace are ignored: those of a pattern anywhere, and paths."""
+"""The names in a workspace that snapshots ignore: patterns that apply anywhere, and paths."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from collections.abc import Iterable
 
 OURS = ".cellblock-"
-"""What the names of files and folders begin with that the host makes in a workspace and removes again."""
+"""Prefix of files and folders that the host creates in a workspace and removes again."""
 
 
 class Ignored:
-    """What is ignored.
+    """The ignored names.
 
     Attributes:
-        anywhere: Whether a name is ignored in every folder; truthy if it is.
+        anywhere: Matches names that are ignored in every folder; truthy on a match.
     """
 
     def __init__(self, ignore: Iterable[str]) -> None:
-        """Take patterns.
+        """Compile the patterns.
 
         Args:
-            ignore: Patterns of names, and paths below the workspace that begin with a slash.
+            ignore: Patterns of names, and paths from the top of the workspace that begin with a slash.
         """
         ignore = [*ignore]
         names = [f"{OURS}*", *(name for name in ignore if not name.startswith("/"))]
@@ -33,5 +33,5 @@ class Ignored:
                 self._in.setdefault(folder, set()).add(name)
 
     def in_folder(self, path: str) -> set[str]:
-        """Return the names that are ignored in one folder, in addition to those that are everywhere."""
+        """Return the names that are ignored in one folder, in addition to those ignored everywhere."""
         return self._in.get(path, set())

@@ -1,4 +1,4 @@
-"""Has the system say what changes: `Inotify`; `has_writer` and `write_out` are for changes that it does not say."""
+"""`Inotify` reports changes of files; `has_writer` and `write_out` are for changes that it does not report."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ONLYDIR, ISDIR, ONESHOT = 0x0100_0000, 0x4000_0000, 0x8000_0000
 _EVENT = struct.Struct("=iIII")
 _BUFFER = 2**18
 _MOST_READ = 2**23
-"""Bytes of events that are read at once. The queue has fewer, unless somebody adds to it meanwhile."""
+"""Maximum bytes of events to read at once. The queue is shorter, unless events are added meanwhile."""
 
 _TMPFS = 0x0102_1994
 _UNIQUE = frozenset((0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, _TMPFS))
-"""File systems of which every change goes through this system and through the inode that is watched: ext2 to ext4, XFS, Btrfs,
-tmpfs and F2FS. A network drive changes elsewhere, too; what an overlay maps into memory, it opens once more below."""
+"""File systems where every change goes through this system and the watched inode: ext2 to ext4, XFS, Btrfs, tmpfs and F2FS. A
+network drive also changes elsewhere; an overlay opens memory-mapped files once more, on the layer below."""
 
 _WRITE_AND_WAIT = 7
 
@@ -38,20 +38,20 @@ _CASEFOLD = 0x4000_0000
 
 
 class LostError(Exception):
-    """What changes cannot be watched, or something was missed. The message says why."""
+    """Changes cannot be watched, or an event was lost. The message says why."""
 
 
 class UnwatchableError(LostError):
-    """It will never be possible to watch this place."""
+    """This place can never be watched."""
 
 
 class Event(NamedTuple):
-    """Something has happened.
+    """An event.
 
     Attributes:
         number: The number of the watch.
-        mask: What has happened.
-        name: To what in the folder that is watched; empty: to what is watched itself.
+        mask: The kind of event.
+        name: The name in the watched folder; empty: the watched object itself.
     """
 
     number: int
@@ -60,24 +60,24 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """Watches files and folders, and nothing below them.
+    """Watches files and folders, not recursively.
 
     Attributes:
-        most: How many it should watch at most.
+        most: Maximum number of watches to use.
     """
 
     _lock = threading.Lock()
     _open = 0
-    """How many there are in this process"""
+    """The number of instances in this process."""
 
     def __init__(self) -> None:
-        """Begin to watch nothing.
+        """Start without watches.
 
         Raises:
-            LostError: There are too many already, or this system has nothing like that.
+            LostError: There are too many instances already, or this system has no inotify.
         """
         self._fd = -1
-        # Other programs of this user need some, too.
+        # Leave some watches for other programs of this user.
         self.most = _limit("max_user_watches") // 4
         with self._lock:
             if Inotify._open >= _limit("max_user_instances") // 2:
@@ -88,14 +88,14 @@ class Inotify:
             self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._fd < 0:
                 raise LostError(f"inotify_init1: {os.strerror(ctypes.get_errno())}")
-        except BaseException as error:  # also an interrupt: it is counted
+        except BaseException as error:  # also an interrupt: the instance is counted already
             self.close()
             if isinstance(error, AttributeError):
                 raise UnwatchableError("this system has no inotify") from error
             raise
 
     def add(self, opened: int, mask: int) -> int:
-        """Watch what is open, whatever names it has; return the number of the watch.
+        """Watch an open file or folder, whatever its names; return the number of the watch.
 
         Raises:
             LostError: There are too many watches.
@@ -110,14 +110,14 @@ class Inotify:
         return number
 
     def remove(self, number: int) -> None:
-        """Watch something no longer. The system may have ended that already."""
+        """Remove a watch. The system may have removed it already."""
         self._libc.inotify_rm_watch(self._fd, number)
 
     def read(self) -> Iterator[Event]:
-        """Yield what has happened since the last call.
+        """Yield the events since the last call.
 
         Raises:
-            LostError: More than the system takes note of.
+            LostError: Events were lost, as the queue was full.
         """
         read = 0
         while read < _MOST_READ:
@@ -144,7 +144,7 @@ class Inotify:
         return count[0]
 
     def close(self) -> None:
-        """Watch nothing any more. More than once is fine."""
+        """Remove all watches. It can be repeated."""
         with self._lock:
             fd, self._fd = self._fd, -2
             if fd != -2:
@@ -154,10 +154,10 @@ class Inotify:
 
 
 def check_place(top: int) -> None:
-    """Check that whatever changes in a folder can be watched.
+    """Check that all changes in a folder can be watched.
 
     Raises:
-        UnwatchableError: It cannot.
+        UnwatchableError: They cannot.
     """
     kind = _kind(top)
     if kind not in _UNIQUE:
@@ -165,7 +165,7 @@ def check_place(top: int) -> None:
 
 
 def _kind(opened: int) -> int:
-    """Return the number of the file system that something is on; 0 if that cannot be known."""
+    """Return the number of a file system's type; 0 if it is unknown."""
     buffer = ctypes.create_string_buffer(256)
     if ctypes.CDLL(None, use_errno=True).fstatfs(opened, buffer) != 0:
         return 0
@@ -173,10 +173,10 @@ def _kind(opened: int) -> int:
 
 
 def check_folder(opened: int) -> None:
-    """Check that a folder has a name for each file: if case does not matter, events have other names than the folder.
+    """Check that a folder is case-sensitive: otherwise events may have other names than the folder's entries.
 
     Raises:
-        UnwatchableError: It does not.
+        UnwatchableError: It is not.
     """
     flags = bytearray(8)
     with contextlib.suppress(OSError):
@@ -186,18 +186,18 @@ def check_folder(opened: int) -> None:
 
 
 def has_writer(opened: int) -> bool | None:
-    """Whether anybody has a file open for writing, or mapped into memory: then it may change, and nothing tells.
+    """Whether any process has a file open for writing, or mapped into memory: then it may change without an event.
 
-    The system gives nobody a lease then.
+    In that case the system grants no lease.
 
     Args:
         opened: The file, open for reading only.
 
     Returns:
-        None: It cannot be known, since the file belongs to somebody else, for example.
+        None if that cannot be known, for example because the file belongs to another user.
     """
     try:
-        # Whoever opens it for writing meanwhile waits for the next line, and we are sent this signal, which does nothing.
+        # A process that opens it for writing meanwhile waits until the lease ends; we get this signal, which does nothing.
         fcntl.fcntl(opened, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -207,15 +207,15 @@ def has_writer(opened: int) -> bool | None:
 
 
 def write_out(opened: int) -> bool:
-    """Write what of a file is only in memory to the disk. Afterwards, whoever writes to memory changes its times.
+    """Write a file's pages from memory to the disk. From then on, writes through a mapping change the file's times.
 
-    Until then, only the first write to a page does.
+    Before, only the first write to each page does.
 
     Args:
         opened: The file.
 
     Returns:
-        Whether that is so now. A file system without a disk, tmpfs, does nothing here.
+        Whether that holds now. It does not without a disk, as on tmpfs.
     """
     if _kind(opened) in (0, _TMPFS):
         return False

@@ -1,4 +1,4 @@
-"""What is written down before a workspace is changed, so that the next process can finish if this one is killed."""
+"""A journal of changes to a workspace, from which the next process can finish a restore if this one is killed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cellblock.snapshots.plan import Step
 
 
 class HeldError(SnapshotError):
-    """Another restore of the same workspace is under way, in this process or in another one."""
+    """Another restore of the same workspace is in progress, in this process or another one."""
 
 
 class Journal:
-    """The journal of one workspace. No session can write to it: it says which files of the workspace are moved."""
+    """The journal of one workspace. No session can write to it, because it decides which files are moved."""
 
     def __init__(self, directory: Path, workspace: Path) -> None:
-        """Take note of where it is, and make nothing yet.
+        """Set the paths; nothing is created yet.
 
         Args:
-            directory: Where the journals of all workspaces are.
+            directory: The directory of all workspaces' journals.
             workspace: The workspace, absolute and without links.
         """
         self._directory = directory
@@ -41,11 +41,11 @@ class Journal:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the journal, for as long as the context lasts.
+        """Hold the journal's lock for the duration of the context.
 
         Raises:
-            HeldError: Another restore is under way.
-            OSError: It cannot be made.
+            HeldError: Another restore is in progress.
+            OSError: The lock cannot be created.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = self._take()
@@ -64,7 +64,7 @@ class Journal:
                 if os.path.samestat(os.fstat(held), os.lstat(self._lock)):
                     return held
             except FileNotFoundError:
-                pass  # removed by the process that had it before
+                pass  # removed by the process that held it before
             except BaseException as error:
                 os.close(held)
                 if isinstance(error, BlockingIOError):
@@ -75,7 +75,7 @@ class Journal:
             os.close(held)
 
     def write(self, staging: str, top: os.stat_result, steps: Sequence[Step]) -> None:
-        """Write down what is to be done. With no steps, all that is left is to remove the staging folder.
+        """Write the steps to do. Without steps, only the staging folder remains to be removed.
 
         Args:
             staging: The name of the staging folder.
@@ -87,12 +87,12 @@ class Journal:
         try:
             new.write_text(json.dumps(data))
             os.replace(new, self._path)
-        except BaseException:  # also an interrupt: no part of a journal is left
+        except BaseException:  # also an interrupt: leave no partial journal
             new.unlink(missing_ok=True)
             raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step]] | None:
-        """Return the staging folder and the steps that a process has left; None if there are none for this directory."""
+        """Return the staging folder and the steps of an earlier process; None if there are none for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Remove it, and its lock: the workspace is gone, and nobody holds it."""
+        """Remove it and its lock: the workspace is gone, and nothing holds it."""
         self.clear()
         self._lock.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""From what a workspace holds to what it is to hold: the steps, each of which can be taken back."""
+"""Computes the reversible steps from the present content of a workspace to the content of a snapshot."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Step(NamedTuple):
     """One step.
 
     Attributes:
-        do: ``remove`` moves what is there into the staging folder, ``place`` moves something from there into its place,
-            ``make`` makes a folder, and ``mode`` gives a folder permissions.
-        path: Where.
-        number: What the thing is called in the staging folder.
-        was: The `identity` of what is to be removed: if something else is there by then, the step is not done.
-        mode: The permissions of a folder.
-        before: The permissions that it has.
-        owner: Whose a folder is that is made.
+        do: ``remove`` moves something into the staging folder, ``place`` moves something from there into its place, ``make``
+            creates a folder, and ``mode`` sets a folder's permissions.
+        path: The path.
+        number: The number of the thing in the staging folder.
+        was: The `identity` of what is to be removed: if it differs by then, the step is not done.
+        mode: New permissions of a folder.
+        before: Present permissions of a folder.
+        owner: Owner of a new folder.
     """
 
     do: Literal["remove", "place", "make", "mode"]
@@ -38,14 +38,14 @@ class Step(NamedTuple):
 
 
 class Plan:
-    """What restoring a snapshot takes.
+    """The plan for restoring a snapshot.
 
     Attributes:
         steps: The steps, in order.
-        staged: What has to be in the staging folder before the first step, by number.
-        written: Paths that get another content.
+        staged: Contents that must be in the staging folder before the first step, by number.
+        written: Paths that get new content.
         removed: Paths that are removed.
-        kept: Paths that the snapshot does not have and that stay, because no snapshot would hold them.
+        kept: Paths that are not in the snapshot and yet stay, because snapshots leave them out.
     """
 
     def __init__(self, now: Folder, target: Folder, changed: Callable[[str], bool] = lambda _: True) -> None:
@@ -54,10 +54,10 @@ class Plan:
         Args:
             now: The files that exist now.
             target: The files that should exist.
-            changed: Whether what is at a path is to be replaced or removed, if it differs. Otherwise it stays.
+            changed: Returns whether a path that differs may be replaced or removed. Otherwise it stays.
 
         Raises:
-            SnapshotError: Something is in the way that no snapshot would hold.
+            SnapshotError: Something is in the way that snapshots leave out.
         """
         self.staged: dict[int, File | Link] = {}
         self.written: list[str] = []
@@ -69,11 +69,11 @@ class Plan:
         self._number = 0
         self._changed = changed
         self._folder("", now, target)
-        # Folders are opened from the top down, and closed from the bottom up: nothing is reached through one that is closed.
+        # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
 
     def _folder(self, path: str, now: Folder, target: Folder) -> None:
-        """Bring one folder, which is there, to its wanted state."""
+        """Bring one existing folder to its wanted state."""
         if now is target:
             return
         begun = len(self._moves)
@@ -103,7 +103,7 @@ class Plan:
             self._modes.append(Step("mode", path, mode=wanted, before=now))
 
     def _remove(self, path: str, entry: Entry) -> None:
-        """Remove what the snapshot does not have, and keep what no snapshot would hold, and what is not to be removed."""
+        """Remove what is not in the snapshot, except what snapshots leave out and what must not be removed."""
         if _is_removable(entry):
             if self._goes(path, entry):
                 self._move_away(path, entry)
@@ -133,7 +133,7 @@ class Plan:
         self._move_away(path, entry)
 
     def _move_away(self, path: str, entry: Entry) -> None:
-        if isinstance(entry, Folder) and entry.mode & _ENTER != _ENTER:  # what is above it is written in the folder itself
+        if isinstance(entry, Folder) and entry.mode & _ENTER != _ENTER:  # its entry ".." lies in the folder itself
             self._opened.append(Step("mode", path, mode=entry.mode | stat.S_IRWXU, before=entry.mode))
         self._number += 1
         self._moves.append(Step("remove", path, self._number))
@@ -153,7 +153,7 @@ class Plan:
 
 
 def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
-    """Whether a snapshot can bring something back. Otherwise it stays as it is."""
+    """Whether a snapshot can restore an entry. Otherwise it stays as it is."""
     return not isinstance(entry, LeftOut) and (not isinstance(entry, File) or is_kept(entry))
 
 
@@ -162,7 +162,7 @@ def _path(step: Step) -> str:
 
 
 def _is_removable(entry: Entry) -> bool:
-    """Whether nothing is lost that no snapshot would hold."""
+    """Whether removing an entry loses nothing that snapshots leave out."""
     if isinstance(entry, Folder):
         return entry.complete and all(map(_is_removable, entry.entries.values()))
     return not isinstance(entry, LeftOut) or entry.ours

@@ -1,7 +1,7 @@
-"""Changes a workspace as a plan says: all of it or nothing, even if the process is killed meanwhile.
+"""Changes a workspace according to a plan: completely or not at all, even if the process is killed meanwhile.
 
-Everything new is first made in a staging folder in the workspace, and everything that is to go is moved there, so that each
-step is one rename. The journal has the steps before the first is done.
+Everything new is first created in a staging folder in the workspace, and everything to be removed is moved there, so that each
+step is one rename. The journal contains the steps before the first one is done.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from cellblock.snapshots.plan import Plan, Step
 from cellblock.snapshots.store import Store
 
 _LOG = logging.getLogger("cellblock.snapshots")
-_PASSES = 3  # somebody may still write there
+_PASSES = 3  # code may still write there
 _STAGING = f"{OURS}restore-"
 _RESCUED = f"{OURS}before-restore-"
 
 
 class UnsettledError(Exception):
-    """Something in the workspace was changed since the plan was made. Nothing was done."""
+    """The workspace was changed since the plan was made. Nothing was done."""
 
 
 class Rescued:
-    """What could not be put back, when a restore was taken back, because something else had taken its place.
+    """Files that a rollback could not put back because something else had taken their place.
 
-    What something else wrote stays. What was there before is kept in a folder of the workspace, until it is known whether
-    another try restores the files.
+    The other content stays. The earlier content is kept in a folder of the workspace, until it is known whether another
+    attempt restores the files.
 
     Attributes:
-        files: Paths that something else wrote, and below which path of the workspace what they held before is kept.
+        files: Paths with other content, each with the path of its kept content in the workspace.
     """
 
     def __init__(self, top: int) -> None:
-        """Begin with nothing.
+        """Start without files.
 
         Args:
             top: The workspace, opened.
@@ -54,7 +54,7 @@ class Rescued:
         self.files: dict[str, str] = {}
 
     def add(self, staging: str, old: Sequence[Step]) -> None:
-        """Keep a staging folder, in which there is nothing but what could not be put back.
+        """Keep a staging folder that contains only what could not be put back.
 
         Args:
             staging: Its name.
@@ -69,7 +69,7 @@ class Rescued:
         self.files |= {step.path: f"{name}/{_old(step)}" for step in old}
 
     def discard(self) -> None:
-        """Remove it: the files were restored after all, and nobody wants what was there before."""
+        """Remove the kept files: a later attempt has restored the workspace, so they are not needed."""
         for name in self._folders:
             try:
                 folder = open_folder(name, self._top)
@@ -82,7 +82,7 @@ class Rescued:
                 _LOG.warning("%s in a workspace cannot be removed: %s", name, error)
 
     def __str__(self) -> str:
-        """Say it, for the end of a message; empty if everything was put back."""
+        """Describe them for the end of a message; empty if everything was put back."""
         if not self.files:
             return ""
         named = "; ".join(f"what {path[:200]!r} held before is in {where!r}" for path, where in [*self.files.items()][:3])
@@ -96,14 +96,14 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
     Args:
         top: The workspace, opened.
         plan: The plan.
-        store: Where the content of files is.
-        journal: The journal, held.
-        then: Called when all is in its place. If it fails, everything is taken back.
-        rescued: Gets what cannot be put back then.
+        store: The store with the content of files.
+        journal: The journal, with its lock held.
+        then: Called when everything is in its place. If it fails, everything is rolled back.
+        rescued: Collects what cannot be put back in that case.
 
     Raises:
-        UnsettledError: The workspace has changed since; it is as if this had not been called, but for `rescued`.
-        SnapshotError: Something failed. Nothing was done either, unless the message says more.
+        UnsettledError: The workspace has changed since; nothing was done, except for `rescued`.
+        SnapshotError: A step failed. Nothing was done either, unless the message says more.
         OSError: Likewise.
     """
     name = f"{_STAGING}{secrets.token_hex(8)}"
@@ -120,18 +120,18 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
     except _HalfDoneError:
         os.close(staging)
         raise
-    except BaseException:  # whatever stopped it: remove what was staged
+    except BaseException:  # of any kind: remove what was staged
         _finish(top, name, staging, journal, left, rescued)
         raise
     _finish(top, name, staging, journal, left, rescued)
 
 
 def recover(top: int, journal: Journal) -> bool:
-    """Finish what a process has begun that was killed. What was changed since stays as it is.
+    """Finish the restore of a killed process. What was changed since stays as it is.
 
     Args:
         top: The workspace, opened.
-        journal: The journal, held.
+        journal: The journal, with its lock held.
 
     Returns:
         Whether there was anything to finish.
@@ -149,7 +149,7 @@ def recover(top: int, journal: Journal) -> bool:
     except OSError as error:
         if error.errno not in CHANGED:
             raise
-        journal.clear()  # it was removed last, or not made yet
+        journal.clear()  # it was removed last, or not created yet
         return False
     try:
         for step in steps:
@@ -160,7 +160,7 @@ def recover(top: int, journal: Journal) -> bool:
             except OSError as error:
                 if error.errno not in CHANGED:
                     raise
-    except BaseException:  # also an interrupt: nobody else closes it
+    except BaseException:  # also an interrupt: nothing else closes it
         os.close(staging)
         raise
     _finish(top, name, staging, journal, (), Rescued(top))
@@ -179,7 +179,7 @@ def _make_staging(top: int, name: str, journal: Journal) -> int:
 
 
 class _HalfDoneError(SnapshotError):
-    """Neither all nor nothing, as the system refuses a step back. The journal stays."""
+    """The restore is incomplete, because the system refused to undo a step. The journal stays."""
 
 
 def _remove_staged(staging: int) -> None:
@@ -211,7 +211,7 @@ def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
 
 
 def _set_owner(name: str, directory: int, owner: Owner) -> None:
-    with contextlib.suppress(OSError):  # only root gives files away; a step is done as a whole, whether or not this works
+    with contextlib.suppress(OSError):  # only root gives files away; this never makes a step fail
         os.chown(name, *owner, dir_fd=directory, follow_symlinks=False)
 
 
@@ -232,7 +232,7 @@ def _with_identities(top: int, staging: int, steps: Sequence[Step]) -> Iterator[
 
 
 def _identity(info: os.stat_result) -> tuple[int, ...]:
-    """Return what identifies a file or folder. The times of a folder are left out: they change with its content."""
+    """Return the identity of a file or folder. A folder's times are left out: they change with its content."""
     folder = stat.S_ISDIR(info.st_mode)
     return (info.st_ino,) if folder else (info.st_ino, info.st_mtime_ns, info.st_size)
 
@@ -245,7 +245,7 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
         staging: The staging folder.
         steps: The steps.
         then: Called at the end.
-        left: Gets the steps that moved something away which could not be put back.
+        left: Collects the steps that moved something away which could not be put back.
     """
     done = 0
     try:
@@ -253,7 +253,7 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
             _do(top, staging, step)
             done += 1
         then()
-    except BaseException as error:  # whatever it is, nobody wants these files now
+    except BaseException as error:  # of any kind: the restore has failed
         left += _take_back(top, staging, steps[:done])
         if done < len(steps) and isinstance(error, OSError) and error.errno in CHANGED:
             raise UnsettledError from error
@@ -264,7 +264,7 @@ def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
     """Undo steps. What something else has written meanwhile stays, and what it has removed is gone.
 
     Yields:
-        Those that moved something away that cannot be put back.
+        Steps that moved something away that cannot be put back.
     """
     theirs = set()
     for step in reversed(steps):
@@ -313,7 +313,7 @@ def _undo(top: int, staging: int, step: Step) -> None:
 
 
 def _move(parent: int, name: str, staging: int, to: str, was: tuple[int, ...]) -> None:
-    """Move something into the staging folder, if it is what it was."""
+    """Move something into the staging folder, if it is unchanged."""
     info = status(name, parent)
     if info is None or _identity(info) != was:
         raise UnsettledError
@@ -329,25 +329,25 @@ def _move(parent: int, name: str, staging: int, to: str, was: tuple[int, ...]) -
 
 
 def _new(step: Step) -> str:
-    """Return what something that is to be placed is called in the staging folder."""
+    """Return the name in the staging folder of something to be placed."""
     return f"new-{step.number}"
 
 
 def _old(step: Step) -> str:
-    """Return what something that was moved away is called in the staging folder."""
+    """Return the name in the staging folder of something that was moved away."""
     return f"old-{step.number}"
 
 
 def _finish(top: int, name: str, staging: int, journal: Journal, left: Sequence[Step], rescued: Rescued) -> None:
-    """Remove the staging folder, and then the journal. What is done is done, whether or not this works.
+    """Remove the staging folder, then the journal. The restore counts as done even if this fails.
 
     Args:
         top: The workspace, opened.
         name: The name of the staging folder.
-        staging: The folder. It is closed.
-        journal: The journal, held.
-        left: Steps that moved something away that is not to be removed.
-        rescued: Gets that.
+        staging: The folder. It is closed here.
+        journal: The journal, with its lock held.
+        left: Steps that moved something away that must not be removed.
+        rescued: Collects it.
     """
     try:
         if left:
@@ -372,7 +372,7 @@ def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
             leftovers.empty(staging)
             os.rmdir(name, dir_fd=top)
         except FileNotFoundError:
-            pass  # the code in the session has moved it: it is its own now
+            pass  # code in the session has moved it: it belongs to the session now
         except OSError:
             continue
         journal.clear()

@@ -1,4 +1,4 @@
-"""`Snapshots`: takes, compares and restores what one workspace holds."""
+"""`Snapshots`: takes, compares and restores the content of one workspace."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from cellblock.snapshots.watch import LostError, UnwatchableError, Watch
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _TRIES = 5
-"""How often a restore begins again because the workspace is being changed."""
+"""How often a restore is retried because the workspace is being changed."""
 
 _LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
-"""How many looks are done without a watch once it was lost: to watch everything anew takes longer than a look"""
+"""How many times to look without watches after they were lost: setting up all watches takes longer than a look."""
 
 
 class Snapshots:
@@ -41,18 +41,18 @@ class Snapshots:
     A snapshot that was taken in one workspace can be restored in another, if both share a store.
 
     Attributes:
-        limits: What a snapshot holds.
+        limits: The limits of a snapshot.
     """
 
     def __init__(self, workspace: Path, store: Store, journals: Path, limits: SnapshotLimits | None = None) -> None:
-        """Look at the workspace; nothing in it is read yet.
+        """Open the workspace once to identify it; its content is not read yet.
 
         Args:
-            workspace: The workspace, absolute and without links. The code in a session may change what is in it at any time.
-            store: Where the content of files is kept.
-            journals: A directory, the same for all programs of this user, in which a restore is written down while it is
-                under way. No session can write to it.
-            limits: What a snapshot holds.
+            workspace: The workspace, absolute and without links. Code in a session may change its content at any time.
+            store: Keeps the content of files.
+            journals: A directory, the same for all programs of this user, for the journal of a restore in progress. No session
+                can write to it.
+            limits: The limits of a snapshot.
 
         Raises:
             SnapshotError: The workspace cannot be opened.
@@ -66,24 +66,24 @@ class Snapshots:
         self._watch: Watch | None = None
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
-        """Whether another process has looked last"""
+        """Whether the last look was by another process."""
         self._unwatched = 0
-        """How many looks are still to be done without a watch"""
+        """How many more looks are done without watches."""
         self._top: os.stat_result | None = None
         with self._opened("use") as top:
             self._top = os.fstat(top)
 
     def begin_with(self, snapshot: Snapshot) -> None:
-        """Take what a snapshot holds for what was read last, unless it was dropped since."""
+        """Take a snapshot's content for the last known state, unless the snapshot was dropped."""
         with self._lock, contextlib.suppress(SnapshotError):
             self._store.check(snapshot)
             self._know(snapshot.root)
             self._inherited = True
 
     def touched(self) -> bool:
-        """Return whether it is known that something has changed since the last `take` of who takes snapshots often.
+        """Return whether something is known to have changed since the last `take` with `hurry`.
 
-        This can be asked in an event loop. If the workspace is not watched, or is being looked at, it is not known.
+        It does not block. False if the workspace is not watched, or is being read at the moment.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -102,19 +102,19 @@ class Snapshots:
         stopped: Callable[[], bool] = lambda: False,
         hurry: Callable[[], bool] | None = None,
     ) -> Snapshot | None:
-        """Take a snapshot. What has not changed since the last one is not read.
+        """Take a snapshot. Files that are unchanged since the last one are not read.
 
         Args:
-            limits: What this one holds, if that is something else.
-            stopped: Asked now and then, and at the end: whether to give up.
-            hurry: Asked before a file is read: whether to read no more, but only to take note of files; see `Walk`. Who passes
-                it looks often: the workspace is watched from now on until `close`, so that only what changes is looked at.
+            limits: Other limits, for this snapshot only.
+            stopped: Called now and then, and at the end: whether to give up.
+            hurry: Called before each file: whether to read no more contents, but only metadata; see `Walk`. For callers that
+                take snapshots often: the workspace is watched from now on until `close`, so that only changes are examined.
 
         Returns:
-            The snapshot, which is kept until `drop` is called; None if it was given up.
+            The snapshot, kept until `drop` is called; None if it was given up.
 
         Raises:
-            SnapshotError: It cannot be kept; nothing of it is.
+            SnapshotError: It cannot be kept; no part of it is.
         """
         added: list[bytes] = []
 
@@ -124,14 +124,14 @@ class Snapshots:
             return found
 
         with self._lock, self._opened("keep the files of") as top:
-            # There is much to read the first time. What was found helps the next time, though it may not be from one moment.
+            # The first look has much to read. Its findings help the next one, even if they are not from a single moment.
             patient = stopped if self._known is not None else lambda: False
 
             def walk(watch: Watch | None) -> Walk:
                 return Walk(limits or self.limits, add, stopped=patient, hurry=hurry, watch=watch)
 
             try:
-                # Who is in a hurry looks often.
+                # With `hurry`, snapshots are frequent.
                 root = walk(None).whole(top, self._known) if hurry is None else self._look(top, limits or self.limits, walk)
                 if hurry is None and self._watch is not None:
                     self._watch.forget()
@@ -149,7 +149,7 @@ class Snapshots:
         return snapshot
 
     def _look(self, top: int, limits: SnapshotLimits, walk: Callable[[Watch | None], Walk]) -> Folder:
-        """Look at what may have changed in the workspace, or at everything if that is not known."""
+        """Examine what may have changed in the workspace, or everything if that is unknown."""
         try:
             watch = self._watch = self._watched(top)
             if watch is None:
@@ -178,7 +178,7 @@ class Snapshots:
         return self._watch or Watch(top, self._known.totals.entries if self._known else 0)
 
     def _unwatch(self, looks: int) -> None:
-        """Watch nothing any more, and nothing again for some looks."""
+        """Stop watching, and do some looks without watches."""
         watch, self._watch, self._unwatched = self._watch, None, looks
         if watch is not None:
             watch.close()
@@ -186,16 +186,16 @@ class Snapshots:
     def restore(
         self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, *, within: Spans | None = None
     ) -> Changes:
-        """Bring the workspace to the state of a snapshot: all of it, or nothing. Files that are the same are not touched.
+        """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
 
         Args:
-            snapshot: One that was not dropped.
-            then: Called when everything is in its place. If it fails, the files become again what they were.
-            within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. What is
-                missing comes back in any case.
+            snapshot: A snapshot that was not dropped.
+            then: Called when everything is in its place. If it fails, the restore is rolled back.
+            within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. Missing
+                files are restored in any case.
 
         Returns:
-            What was done.
+            The changes made.
 
         Raises:
             SnapshotError: It failed, and nothing was changed unless the message says so.
@@ -222,7 +222,7 @@ class Snapshots:
     def _restore_once(
         self, top: int, snapshot: Snapshot, then: Callable[[], object], within: Spans | None, rescued: restoring.Rescued
     ) -> Plan | None:
-        """Return what was done, or None if the workspace was changed meanwhile."""
+        """Return the finished plan, or None if the workspace was changed meanwhile."""
         walk, now = self._search(top, snapshot.root)
         try:
             plan = Plan(now, snapshot.root) if within is None else Plan(now, snapshot.root, changed_within(top, within))
@@ -233,13 +233,13 @@ class Snapshots:
         except restoring.UnsettledError:
             walk.tighten(top)
             return None
-        except BaseException:  # whatever stopped it: folders get their modes back
+        except BaseException:  # of any kind: folders get their modes back
             walk.tighten(top)
             raise
         return plan
 
     def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
-        """Return what differs between two snapshots.
+        """Return the differences between two snapshots.
 
         Args:
             before: The earlier one.
@@ -258,7 +258,7 @@ class Snapshots:
         return _changes(before.root, now)
 
     def first_changed(self, spans: Spans) -> str | None:
-        """Return a path below the workspace that was last changed within some spans of time, or None.
+        """Return a path in the workspace that was last changed within some spans of time, or None.
 
         Raises:
             SnapshotError: The workspace cannot be read.
@@ -267,7 +267,7 @@ class Snapshots:
             return first_changed(top, spans, Ignored(self.limits.ignore), self.limits.max_files)
 
     def first_unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str | None:
-        """Return a file that cannot come back, as a snapshot did not keep its content and it has changed since; or None.
+        """Return a file that cannot be restored, because its content was not kept and it has changed since; or None.
 
         Args:
             snapshot: The snapshot.
@@ -282,11 +282,11 @@ class Snapshots:
             return first_unkept_changed(top, snapshot.root, spans)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot. What no other needs is removed. More than once is fine."""
+        """Drop a snapshot. Content that no other one needs is removed. It can be repeated."""
         self._store.drop(snapshot)
 
     def recover(self) -> bool:
-        """Finish a restore that was under way when its process was killed; call this before a session starts.
+        """Finish a restore whose process was killed; call this before a session starts.
 
         Returns:
             Whether there was one.
@@ -299,11 +299,11 @@ class Snapshots:
 
     @staticmethod
     def is_pending(workspace: Path, journals: Path) -> bool:
-        """Whether there may be a restore to finish: a quick look, before anything is made."""
+        """Whether there may be a restore to finish: a quick check, before anything is created."""
         return Journal(journals, workspace).exists
 
     def close(self) -> None:
-        """Forget what was read last, and watch nothing any more. Snapshots stay. More than once is fine."""
+        """Drop the last known state, and stop watching. Snapshots stay. It can be repeated."""
         with self._lock:
             self._unwatch(_FOR_GOOD)
             self._know(None)
@@ -319,7 +319,7 @@ class Snapshots:
         return walk, now
 
     def _know(self, root: Folder | None) -> None:
-        """Remember what was read last, and keep its files: so what has not changed since is there."""
+        """Remember the last known state, and retain its files, so that unchanged content stays available."""
         if root is self._known:
             return
         if root is not None:
@@ -329,13 +329,13 @@ class Snapshots:
         self._known = root
 
     def _check_top(self, verb: str, top: os.stat_result) -> None:
-        """Check that the workspace is what it was: who can write to what is above it can put something else there."""
+        """Check that the workspace is the same directory as before: code that can write to its parent can replace it."""
         if self._top is not None and not os.path.samestat(self._top, top):
             raise SnapshotError(f"cannot {verb} {self._workspace}: it is no longer the same directory")
 
     @contextmanager
     def _opened(self, verb: str) -> Iterator[int]:
-        """Open the workspace, for as long as the context lasts."""
+        """Open the workspace for the duration of the context."""
         try:
             top = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

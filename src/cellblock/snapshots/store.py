@@ -1,4 +1,4 @@
-"""The content of files, each kept once, under its digest."""
+"""The store of file contents: each is kept once, under its digest."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _MAX_BYTES = 8192 * MIB
 
 
 class Store:
-    """What all snapshots of one process share. Its methods can be called from any thread.
+    """The store that all snapshots of one process share. Its methods can be called from any thread.
 
-    A directory that no session can write to. It is empty at first, and goes with the process: snapshots are in its memory.
-    If it is to outlive the process, what it takes to read them back is written there, too.
+    It is a directory that no session can write to. It starts empty and is removed with the process, whose memory holds the
+    snapshots. If it should outlive the process, the directory also gets what is needed to read them back.
 
     Attributes:
-        directory: Where it is.
-        bytes: How many bytes the files in it have.
+        directory: Its path.
+        bytes: Total size of its files.
     """
 
     def __init__(
         self, directory: Path, max_bytes: int = _MAX_BYTES, *, lasting: bool = False, held: int | None = None
     ) -> None:
-        """Make the directory.
+        """Create the directory.
 
         Args:
-            directory: Its path. Nothing is there, unless it is held.
-            max_bytes: How many bytes all files in it may have.
+            directory: Its path. It must not exist, unless `held` is given.
+            max_bytes: Maximum total size of its files.
             lasting: Whether another process may take it over (`take_over`).
-            held: Its descriptor, if another process has made it.
+            held: Its descriptor, if another process has created it.
 
         Raises:
-            SnapshotError: It cannot be made.
+            SnapshotError: It cannot be created.
         """
         try:
             self._fd = make_place(str(directory)) if held is None else held
@@ -65,14 +65,14 @@ class Store:
 
     @classmethod
     def make(cls, directory: Path, *, lasting: bool = False) -> Self:
-        """Make a store below a directory, and remove those there whose process was killed, unless somebody holds them.
+        """Create a store in a directory, and remove the stores of killed processes there, unless a custodian holds them.
 
         Args:
             directory: The directory.
             lasting: Whether another process may take the store over.
 
         Raises:
-            SnapshotError: It cannot be made.
+            SnapshotError: It cannot be created.
         """
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,15 +84,15 @@ class Store:
 
     @classmethod
     def take_over(cls, directory: Path, held: int, described: Sequence[Description]) -> tuple[Self, list[Snapshot | None]]:
-        """Go on with the store of a process that was killed. What none of its snapshots needs is removed.
+        """Continue with the store of a killed process. Content that no snapshot needs is removed.
 
         Args:
-            directory: Where it is.
-            held: Its descriptor, which is the store's from now on.
+            directory: Its path.
+            held: Its descriptor; the store takes ownership.
             described: Its snapshots.
 
         Returns:
-            The store, and each snapshot; None for one of which something is missing.
+            The store, and each snapshot; None for an incomplete one.
         """
         store = cls(directory, lasting=True, held=held)
         return store, store._read(described)
@@ -123,11 +123,11 @@ class Store:
 
     @property
     def held(self) -> int:
-        """The descriptor that keeps others from taking the directory for abandoned."""
+        """The descriptor that keeps the directory from being taken for abandoned."""
         return self._fd
 
     def describe(self, snapshot: Snapshot) -> Description | None:
-        """Return what it takes to have a snapshot read back by another process; None if none may take the store over."""
+        """Return what another process needs to read a snapshot back; None if the store cannot be taken over."""
         if self._written is None or snapshot not in self._snapshots:
             return None
         return self._written.describe(snapshot.root)
@@ -139,7 +139,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Remove everything. More than once is fine."""
+        """Remove everything. It can be repeated."""
         with self._lock:
             if self._fd >= 0:
                 remove_place(str(self.directory))
@@ -147,7 +147,7 @@ class Store:
                 self._fd, self._written = -1, None
 
     def add(self, source: int, limit: int) -> tuple[bytes, int]:
-        """Keep the content of an open file until `release_file` is called as often as this.
+        """Keep the content of an open file, until `release_file` has been called as often as this.
 
         Returns:
             Its digest and its size.
@@ -155,7 +155,7 @@ class Store:
         Raises:
             content.TooLargeError: It has more bytes than the limit.
             SnapshotError: The store is full.
-            OSError: It cannot be read, or not be written.
+            OSError: It cannot be read or written.
         """
         data = content.read_small(source, limit)
         if data is not None:
@@ -174,13 +174,13 @@ class Store:
             finally:
                 os.close(target)
             self._place(name, digest, size)
-        except BaseException:  # also an interrupt: no part of the content is left
+        except BaseException:  # also an interrupt: leave no partial content
             os.unlink(name, dir_fd=self._fd)
             raise
         return digest, size
 
     def _held(self, digest: bytes) -> bool:
-        """Count one more user of what is there already; False if it is not."""
+        """Count one more use of existing content; False if it does not exist."""
         with self._lock:
             if digest not in self._counts:
                 return False
@@ -189,7 +189,7 @@ class Store:
 
     def _place(self, name: str, digest: bytes, size: int) -> None:
         with self._lock:
-            if digest in self._counts:  # another thread was quicker, or it was too large to know before
+            if digest in self._counts:  # another thread was faster, or it was too large to know before
                 os.unlink(name, dir_fd=self._fd)
             else:
                 self._check_room(size)
@@ -206,21 +206,21 @@ class Store:
             )
 
     def release_file(self, digest: bytes) -> None:
-        """Take back one call of `add`."""
+        """Undo one call of `add`."""
         with self._lock:
             self._release(digest)
 
     def open(self, digest: bytes) -> int:
-        """Open what is kept under a digest."""
+        """Open the content with a digest."""
         return open_file(digest.hex(), self._fd)
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Keep the files of a snapshot, all of which are there, until it is dropped."""
+        """Keep the files of a snapshot, all of which are in the store, until it is dropped."""
         self.retain(snapshot.root)
         self._snapshots.add(snapshot)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot. More than once is fine."""
+        """Drop a snapshot. It can be repeated."""
         with self._lock:
             known = snapshot in self._snapshots
             self._snapshots.discard(snapshot)
@@ -237,12 +237,12 @@ class Store:
             raise SnapshotError("these files are no longer kept: the snapshot was dropped, or belongs to another host")
 
     def retain(self, root: Folder) -> None:
-        """Keep the files of a tree, all of which are there, until `release` is called as often as this.
+        """Keep the files of a tree, all of which are in the store, until `release` has been called as often as this.
 
-        Each part of a folder is counted, and its files with the first count: what trees share costs nothing.
+        Each part of a folder is counted, and its files only with the first count: what trees share costs nothing.
 
         Raises:
-            OSError: It is to outlive this process, and cannot be written. It is not kept then.
+            OSError: A lasting store could not record it. It is not kept then.
         """
         with self._lock:
             if self._written is not None:
@@ -259,7 +259,7 @@ class Store:
                             pending += entry.entries.parts
 
     def _new_parts(self, root: Folder) -> list[dict[str, Entry]]:
-        """Return the parts of a tree that are not kept yet, each after those of the folders that are in it."""
+        """Return the parts of a tree that are not kept yet, each after those of its subfolders."""
         found: list[dict[str, Entry]] = []
         pending = [part for part in root.entries.parts if id(part) not in self._parts]
         while pending:
@@ -271,7 +271,7 @@ class Store:
         return found[::-1]
 
     def release(self, root: Folder) -> None:
-        """Take back one call of `retain`. What is not needed otherwise is removed."""
+        """Undo one call of `retain`. Content that is no longer needed is removed."""
         with self._lock:
             pending = [*root.entries.parts]
             while pending:

@@ -1,4 +1,4 @@
-"""When things in a workspace were changed, by the times of the system, which no program can set."""
+"""When things in a workspace were changed, by change times (ctime), which no program can set."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cellblock.snapshots.ignored import Ignored
 from cellblock.snapshots.tree import Folder, unkept
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
-"""Spans of time: from when until when, in nanoseconds of the clock that file systems read."""
+"""Spans of time: start and end in nanoseconds of the clock that file systems use."""
 
 _SECOND = 10**9
 
 
 def changed_within(top: int, spans: Spans) -> Callable[[str], bool]:
-    """Return a function that tells whether something was last changed within one of these spans of time.
+    """Return a function that tells whether a path was last changed within one of these spans of time.
 
     Args:
         top: The workspace, opened.
@@ -37,24 +37,24 @@ def changed_within(top: int, spans: Spans) -> Callable[[str], bool]:
 
 
 def _is_within(last: int, spans: Spans) -> bool:
-    # Some file systems count seconds, or pairs of seconds.
+    # Some file systems only store seconds, or even multiples of two seconds.
     coarse = 0 if last % _SECOND else 2 * _SECOND
     return any(began <= last + coarse and last <= ended for began, ended in spans)
 
 
 def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | None:
-    """Return something in a workspace that was last changed within one of these spans of time; None if there is nothing.
+    """Return a path in a workspace that was last changed within one of these spans of time; None if there is none.
 
-    What was removed shows in the time of its folder.
+    A removal shows in the time of its folder.
 
     Args:
         top: The workspace, opened.
         spans: The spans.
-        ignored: What does not count.
-        most: How many files and folders are looked at.
+        ignored: Names that do not count.
+        most: Maximum number of files and folders to examine.
 
     Returns:
-        Its path; ``.`` for the workspace itself, or if there is more than can be looked at.
+        Its path; ``.`` for the workspace itself, or if there are too many entries.
 
     Raises:
         OSError: The workspace cannot be read.
@@ -69,7 +69,7 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
         try:
             if _is_within(os.fstat(opened).st_ctime_ns, spans):
                 return path or "."
-            os.lseek(opened, 0, os.SEEK_SET)  # the position is shared with what was duplicated
+            os.lseek(opened, 0, os.SEEK_SET)  # the position is shared with the original descriptor
             names = ignored.in_folder(path)
             with os.scandir(opened) as entries:
                 for entry in entries:
@@ -91,12 +91,12 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
 
 
 def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
-    """Return a file of a snapshot whose content was not kept and which has changed since; None if there is none.
+    """Return a snapshot's file whose content was not kept and which has changed since; None if there is none.
 
     Args:
         top: The workspace, opened.
-        root: What the snapshot holds.
-        spans: When files may have been changed since. Times go in steps: two changes can have the same.
+        root: The content of the snapshot.
+        spans: When files may have been changed since. Times advance in steps: two changes can share one.
     """
     for path, file in unkept(root):
         try:

@@ -1,4 +1,4 @@
-"""What a workspace holds, as frozen data. Folders that have not changed are shared between snapshots."""
+"""The content of a workspace as frozen data. Unchanged folders are shared between snapshots."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_SHOWN = 100
 
 
 class LeftOut(NamedTuple):
-    """Something that a snapshot does not hold.
+    """Something that a snapshot leaves out.
 
     Attributes:
-        reason: Why.
+        reason: Why it is left out.
         folder: Whether it is a folder.
-        ours: Whether restoring a snapshot that does not have it may remove it.
-        too_much: Whether it is left out because it is too large or there is too much.
-        told: Whether anybody is told.
+        ours: Whether restoring a snapshot without it may remove it.
+        too_much: Whether the reason is a limit of size or number.
+        told: Whether it is reported.
     """
 
     reason: str
@@ -34,15 +34,15 @@ class LeftOut(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """How much there is in a folder and below it.
+    """Totals of a folder, including everything below it.
 
     Attributes:
         entries: Files, folders and links.
         files: Files that are not left out.
         bytes: Bytes of the files whose content was kept.
         unkept: Files whose content was not kept.
-        left_out: What is left out.
-        cut: How much of that is because it is too large or there is too much.
+        left_out: Entries that are left out.
+        cut: How many of these because of a limit of size or number.
     """
 
     entries: int = 0
@@ -53,11 +53,11 @@ class Totals(NamedTuple):
     cut: int = 0
 
     def plus(self, other: Totals) -> Totals:
-        """Return how much these are together."""
+        """Return the sum of both."""
         return Totals(*(one + two for one, two in zip(self, other, strict=True)))
 
     def minus(self, other: Totals) -> Totals:
-        """Return how much is left without the other."""
+        """Return the difference of both."""
         return Totals(*(one - two for one, two in zip(self, other, strict=True)))
 
 
@@ -66,10 +66,10 @@ class Folder(NamedTuple):
 
     Attributes:
         mode: Its permissions.
-        owner: Whose it is.
-        entries: What is in it, by name.
-        complete: Whether all that is in it is in `entries`.
-        totals: How much is in it.
+        owner: Its owner.
+        entries: Its entries by name.
+        complete: Whether `entries` contains all of them.
+        totals: Its totals.
     """
 
     mode: int
@@ -84,22 +84,23 @@ Entry: TypeAlias = File | Link | LeftOut | Folder
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLimits:
-    """What a snapshot holds at most. For everything else, it says why it is left out.
+    """The limits of a snapshot. It reports everything that it leaves out, with the reason.
 
     Attributes:
         max_files: Files, folders and links.
         max_total_bytes: Bytes of all files together.
         max_file_bytes: Bytes of one file.
         max_depth: Folders within folders.
-        ignore: What is left out: names, with wildcards as in ``*.ckpt``, of files and folders anywhere in the workspace, or
-            paths from its top, which begin with a slash.
+        ignore: Names to leave out: patterns such as ``*.ckpt`` for files and folders anywhere in the workspace, or paths from
+            its top, which begin with a slash.
     """
 
     max_files: int = 100_000
     max_total_bytes: int = 2048 * MIB
     max_file_bytes: int = 512 * MIB
     max_depth: int = 100
-    # Not __pycache__: Python compares seconds and sizes only, so after an undo it would run what the undone cell had written.
+    # Not __pycache__: Python compares only seconds and sizes, so after an undo it would run code that the undone cell had
+    # written.
     ignore: tuple[str, ...] = (".git", ".venv", "node_modules")
 
     def __post_init__(self) -> None:
@@ -114,7 +115,7 @@ class Snapshot:
     """The files of a workspace at one time.
 
     Attributes:
-        root: The workspace.
+        root: The top folder.
     """
 
     root: Folder
@@ -126,36 +127,36 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """How many bytes they have."""
+        """Their total size in bytes."""
         return self.root.totals.bytes
 
     @property
     def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Paths that it does not hold, and why: a hundred at most."""
+        """Paths that it leaves out, with the reasons: at most a hundred."""
         return tuple(itertools.islice(_left_out(self.root), _MOST_SHOWN))
 
     @property
     def left_out_count(self) -> int:
-        """How many these are in all."""
+        """How many paths it leaves out in total."""
         return self.root.totals.left_out
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is left out because it is too large or there is too much."""
+        """Whether nothing is left out because of a limit of size or number."""
         return self.root.totals.cut == 0
 
     @property
     def unkept(self) -> int:
-        """How many files it knows of whose content was not kept: they were too large, or there was no time."""
+        """How many files it contains without their content: they were too large, or there was no time."""
         return self.root.totals.unkept
 
 
 def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
-    """Return how much some entries are.
+    """Return the totals of some entries.
 
     Args:
         entries: The entries.
-        complete: Whether these are all that is in a folder.
+        complete: Whether these are all entries of a folder.
     """
     count = files = size = unkept = left_out = cut = 0
     for entry in entries:
@@ -199,7 +200,7 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
     Args:
         one: One entry.
         other: The other.
-        times: Whether it matters when files were modified.
+        times: Whether modification times matter.
     """
     if one is other:
         return True
@@ -213,15 +214,15 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
 
 
 def differences(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
-    """Yield what differs, with its path: never what one of the two has left out.
+    """Yield the differences between two entries, except what one of them has left out.
 
     Args:
         before: The earlier state.
         after: The later state.
-        path: Where these are.
+        path: Their path.
 
     Yields:
-        Paths, those of folders with a slash at their ends; what was there before, and after.
+        Path (with a trailing slash for folders), the entry before, and the entry after.
     """
     if before is after or isinstance(before, LeftOut) or isinstance(after, LeftOut):
         return
@@ -232,14 +233,14 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
     if isinstance(before, Folder) and isinstance(after, Folder):
         if path and before.mode != after.mode:
             yield f"{path}/", before, after
-    else:  # one of them is a folder: what was there is gone, and the other is new
+    else:  # one of them is a folder: report a removal and an addition
         if before is not None:
             yield (f"{path}/" if isinstance(before, Folder) else path), before, None
         if after is not None:
             yield (f"{path}/" if isinstance(after, Folder) else path), None, after
     for name in sorted(_entries(before).keys() | _entries(after).keys()):
         old, new = _entries(before).get(name), _entries(after).get(name)
-        # In a folder that was not listed as a whole, what is missing may be there.
+        # In a folder that was not listed completely, a missing entry may exist.
         if (old is None and _is_cut_off(before)) or (new is None and _is_cut_off(after)):
             continue
         yield from differences(old, new, f"{path}/{name}" if path else name)

@@ -1,4 +1,4 @@
-"""Reads a workspace. What has not changed since the last time is not read again."""
+"""Reads a workspace. Files that are unchanged since the last time are not read again."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Read = Callable[[int, int], tuple[bytes, int]]
 """Takes an open file and a limit; returns the digest and the size of the file."""
 
 _UNREADABLE = frozenset((errno.EACCES, errno.EPERM, errno.EIO, errno.EAGAIN, errno.ESTALE, errno.ETXTBSY)) | CHANGED
-"""With these, one file or folder cannot be read. Other errors end the walk."""
+"""With these errors, a file or folder is skipped as unreadable. Other errors end the walk."""
 
 _READABLE = stat.S_IRUSR | stat.S_IXUSR
 _TICK = 50_000_000
 _COARSE_TICK = 4_000_000_000
-"""Nanoseconds in which a file can change twice and look unchanged; the second on file systems that count whole seconds."""
+"""Nanoseconds within which a file can change twice and look unchanged; the second for file systems with whole seconds."""
 
 _IGNORED = LeftOut("it is among the names that are ignored", folder=True)
 _PLACEHOLDER = LeftOut("it only keeps a name from being used", folder=True, told=False)
@@ -61,11 +61,11 @@ class StoppedError(Exception):
 
 
 class Walk:
-    """One walk through a workspace, or to what may have changed in it.
+    """One walk through a workspace, or through the parts that may have changed.
 
     Attributes:
         count: How many files, folders and links were found.
-        max_files: How many of these it looks at.
+        max_files: The limit for that number.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Walk:
         """Prepare a walk.
 
         Args:
-            limits: What to leave out.
+            limits: The limits of what to include.
             read: Reads a file.
-            searching: Whether only what is needed to compare with another tree is read. Then sizes have no limits, and
-                folders that cannot be listed but were in that tree are given permissions.
-            stopped: Asked now and then: whether to give up.
-            hurry: Asked before a file is read: whether to read no more. Then what is not read, because of that or because it
-                is too large, is not left out: what the system says of it is known (`file.is_kept`).
-            watch: Is to watch all that is found.
+            searching: Whether to read only what is needed to compare with another tree. Then sizes have no limits, and folders
+                that are in that tree but cannot be listed get permissions.
+            stopped: Called now and then: whether to give up.
+            hurry: Called before each file: whether to read no more contents. Files that are unread for that reason, or because
+                they are too large, are not left out: their status is recorded (`file.is_kept`).
+            watch: Watches everything that is found.
         """
         self._hurry = hurry
         self._watch = watch
@@ -99,7 +99,7 @@ class Walk:
         self._stopped = stopped
         self._searching = searching
         self._max_depth = limits.max_depth
-        # To remove what code has made too many of, it must be found.
+        # In order to remove excess files that code has made, a search must find them.
         self.max_files = limits.max_files * (10 if searching else 1)
         self._max_bytes, self._max_file = limits.max_total_bytes, limits.max_file_bytes
         if searching:
@@ -113,15 +113,15 @@ class Walk:
 
         Args:
             top: The workspace, opened.
-            known: What was read the last time.
-            wanted: What is to be compared with, in a search.
-            dirt: What may have changed since the last time; None: anything.
+            known: The last known state.
+            wanted: The state to compare with, in a search.
+            dirt: What may have changed since `known`; None: anything.
 
         Returns:
-            What it holds; `known` itself if that has not changed.
+            The content; `known` itself if nothing has changed.
 
         Raises:
-            StoppedError: It was to give up.
+            StoppedError: `stopped` asked to give up.
             LostError: Something cannot be watched.
             SnapshotError: A file was read, but cannot be kept.
         """
@@ -134,11 +134,11 @@ class Walk:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether there may be more than it has looked at."""
+        """Whether there may be more than it has examined."""
         return self.count >= self.max_files
 
     def tighten(self, top: int) -> None:
-        """Give folders back the permissions that they had before they were searched."""
+        """Restore the permissions of folders that were opened for the search."""
         while self._loosened:
             path, mode = self._loosened.pop()
             with contextlib.suppress(OSError), open_parent(top, path) as (parent, name):
@@ -147,7 +147,7 @@ class Walk:
     # -- folders -------------------------------------------------------------------------------------------------------
 
     def _folder(self, fd: int, path: str, depth: int, known: Folder | None, wanted: Folder | None) -> Folder:
-        """Look at everything in a folder."""
+        """Read everything in a folder."""
         before = known.entries.getter if known else _nothing
         found: dict[str, Entry] = {}
         folders: list[str] = []
@@ -181,7 +181,7 @@ class Walk:
                 if type(old) is File and self._is_known(old, info) and (watch is None or watch.holds(_join(path, name))):
                     self._bytes += info.st_size
                     found[name] = old
-                elif info.st_mode & 0o170000 == stat.S_IFDIR:  # S_IFMT: this is done for every file
+                elif info.st_mode & 0o170000 == stat.S_IFDIR:  # inlined S_IFMT: this runs for every file
                     folders.append(name)
                 else:
                     found[name] = self._other(fd, path, name, info, old, wanted)
@@ -197,7 +197,7 @@ class Walk:
         return Folder(mode, owner, Entries(found), complete, total(found.values(), complete=complete))
 
     def _changed_folder(self, fd: int, path: str, depth: int, known: Folder, dirt: Dirt) -> Folder:
-        """Look at what may have changed in a folder."""
+        """Read what may have changed in a folder."""
         changes: dict[str, Entry | None] = {}
         gone: list[Entry] = []
         if self._stopped():
@@ -218,7 +218,7 @@ class Walk:
         return Folder(mode, owner, known.entries.changed(changes), known.complete, totals)
 
     def _changed(self, fd: int, path: str, name: str, depth: int, old: Entry | None, dirt: Dirt | None) -> Entry | None:
-        """Return what has a name now; None: nothing has."""
+        """Return the present entry of a name; None if there is none."""
         closed = False
         try:
             info = status(name, fd)
@@ -286,7 +286,7 @@ class Walk:
             os.close(inner)
 
     def _loosen(self, fd: int, path: str, name: str) -> int | None:
-        """Make a folder readable whose mode denies that to us; return that mode."""
+        """Make a folder readable if its mode denies that to us; return the original mode."""
         mode = os.lstat(name, dir_fd=fd).st_mode & PERMISSIONS
         if mode & _READABLE == _READABLE:
             return None
@@ -297,7 +297,7 @@ class Walk:
     # -- everything else -----------------------------------------------------------------------------------------------
 
     def _other(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
-        """Return what is not a folder; `old` itself if it is the same."""
+        """Return the entry for something other than a folder; `old` itself if it is the same."""
         new: Entry
         if stat.S_ISREG(info.st_mode):
             new = self._file(fd, path, name, info, old, wanted)
@@ -305,10 +305,10 @@ class Walk:
             new = self._link(fd, path, name, info)
         else:
             new = _SPECIAL
-        return old if old is not None and old == new else new  # its folder can be reused then
+        return old if old is not None and old == new else new  # then its folder can be reused
 
     def _is_known(self, old: File, info: os.stat_result) -> bool:
-        """Whether a file is to all appearances what it was when it was read."""
+        """Whether a file's status is the same as when it was read."""
         return was_seen(old, seen(info)) and is_kept(old) and self._bytes + info.st_size <= self._max_bytes
 
     def _file(self, fd: int, path: str, name: str, info: os.stat_result, old: Entry | None, wanted: Folder | None) -> Entry:
@@ -365,9 +365,9 @@ class Walk:
         digest, size = self._read(source, room)
         if may_change and isinstance(old, File) and digest != kept_as(old) and _looks_like(old, info):
             with contextlib.suppress(OSError):
-                os.fchown(source, -1, -1)  # it was changed through memory, and its times are to tell that, too
+                os.fchown(source, -1, -1)  # it was changed through memory: make its times show that
             info = os.fstat(source)
-        # What changes while it is read, or may change in the same tick of the clock, is read again the next time.
+        # A file that changes while it is read, or may change within the same clock tick, is read again the next time.
         settled = seen(info) == seen(os.fstat(source)) and _is_settled(info, self._began)
         if not settled:
             self._doubt(path, name)
@@ -395,13 +395,13 @@ class Walk:
             self._watch.gone(_join(path, name), entry)
 
     def _doubt(self, path: str, name: str) -> None:
-        """Have something looked at the next time, whether or not a change is noticed."""
+        """Have something examined the next time, whether or not a change is reported."""
         if self._watch is not None:
             self._watch.doubt(_join(path, name))
 
 
 def _nothing(_: str) -> None:
-    """Nothing is known."""
+    """Return None: nothing is known."""
 
 
 def _join(path: str, name: str) -> str:
@@ -409,18 +409,18 @@ def _join(path: str, name: str) -> str:
 
 
 def _is_reused(found: dict[str, Entry], known: Folder) -> bool:
-    """Whether everything in a folder was reused, by identity, so that the folder can be reused, too."""
+    """Whether everything in a folder was reused, by identity, so that the folder can be reused too."""
     before = known.entries.getter
     return len(known.entries) == len(found) and all(before(name) is entry for name, entry in found.items())
 
 
 def _looks_like(old: File, info: os.stat_result) -> bool:
-    """Whether the system says the same of a file as it did when that was read, whether or not it can be relied on."""
+    """Whether a file's status is the same as when it was read, whether or not it can be relied on."""
     return is_kept(old) and (was_seen(old, seen(info)) or was_seen(old, doubted(info)))
 
 
 def _is_settled(info: os.stat_result, began: int) -> bool:
-    """Whether a change from now on would show. Code can set the one time of a file, but not the other."""
+    """Whether a later change would show. Code can set a file's mtime, but not its ctime."""
     tick = _TICK if info.st_ctime_ns % 1_000_000 else _COARSE_TICK
     return info.st_ctime_ns < began - tick
 

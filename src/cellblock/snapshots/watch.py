@@ -1,4 +1,4 @@
-"""`Watch`: what may have changed in a workspace since it was looked at last."""
+"""`Watch`: tracks what may have changed in a workspace since it was last examined."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from cellblock.snapshots.tree import Entry, Folder
 __all__ = ["Dirt", "LostError", "UnwatchableError", "Watch"]
 
 Dirt: TypeAlias = "dict[str, Dirt | None]"
-"""What may have changed in a folder: names. With each, what may have changed below; None: everything."""
+"""Names that may have changed in a folder, each with what may have changed below it; None: everything."""
 
 _FILE = inotify.OPEN | inotify.MODIFY | inotify.ATTRIB | inotify.ONESHOT
 _FEW = 16 * 1024
-"""Bytes of events that are read at once by who only wants to know whether there is one"""
+"""Bytes of events to read at once when only their existence matters."""
 _FOLDER = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.ATTRIB | inotify.ONLYDIR
 
 
 class Watch:
-    """Watches each file and folder that a look at a workspace finds.
+    """Watches each file and folder that an examination of a workspace finds.
 
-    Each file is watched itself, and not only its folder: who writes to it by another name, in a folder that nobody watches,
-    changes it as well. What can change without anybody being told is in doubt, and is looked at each time:
+    Each file is watched itself, and not only its folder: it can also be written under another name, in an unwatched folder.
+    Some changes cause no event; what can change in this way is in doubt, and is examined each time:
 
-    - a file that is open for writing. What is written through memory is not told. Whoever opens it later is.
-    - a file with several names, and what cannot be read.
-    - what has changed so recently that the next change may have the same time.
+    - a file that is open for writing: writes through a mapping cause no event. A later open does.
+    - a file with several names, and a file that cannot be read.
+    - a file that changed so recently that its next change may have the same time.
 
-    A look goes like this: `begin`; `folder`, `file` and `doubt` for what is found, and `gone` for what is not, or is something
-    else now; `end`. If it is given up, what was to be looked at stays. Nothing is missed in between, since everything is
-    watched before it is looked at.
+    An examination goes like this: `begin`; `folder`, `file` and `doubt` for what is found, and `gone` for what is missing or
+    has been replaced; `end`. If it is given up, everything due stays due. Nothing is missed in between, since everything is
+    watched before it is examined.
     """
 
     def __init__(self, top: int, expected: int) -> None:
-        """Watch nothing yet.
+        """Start without watches.
 
         Args:
             top: The workspace, opened.
-            expected: How many files and folders there are, as far as is known.
+            expected: The known number of files and folders.
 
         Raises:
             LostError: It cannot be watched.
@@ -50,15 +50,15 @@ class Watch:
         check_place(top)
         self._inotify = Inotify()
         self._paths: dict[int, str] = {}
-        """What is watched, by the number of the watch"""
+        """Watched paths, by the number of the watch."""
         self._numbers: dict[str, int] = {}
         self._due: dict[str, bool] = {}
-        """What is to be looked at; whether all that is below is"""
+        """Paths that are due for examination; True: with everything below."""
         self._doubts: set[str] = set()
         self._new: set[str] = set()
-        """What is watched since the last look began"""
+        """Paths that are watched since the last examination began."""
         self._complete = False
-        """Whether everything is watched that was there at the end of the last look"""
+        """Whether everything is watched that existed at the end of the last examination."""
         try:
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -71,10 +71,10 @@ class Watch:
         self._poll.register(self._mounts, select.POLLPRI)
 
     def begin(self) -> Dirt | None:
-        """Begin to look; return what may have changed since the last look, or None: anything.
+        """Begin an examination; return what may have changed since the last one, or None: anything.
 
         Raises:
-            LostError: Something was missed.
+            LostError: Events were lost.
         """
         for number, mask, name in self._inotify.read():
             self._take_note(number, mask, name)
@@ -84,7 +84,7 @@ class Watch:
         self._doubts.clear()
         if not self._complete:
             return None
-        for path in self._new:  # the last look was given up: all this is due, and may be gone by now
+        for path in self._new:  # the last examination was given up: all this is due, and may be gone by now
             self._drop(path)
         self._new.clear()
         dirt: Dirt = {}
@@ -93,7 +93,7 @@ class Watch:
         return dirt
 
     def touched(self) -> bool:
-        """Return, between two looks, whether anything was changed since the last one, as far as is told."""
+        """Return, between two examinations, whether a change was reported since the last one."""
         if self._inotify.unread > _FEW:
             return True
         try:
@@ -104,10 +104,10 @@ class Watch:
         return bool(self._due) or not self._complete
 
     def end(self, root: Folder) -> None:
-        """Take note that all that `begin` has named was looked at.
+        """End an examination: everything that `begin` has named was examined.
 
         Args:
-            root: What was found.
+            root: The result.
         """
         if not self._complete:
             found = {*_paths(root, "")}
@@ -118,11 +118,11 @@ class Watch:
         self._complete = True
 
     def forget(self) -> None:
-        """Take note that somebody else has looked, and has watched nothing of what was new."""
+        """Invalidate the watches: another examination has run without them."""
         self._complete = False
 
     def holds(self, path: str) -> bool:
-        """Whether a file has not changed since it was looked at last."""
+        """Whether a file is unchanged since it was last examined."""
         return path in self._numbers and path not in self._due
 
     def folder(self, opened: int, path: str) -> None:
@@ -138,43 +138,43 @@ class Watch:
             raise LostError(f"a folder cannot be watched: {error}") from error
 
     def file(self, opened: int, path: str) -> bool:
-        """Watch a file, before it is looked at. If it can change unwatched, it is in doubt.
+        """Watch a file, before it is examined. If it can change without an event, it is in doubt.
 
         Args:
             opened: The file, open for reading only.
-            path: Where it is.
+            path: Its path.
 
         Returns:
-            Whether it may be changing, and its times do not tell.
+            Whether it may be changing without its times showing that.
 
         Raises:
-            LostError: There are too many.
+            LostError: There are too many watches.
         """
         try:
-            # That it was opened ended the watch that it had.
+            # Opening it has ended its previous watch.
             self._add(opened, path, _FILE)
         except OSError:
             self.doubt(path)
             return False
-        # Now, and not earlier: who opens it from now on is noticed.
+        # Now, and not earlier: any later open causes an event.
         writer = has_writer(opened)
         if writer is not False or os.fstat(opened).st_nlink > 1:
             self.doubt(path)
         return writer is True and not write_out(opened)
 
     def doubt(self, path: str) -> None:
-        """Have something looked at the next time, whatever happens."""
+        """Have something examined the next time in any case."""
         self._doubts.add(path)
 
     def gone(self, path: str, entry: Entry) -> None:
-        """Watch something no longer that was found at a path, and all that was below."""
+        """Stop watching something that was found at a path, and everything below it."""
         self._drop(path)
         if isinstance(entry, Folder):
             for inner in _paths(entry, path):
                 self._drop(inner)
 
     def close(self) -> None:
-        """Watch nothing any more. More than once is fine."""
+        """Stop watching. It can be repeated."""
         self._inotify.close()
         if self._mounts >= 0:
             os.close(self._mounts)
@@ -183,12 +183,12 @@ class Watch:
     def _take_note(self, number: int, mask: int, name: str) -> None:
         path = self._paths.get(number)
         if path is None:
-            return  # it was watched earlier
+            return  # of an earlier watch
         if not name:
             self._due.setdefault(path, False)
             return
         path = f"{path}/{name}" if path else name
-        # What happens to a folder itself is told by its own watch, too.
+        # Changes of a folder itself are also reported by its own watch.
         if not (mask & inotify.ATTRIB and mask & inotify.ISDIR and path in self._numbers):
             self._due[path] = True
 
@@ -204,13 +204,13 @@ class Watch:
 
     def _drop(self, path: str) -> None:
         number = self._numbers.pop(path, None)
-        if number is not None and self._paths.get(number) == path:  # otherwise it was moved, and is watched where it is
+        if number is not None and self._paths.get(number) == path:  # otherwise it was moved, and is watched at its new place
             del self._paths[number]
             self._inotify.remove(number)
 
 
 def _paths(folder: Folder, path: str) -> Iterator[str]:
-    """Yield the path of a folder, and those of all that is in it."""
+    """Yield the path of a folder, and those of everything in it."""
     yield path
     for name, entry in folder.entries.items():
         where = f"{path}/{name}" if path else name
@@ -222,7 +222,7 @@ def _paths(folder: Folder, path: str) -> Iterator[str]:
 
 def _mark(dirt: Dirt, path: str, *, whole: bool) -> None:
     if not path:
-        return  # the workspace itself: it is looked at whenever there is anything
+        return  # the workspace itself: it is examined whenever anything is due
     *folders, name = path.split("/")
     for folder in folders:
         inner = dirt.setdefault(folder, {})

@@ -1,7 +1,7 @@
-"""What a store writes beside the content of files, so that the next process can read snapshots back: parts of folders.
+"""Parts of folders that a store writes beside file contents, so that the next process can read snapshots back.
 
-Each is written once, and trees mostly share all but a few. What a tree begins with is so small that whoever keeps a snapshot
-writes it down (`Description`).
+Each part is written once, and trees mostly share all but a few. The root of a tree is so small that the snapshot's keeper
+stores it (`Description`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME = re.compile(r"part-([0-9]+)")
 
 
 class Description(NamedTuple):
-    """A folder, for the next process: the numbers of its parts, and all else that `Folder` says."""
+    """A folder, for the next process: the numbers of its parts, and the other fields of `Folder`."""
 
     mode: int
     owner: Owner
@@ -36,10 +36,10 @@ class Description(NamedTuple):
 
 
 class Written:
-    """The parts that are written in the directory of a store. The store holds its lock for each call."""
+    """The parts that are written in a store's directory. The store holds its lock for each call."""
 
     def __init__(self, directory: int) -> None:
-        """Begin with none.
+        """Start without parts.
 
         Args:
             directory: The store's directory, opened. Only processes of this user write there.
@@ -47,7 +47,7 @@ class Written:
         self._directory = directory
         self._numbers = itertools.count(1)
         self._known: dict[int, int] = {}
-        """The id of a part → its number"""
+        """The id of a part → its number."""
 
     def describe(self, folder: Folder) -> Description:
         """Describe a folder whose parts were written."""
@@ -55,10 +55,10 @@ class Written:
         return Description(folder.mode, folder.owner, folder.complete, folder.totals, numbers)
 
     def write(self, parts: Iterable[Part]) -> None:
-        """Write parts, of which each comes after those of the folders that are in it. If one cannot be written, none is.
+        """Write parts, each after those of its subfolders. If one cannot be written, none is.
 
         Raises:
-            OSError: As the system says.
+            OSError: From the system.
         """
         made: list[Part] = []
         try:
@@ -75,13 +75,13 @@ class Written:
                     content.write(file, pickle.dumps((folders, others), 5))
                 finally:
                     os.close(file)
-        except BaseException:  # also an interrupt: a part that is not whole is of no use
+        except BaseException:  # also an interrupt: an incomplete part is useless
             for part in made:
                 self.forget(part)
             raise
 
     def forget(self, part: Part) -> None:
-        """Remove a part that nobody needs any longer."""
+        """Remove a part that is no longer needed."""
         with contextlib.suppress(OSError):  # it is removed with the store
             os.unlink(f"part-{self._known.pop(id(part))}", dir_fd=self._directory)
 
@@ -89,7 +89,7 @@ class Written:
         """Read folders that another process has written; call this before anything else.
 
         Returns:
-            Each with all that is in it; None for one of which something, or the content of a file, is not there.
+            Each folder with everything in it; None for one with a missing part or file content.
         """
         there = {*os.listdir(self._directory)}
         self._numbers = itertools.count(
@@ -129,10 +129,10 @@ class Written:
         return part  # type: ignore[no-any-return]  # it is what was written
 
     def keep_only(self, parts: Iterable[Part]) -> None:
-        """Forget all parts but some: others are gone, and something else may have their ids."""
+        """Forget all parts but some: the others are gone, and their ids may be reused."""
         needed = {id(part) for part in parts}
         self._known = {key: number for key, number in self._known.items() if key in needed}
 
     def names(self) -> set[str]:
-        """Return the names of their files."""
+        """Return the names of the files."""
         return {f"part-{number}" for number in self._known.values()}

@@ -1,8 +1,8 @@
-"""Changes of a database in a plain file, until a transaction has them: that takes a few microseconds instead of a hundred.
+"""A write-ahead file for changes of a database, until a transaction includes them: a few microseconds instead of a hundred.
 
-What is in the file survives the death of this process, as what is in the database does. Each record has the number of the
-transaction that is to include it, and the database has the number of the last one: so no change is made twice, whenever the
-process dies. After a power failure, records can be missing or damaged: those from the first such one on are left out.
+Its content survives the death of this process, like that of the database. Each record has the number of the transaction that
+will include it, and the database has the number of the last one: so no change is made twice, whenever the process dies. After
+a power failure, records can be missing or damaged: reading stops at the first such one.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from pathlib import Path
 from typing import Any
 
 Change = tuple[str, tuple[Any, ...]]
-"""A statement of SQL, and its values: None, numbers, texts and bytes."""
+"""An SQL statement and its values: None, numbers, texts and bytes."""
 
 _HEAD = struct.Struct("<II")
 """Before each record: its length and its checksum."""
 
 _FORMAT = 2
-"""Of `marshal`: what each version of Python can read."""
+"""The version of `marshal` that each version of Python can read."""
 
 
 class Ahead:
-    """The file. One process has it open."""
+    """The file. Only one process has it open."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it.
+        """Open or create it.
 
         Args:
-            path: Its path. Its directory must belong to this user alone: what is read is trusted.
+            path: Its path. Its directory must belong to this user alone: the content is trusted.
 
         Raises:
             OSError: It cannot be opened.
@@ -41,7 +41,7 @@ class Ahead:
         self._size = os.fstat(self._file).st_size
 
     def read(self, transaction: int) -> list[Change]:
-        """Return the changes that are to be included in a transaction, in their order, up to the first that is damaged."""
+        """Return the changes for a transaction, in order, up to the first damaged record."""
         data, position = os.pread(self._file, self._size, 0), 0
         changes: list[Change] = []
         while position + _HEAD.size <= len(data):
@@ -58,10 +58,10 @@ class Ahead:
         return changes
 
     def add(self, transaction: int, changes: Sequence[Change]) -> None:
-        """Add changes that are to be included in a transaction.
+        """Add changes for a transaction.
 
         Raises:
-            OSError: They cannot be written; none of them is there.
+            OSError: They cannot be written; none of them is kept.
         """
         record = marshal.dumps((transaction, [*changes]), _FORMAT)
         data = _HEAD.pack(len(record), zlib.crc32(record)) + record
@@ -74,7 +74,7 @@ class Ahead:
         self._size += len(data)
 
     def clear(self) -> None:
-        """Forget what is there: the transaction has been made."""
+        """Clear it: the transaction is complete."""
         os.ftruncate(self._file, 0)
         self._size = 0
 
@@ -84,7 +84,7 @@ class Ahead:
 
 
 def _read(record: bytes) -> tuple[int, list[Change]] | None:
-    """Return what is in a record; None if it is none that `Ahead.add` has written, although its checksum fits."""
+    """Return the content of a record; None if `Ahead.add` has not written it, although its checksum fits."""
     try:
         number, added = marshal.loads(record)  # noqa: S302  # the file belongs to this user alone
         changes: list[Change] = [(statement, tuple(values)) for statement, values in added]

@@ -1,10 +1,10 @@
 """The audit trail: every decision about a call, with the bytes that were decided on.
 
-A decision is on record before it has an effect: `Approvals.add` returns when its transaction is committed. With WAL and
-``synchronous=NORMAL`` that survives the death of every process; a power failure can lose the last moments, together with
-what the decisions caused. ``FULL`` would cost a write to the disk, which takes milliseconds, for each call.
+A decision is recorded before it takes effect: `Approvals.add` returns when its transaction is committed. With WAL and
+``synchronous=NORMAL`` that survives the death of every process; a power failure can lose the last moments, together with the
+effects of the decisions. ``FULL`` would cost a write to the disk, which takes milliseconds, for each call.
 
-Rows are written in the event loop's thread: a row takes 20 µs there, and 160 with a separate thread.
+Rows are written in the event loop's thread: a row takes 20 µs there, and 160 µs with a separate thread.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _INSERT = (
 )
 _SELECT = "SELECT outcome, decided_by, session, kind, server, tool, payload, at, reason FROM approvals"
 _PATIENCE = 10.0
-"""Seconds for which another process may keep the file locked."""
+"""Seconds that another process may keep the file locked."""
 
 MAX_PAYLOAD = 64 * 1024
-"""Bytes that are kept of what was decided on; its length and its digest are those of all of it."""
+"""Bytes that are kept of a payload; its length and its digest cover all of it."""
 
 MAX_PAYLOADS = 16 * 1024 * 1024
-"""Bytes that are kept of all that one `Approvals` is given, which is what one session asks for."""
+"""Bytes of payloads that are kept for one `Approvals` object, that is, for one session."""
 
 MAX_DENIALS = 100
-"""Denials in a minute that get a row each; those beyond are counted in one."""
+"""Denials per minute that get a row each; further ones are counted in one row."""
 
 MAX_ROWS = 50_000
-"""Rows of one session; older ones of the same session go."""
+"""Rows of one session; older ones of the same session are removed."""
 
 MAX_FILE = 256 * 1024 * 1024
-"""Bytes of the file, beyond which the oldest rows of all sessions go."""
+"""Bytes of the file, beyond which the oldest rows of all sessions are removed."""
 
 MAX_AGE = 90 * 86_400.0
 """Seconds that a row is kept."""
@@ -83,10 +83,10 @@ class Approvals:
     """The decisions of all sessions, in one file. Each session that records decisions has its own object."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """Open the file, or create it.
+        """Open or create the file.
 
         Args:
-            directory: Where it is kept; `config.state_directory` by default.
+            directory: Its directory; `config.state_directory` by default.
 
         Raises:
             StoreError: The directory or the file cannot be used.
@@ -103,8 +103,8 @@ class Approvals:
     async def add(self, decision: Decision) -> None:
         """Record a decision. It is stored when this returns.
 
-        Code can be denied thousands of times in a second. So of denials beyond `MAX_DENIALS` in a minute, only the number is
-        recorded: they have no effect that anybody could want to trace.
+        Code can be denied thousands of times in a second. So for denials beyond `MAX_DENIALS` in a minute, only their number
+        is recorded: they have no effect that would need tracing.
 
         Args:
             decision: The decision.
@@ -132,7 +132,7 @@ class Approvals:
             except sqlite3.Error as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise StoreError(f"a decision could not be recorded: {error}") from error
-            # The wait is here, because a wait in SQLite would block the loop.
+            # Wait here, because a wait in SQLite would block the loop.
             await asyncio.sleep(0.005)
         self._payloads += len(kept)
         self._rows += 1
@@ -160,7 +160,7 @@ class Approvals:
 
         Returns:
             The decisions. A longer payload is cut to its first `MAX_PAYLOAD` bytes, and is then not valid JSON; the columns
-            ``size`` and ``sha256`` describe all of it.
+            ``size`` and ``sha256`` cover all of it.
         """
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
         with self._database.reading() as connection:
@@ -168,7 +168,7 @@ class Approvals:
             return [Decision(*row) for row in rows]
 
     def close(self) -> None:
-        """Close the file, after writing how many denials have no row."""
+        """Close the file, after recording the number of denials without a row."""
         if self._connection is not None:
             if (summary := self._denials.summary(float("inf"))) is not None:
                 with contextlib.suppress(StoreError, sqlite3.Error), self._database.transaction() as connection:
@@ -201,7 +201,7 @@ class _Denials:
         return False
 
     def summary(self, at: float) -> Decision | None:
-        """Return a row for those that got none, when their minute is over."""
+        """Return a row for the denials without one, when their minute is over."""
         if self._last is None or at - self._since < 60:
             return None
         last, self._last = self._last, None

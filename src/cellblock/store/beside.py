@@ -1,7 +1,7 @@
-"""Events that are large: each in a file of its own, beside the database.
+"""Large events, each in its own file beside the database.
 
-A disk can stall, and the event loop must not wait for it. So what is very large is written in a thread before it becomes an
-event, and files are read and removed in that thread, too.
+A disk can stall, and the event loop must not wait for it. So very large data is written in a thread before it becomes an
+event, and files are also read and removed in that thread.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Beside:
     """A directory with a file for each large event."""
 
     def __init__(self, directory: Path) -> None:
-        """Use a directory; make it if it is not there.
+        """Use a directory; create it if it does not exist.
 
         Args:
-            directory: Where the files are. No other process uses it.
+            directory: The directory of the files. No other process uses it.
         """
         self._directory = directory
         self._thread = Threads(1, "cellblock-journal")
         self._numbers = itertools.count()
         for place in (directory, directory / _AHEAD):
             place.mkdir(mode=0o700, exist_ok=True)
-        for left in (directory / _AHEAD).iterdir():  # by a process that was killed: these never became events
+        for left in (directory / _AHEAD).iterdir():  # left by a process that was killed: these never became events
             left.unlink()
 
     async def write_ahead(self, packed: bytes) -> Path | None:
-        """Write what is about to become an event, if it is very large; return the file, for `put`."""
+        """Write the data of a future event, if it is very large; return the file, for `put`."""
         if len(packed) <= MAX_AT_ONCE:
             return None
         path = self._directory / _AHEAD / str(next(self._numbers))
@@ -58,7 +58,7 @@ class Beside:
         return path if written else None
 
     def put(self, number: int, seq: int, packed: bytes, ahead: Path | None) -> bool:
-        """Have a file for an event: write it, or take one that was written ahead. Return whether that was possible."""
+        """Write the file of an event, or take one that was written ahead. Return whether that was possible."""
         path = self._path(number, seq)
         if ahead is None:
             return _write(path, packed)
@@ -70,7 +70,7 @@ class Beside:
         return True
 
     async def read(self, number: int, seq: int) -> Any:
-        """Return the data of an event whose packed form was put there. To read and unpack it can take long, too.
+        """Return the data of an event from its file. Reading and unpacking run in the thread, as both can take long.
 
         Raises:
             OSError: It cannot be read.
@@ -84,7 +84,7 @@ class Beside:
             self._thread.submit(_remove, paths)
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Finish pending work."""
         self._thread.shutdown()
 
     def _path(self, number: int, seq: int) -> Path:

@@ -1,4 +1,4 @@
-"""SQLite files on the trusted side, in a directory that nobody else can write to. Independent processes share them."""
+"""SQLite files on the trusted side, in a directory that only this user can write to. Independent processes share them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _BUSY = 10.0
 
 
 class Database:
-    """One SQLite file, in WAL mode: readers do not wait for writers, and writes are atomic, also in a crash.
+    """One SQLite file, in WAL mode: readers do not wait for writers, and writes are atomic, even in a crash.
 
-    Each operation opens the file for itself. That takes a fraction of a millisecond, and nothing stays open that a fork
-    could share, a thread could misuse, or the caller would have to close.
+    Each operation opens the file for itself. That takes a fraction of a millisecond, and nothing stays open that a fork could
+    share, a thread could misuse, or the caller would have to close.
 
     Args:
-        directory: Where the file is. It is made, for this user alone, if it is missing.
+        directory: The directory of the file. It is created, for this user alone, if it is missing.
         name: The file's name.
         schema: ``CREATE TABLE IF NOT EXISTS`` and the like, run when the file is first used.
 
     Raises:
-        StoreError: The directory cannot be made, or others than this user can write to it.
+        StoreError: The directory cannot be created, or others than this user can write to it.
     """
 
     def __init__(self, directory: Path, name: str, schema: str) -> None:
@@ -41,13 +41,13 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open the file and begin to write. The changes are made together, or not at all if an exception is raised.
+        """Open the file for writing. The changes are atomic: if an exception is raised, none is made.
 
         Raises:
             StoreError: The file cannot be read or written, or is not a database.
         """
         with self._open() as connection:
-            # Immediate: a transaction that reads first cannot wait for a writer later, and would fail.
+            # Immediate: a transaction that reads first could not wait for a writer later, and would fail.
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -58,7 +58,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open the file to read it.
+        """Open the file for reading.
 
         Raises:
             StoreError: The file cannot be read, or is not a database.
@@ -67,7 +67,7 @@ class Database:
             yield connection
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file for a caller who uses it often, and closes it; within `errors`."""
+        """Open the file for a caller who uses it often, and closes it; call it within `errors`."""
         connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -78,7 +78,7 @@ class Database:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Name the file in errors.
+        """Turn errors into `StoreError`s that name the file.
 
         Raises:
             StoreError: The file cannot be used.
@@ -105,7 +105,7 @@ class Database:
             raise StoreError(f"others can write to {self._directory} and change the files in it: chmod 700 it")
         if found.st_mode & 0o077:
             self._directory.chmod(0o700)
-        # Made here with mode 0600. If SQLite made it, others could read it until its mode is changed.
+        # Created here with mode 0600. If SQLite created it, others could read it until its mode is changed.
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         except OSError as error:

@@ -1,7 +1,7 @@
-"""The journal of executions: each one before it runs, and what happens in it as it happens.
+"""The journal of executions: each one is recorded before it runs, and its events as they happen.
 
-Large events lie in files beside the database. How much is kept is bounded: for each execution by `Execution`, and in all by
-age, number and bytes; the oldest executions that have ended go first.
+Large events are in files beside the database. The size is bounded: for each execution by `Execution`, and in total by age,
+number and bytes; the oldest executions that have ended are removed first.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ CREATE TABLE IF NOT EXISTS events (
 """
 
 MAX_INLINE = 64 * 1024
-"""Bytes of an event that are kept in the database; a larger one has a file of its own."""
+"""Bytes of an event that are kept in the database; a larger one has its own file."""
 
 MAX_CODE = 64 * 1024
-"""Characters of code that are kept, to be shown."""
+"""Characters of code that are kept for display."""
 
 MAX_LISTED = 1000
-"""Executions of a session that are listed at most."""
+"""Maximum number of executions of a session to list."""
 
 _KEY_BITS = 2**22
 MAX_EXECUTIONS = 50_000
 MAX_BYTES = 1024 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
-"""How much is kept of executions that have ended: so many, of so many bytes together, for so many seconds."""
+"""Limits for executions that have ended: their number, total bytes, and age in seconds."""
 
-_TRIM_EVERY, _TRIM = 50, 100  # rows that were added, and that are removed then: in a few milliseconds
+_TRIM_EVERY, _TRIM = 50, 100  # rows added between two trims, and rows removed by each, in a few milliseconds
 
 _AGE_EVERY = 60.0
-"""Seconds between two looks at how old the oldest are."""
+"""Seconds between two checks of the age of the oldest ones."""
 
-# A number that is taken would otherwise keep everything else of its transaction from being written, for ever.
+# Otherwise a duplicate number would block everything else in its transaction, forever.
 _INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
 _FREE = "UPDATE executions SET key = '' WHERE n = ?"
 _ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAULT ''", "execution_count": "INTEGER"}
-"""Columns that files of earlier versions do not have."""
+"""Columns that files of earlier versions lack."""
 
 _HISTORY = (
     "SELECT code, status, execution_count FROM "
@@ -108,13 +108,13 @@ _ID = re.compile("[0-7][0-9a-f]{31}")
 
 
 class _Numbers:
-    """The first halves of ids: the time, but later ones are larger, also if the clock is set back."""
+    """The first halves of ids: timestamps that always increase, even if the clock is set back."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def begin_after(self, number: int) -> None:
-        self._last = max(self._last, min(number, _LARGEST - 2**48))  # a file could have the largest there is
+        self._last = max(self._last, min(number, _LARGEST - 2**48))  # a file could contain the largest number
 
     def next(self) -> int:
         self._last = max(self._last + 1, time.time_ns())
@@ -126,17 +126,17 @@ _numbers = _Numbers()
 
 
 def new_id() -> str:
-    """Return an id for an execution. Later ones sort after earlier ones: what was submitted first is first everywhere."""
+    """Return an id for an execution. Ids sort by the time of submission."""
     return f"{_numbers.next():016x}{secrets.token_hex(8)}"
 
 
 class _Keys:
-    """Which keys were used, as bits of a field: two keys with the same bit cost a look.
+    """The keys that were used, as a bit field: two keys with the same bit cost a query.
 
-    Not as a set: an object for each key stays among those of results that go, and the memory of these could not be given back.
+    Not a set: its key objects would be mixed in memory with results that are freed, whose memory could not be returned.
 
     Attributes:
-        count: How many were added.
+        count: How many keys were added.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Journal:
 
         Args:
             writer: Writes the file.
-            directory: Where large events are kept; None to keep them with the others.
+            directory: Directory for large events; None to keep them with the others.
         """
         self.writer = writer
         self._beside = None if directory is None else Beside(directory)
@@ -185,13 +185,13 @@ class Journal:
         """Add an execution. It is written when this returns.
 
         Args:
-            record: What is known of it.
+            record: Its record.
             digest: A digest that identifies its code.
             code: Its code.
-            position: Where it is about to begin (`Session.position`), if it is.
+            position: The position where it is about to begin (`Session.position`), if it is.
 
         Returns:
-            Whether it was added: not if another one was submitted to the session with its key (`find_key`).
+            Whether it was added: not if another one was submitted to the session with the same key (`find_key`).
 
         Raises:
             StoreError: It cannot be written.
@@ -213,12 +213,12 @@ class Journal:
         return True
 
     def _begin_keys(self) -> None:
-        """Remember the keys that are added from now on: the database is only asked about one that may be known."""
+        """Start recording keys in memory: the database is then only queried for possibly known ones."""
         self._earlier = {session for (session,) in self.writer.read("SELECT DISTINCT session FROM executions")}
         self._keys = _Keys()
 
     def _is_new(self, session: str, key: str) -> bool:
-        """Whether no execution was submitted to a session with a key."""
+        """Whether no execution was submitted to a session with this key."""
         if self._keys.count > MAX_EXECUTIONS:
             self._begin_keys()
         if session not in self._earlier and not self._keys.may_have(session, key):
@@ -226,11 +226,11 @@ class Journal:
         return not self.writer.read(_BY_KEY, (session, key))
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
-        """Take note that an execution is about to run, or has to wait. It is written when this returns.
+        """Record that an execution is about to run, or has to wait. It is written when this returns.
 
         Args:
-            record: What is known of it.
-            position: Where it is about to begin (`Session.position`); empty if it has to wait.
+            record: Its record.
+            position: The position where it is about to begin (`Session.position`); empty if it has to wait.
 
         Raises:
             StoreError: It cannot be written.
@@ -238,13 +238,13 @@ class Journal:
         self.writer.keep(_BEGIN, (record.state, record.begun, position, _number(record.id)))
 
     async def write_ahead(self, packed: bytes) -> Path | None:
-        """Write what is about to become an event to a file, in a thread, if it is very large.
+        """Write the data of a future event to a file, in a thread, if it is very large.
 
         Args:
             packed: The event's data, packed.
 
         Returns:
-            The file, for `event`; None if it has to be written then.
+            The file, for `event`; None if `event` has to write the data.
         """
         return None if self._beside is None else await self._beside.write_ahead(packed)
 
@@ -256,10 +256,10 @@ class Journal:
         Args:
             execution: The id of the execution.
             seq: The event's number.
-            kind: What it is.
+            kind: Its kind.
             packed: Its data, packed (`wire.packed`).
             given: How many events its session has given, up to this one.
-            ahead: What `write_ahead` has returned for it.
+            ahead: The result of `write_ahead` for it.
         """
         if self._until_trim <= 0:
             self.trim()
@@ -270,12 +270,12 @@ class Journal:
         self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
 
     def end(self, record: ExecutionRecord, size: int, status: str = "", execution_count: int | None = None) -> None:
-        """Take note, soon, that an execution has ended.
+        """Record, soon, that an execution has ended.
 
         Args:
-            record: What is known of it.
+            record: Its record.
             size: Bytes of its events.
-            status: The status of its result, if it is to be part of the session's history.
+            status: The status of its result, if it belongs to the session's history.
             execution_count: Its number there, if it has one.
         """
         self._bytes += size
@@ -283,21 +283,21 @@ class Journal:
         self.writer.later(_END, values)
 
     def free_key(self, execution: str) -> None:
-        """Let the key of an execution that never ran be used again: whoever repeats the submission wants it to run."""
+        """Free the key of an execution that never ran: a repeated submission is meant to run."""
         self.writer.later(_FREE, (_number(execution),))
 
     def drop(self, execution: str, until: int) -> None:
-        """Forget the first events of an execution, up to a number."""
+        """Delete the first events of an execution, up to a number."""
         number = _number(execution)
         self._remove_beside(number, until)
         self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
 
     def trim(self) -> None:
-        """Forget what is too old or too much; a little at a time."""
+        """Delete executions beyond the limits; a little at a time."""
         self._until_trim = _TRIM_EVERY
         now = time.monotonic()
         if self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES and now < self._look_at_age:
-            return  # to read the oldest would have what waits written before its time
+            return  # reading the oldest would flush pending changes too early
         before, room = time.time() - MAX_AGE, _TRIM
         self._look_at_age = now + _AGE_EVERY
         for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
@@ -307,7 +307,7 @@ class Journal:
             self._look_at_age = now  # there may be more
 
     def _forget(self, number: int, size: int, room: int) -> int:
-        """Forget an execution, or only its first events, if there are many; return how many rows that were."""
+        """Delete an execution, or only its first events if there are many; return the number of deleted rows."""
         ((first, last),) = self.writer.read(_ENDS, (number, number))
         until = min(last, first + room)
         self._remove_beside(number, until)
@@ -319,14 +319,14 @@ class Journal:
         return int(until - first) + 2
 
     def close(self) -> None:
-        """Finish the work on files that has begun. This does not close the writer: its owner does."""
+        """Finish pending work on files. This does not close the writer: its owner does."""
         if self._beside is not None:
             self._beside.close()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, execution: str) -> ExecutionRecord | None:
-        """Return what is known of an execution, by its id."""
+        """Return the record of an execution, by its id."""
         if not is_id(execution):
             return None
         rows = self.writer.read(f"{_SELECT} WHERE n = ? AND id = ?", (_number(execution), execution))
@@ -360,11 +360,11 @@ class Journal:
         return str(rows[0][0]) if rows else ""
 
     def run_after(self, session: str, execution: str, most: int) -> tuple[list[str], int]:
-        """Return what ran in a session after an execution: the code of the first ones, and how many there are.
+        """Return the code of the first executions that ran in a session after another one, and their total number.
 
         Args:
             session: The session.
-            execution: The execution's id; empty: all.
+            execution: The id of the other execution; empty: all.
             most: How many of them to return.
         """
         given = (session, _number(execution) if execution else 0)
@@ -374,21 +374,21 @@ class Journal:
         ], count[0]
 
     def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
-        """Return the last cells of a session that ended before a time, oldest first, with what is kept of their code."""
+        """Return the last cells of a session that ended before a time, oldest first, with the kept part of their code."""
         return [HistoryEntry(*row) for row in reversed(self.writer.read(_HISTORY, (session, before, max(count, 0))))]
 
     def code(self, execution: str) -> str:
-        """Return the code of an execution, or its first `MAX_CODE` characters; empty if it is not known."""
+        """Return the code of an execution, or its first `MAX_CODE` characters; empty if it is unknown."""
         rows = self.writer.read("SELECT code FROM executions WHERE n = ?", (_number(execution),))
         return str(rows[0][0]) if rows else ""
 
     def position(self, execution: str) -> str:
-        """Return where an execution was about to begin (`Session.position`); empty if it waited."""
+        """Return the position where an execution was about to begin (`Session.position`); empty if it waited."""
         rows = self.writer.read("SELECT position FROM executions WHERE n = ?", (_number(execution),))
         return str(rows[0][0]) if rows else ""
 
     async def events(self, execution: str, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield the events of an execution after a number. If some are missing, a ``gap`` says how many."""
+        """Yield the events of an execution after a number. A ``gap`` tells how many are missing."""
         number = _number(execution)
         while True:
             rows = self.writer.read(_EVENTS, (number, after, _PAGE))
@@ -409,14 +409,14 @@ class Journal:
         return None
 
     def progress(self, execution: str) -> tuple[int, int]:
-        """Return the number of the last event of an execution, and how many its session has given; 0 if there is none."""
+        """Return the number of an execution's last event, and how many events its session has given; 0 if there is none."""
         query = "SELECT seq, given FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
         for seq, given in self.writer.read(query, (_number(execution),)):
             return int(seq), int(given)
         return 0, 0
 
     def unfinished(self) -> list[ExecutionRecord]:
-        """Return the executions that had not ended when the last process that ran them did, oldest first."""
+        """Return the executions that had not ended when their last process did, oldest first."""
         return [
             ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
         ]
@@ -454,5 +454,5 @@ def is_id(text: str) -> bool:
 
 
 def _listed(wanted: int) -> int:
-    """Return how many executions are listed if so many are wanted."""
+    """Return the number of executions to list for a request."""
     return min(max(wanted, 0), MAX_LISTED)

@@ -1,4 +1,4 @@
-"""What outlives a process that runs named sessions: the sessions, their executions, and what was decided for them."""
+"""The store of a process that runs named sessions: the sessions, their executions, requests and permissions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class NamedStore:
     """The file ``named.db`` in a directory, which only one process at a time may use, and the directory ``named`` beside it.
 
     Attributes:
-        directory: Where it is; None if it is in memory only.
+        directory: Their directory; None for a store in memory.
         writer: Writes the file.
         journal: The executions.
-        sessions: The sessions, and what was decided for them.
+        sessions: The sessions, with their requests and permissions.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        """Open it.
+        """Open the store.
 
         Args:
-            directory: Where it is; None to keep it in memory only.
+            directory: Its directory; None to keep it in memory only.
 
         Raises:
             StoreError: The directory or the file cannot be used.
@@ -37,6 +37,6 @@ class NamedStore:
         self.sessions = SessionRegistry(self.writer)
 
     def close(self) -> None:
-        """Write what waits to be written, and close it."""
+        """Write pending changes, and close the store."""
         self.journal.close()
         self.writer.close()

@@ -41,7 +41,7 @@ UNION ALL SELECT '{}' WHERE EXISTS (SELECT 1 FROM tools WHERE name = ? AND root 
 
 
 _MAX_FOUND = 1000
-"""How much is remembered of what was looked up: code can ask for servers by any name."""
+"""Maximum number of cached lookups: code can ask for servers by any name."""
 
 _T = TypeVar("_T")
 
@@ -49,14 +49,14 @@ _T = TypeVar("_T")
 class ServerRegistry:
     """The registered MCP servers: names and parameters. It stores references to the environment, and no secrets.
 
-    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions in whose
-    workspace that lies: two projects can have servers of the same name, and neither sees the other's.
+    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions whose workspace
+    contains that: two projects can have servers of the same name, and neither sees the other's.
 
     Several processes may use it at a time.
 
     Args:
-        directory: Where it is kept; `config.state_directory` by default. It must be outside every workspace: whatever can
-            write to it decides what is started on the host.
+        directory: The registry's directory; `config.state_directory` by default. It must be outside every workspace: anything
+            that can write to it decides what is started on the host.
 
     Raises:
         StoreError: The directory cannot be used, or others could change it.
@@ -67,7 +67,7 @@ class ServerRegistry:
         self._looking: sqlite3.Connection | None = None
         self._version = -1
         self._found: dict[tuple[str | None, ...], Any] = {}
-        """What was looked up at this version of the file."""
+        """Cached lookups for this version of the file."""
 
     def close(self) -> None:
         """Close the file, which `root_within` keeps open."""
@@ -78,14 +78,14 @@ class ServerRegistry:
     def register(
         self, name: str, params: ServerParams, tools_hash: str, root: str = "", facts: Mapping[str, ToolFacts] | None = None
     ) -> None:
-        """Add a server, or replace what is known of it.
+        """Add or replace a server.
 
         Args:
             name: Its name.
             params: How to reach it.
-            tools_hash: What its tools looked like when an API was generated for them.
-            root: The directory that contains its API, absolute and without symbolic links; without one it is every session's.
-            facts: What it says of its tools, by their names. It may not be true.
+            tools_hash: The hash of its tools when its API was generated.
+            root: The directory of its API, absolute and without symbolic links; empty for a server of all sessions.
+            facts: Its claims about its tools, by name. They may be false.
         """
         if not isinstance(name, str) or not name or len(name) > 256:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
@@ -101,11 +101,11 @@ class ServerRegistry:
             )
 
     def get(self, name: str, root: str | None = None) -> ServerParams:
-        """Return how to reach a server.
+        """Return the parameters of a server.
 
         Args:
             name: Its name.
-            root: Where its API is; by default that of the server that was registered last.
+            root: The directory of its API; by default, that of the server that was registered last.
 
         Raises:
             InvalidInputError: No server of this name is registered.
@@ -117,13 +117,13 @@ class ServerRegistry:
             raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
 
     def root_within(self, name: str, *directories: str) -> str | None:
-        """Return the root of the server that a session means by a name, the one registered last; None for none.
+        """Return the root of the server that a session's code means by a name, the one registered last; None for none.
 
         Args:
             name: The server's name.
-            directories: The session's workspace, and what else it may take tools from.
+            directories: The session's workspace, and further directories with tools that it may use.
 
-        Asked for each call of a tool, always in one thread. New registrations are seen at once.
+        Called for each call of a tool, always in one thread. New registrations take effect at once.
         """
 
         def look(connection: sqlite3.Connection) -> str | None:
@@ -134,9 +134,10 @@ class ServerRegistry:
         return self._looked_up((name, *directories), look)
 
     def facts(self, name: str, root: str, tool: str) -> ToolFacts | None:
-        """Return what a server said of a tool when it was registered.
+        """Return a server's claims about a tool from its registration.
 
-        Asked for each call, as `root_within`. None: nothing is known of any of its tools. `GONE`: it did not list this one.
+        Called for each call, like `root_within`. None: nothing is known about any of its tools. `GONE`: it did not list this
+        one.
         """
 
         def look(connection: sqlite3.Connection) -> ToolFacts | None:
@@ -146,7 +147,7 @@ class ServerRegistry:
         return self._looked_up((None, name, root, tool), look)
 
     def _looked_up(self, key: tuple[str | None, ...], look: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Look something up, unless that was done since the file last changed. The connection stays open."""
+        """Look something up, and cache the result until the file changes. The connection stays open."""
         with self._database.errors():
             if self._looking is None:
                 self._looking = self._database.connect()
@@ -159,7 +160,7 @@ class ServerRegistry:
         return found
 
     def tools_hash(self, name: str, root: str | None = None) -> str:
-        """Return what a server's tools looked like when it was registered.
+        """Return the hash of a server's tools from its registration.
 
         Raises:
             InvalidInputError: No server of this name is registered.
@@ -172,7 +173,7 @@ class ServerRegistry:
             return [name for (name,) in connection.execute("SELECT DISTINCT name FROM servers ORDER BY name")]
 
     def remove(self, name: str) -> None:
-        """Forget a server, wherever it was registered.
+        """Remove a server, wherever it was registered.
 
         Raises:
             InvalidInputError: No server of this name is registered.

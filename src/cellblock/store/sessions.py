@@ -1,4 +1,4 @@
-"""The registry of named sessions: each one before it is used, and what was decided for it."""
+"""The registry of named sessions: each one is recorded before its first use, with its requests and permissions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _MAX_REQUEST = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session as it is kept.
+    """A session as stored.
 
     Attributes:
-        record: What everybody sees of it.
-        options: Its options, as its maker has given them.
+        record: Its public record.
+        options: Its options, as given by its maker.
     """
 
     record: SessionRecord
@@ -53,7 +53,7 @@ class StoredSession:
 
 
 class SessionRegistry:
-    """All named sessions, what waits for a decision in them, and what was allowed for good."""
+    """All named sessions, their pending requests, and their permissions."""
 
     def __init__(self, writer: Writer) -> None:
         """Use a file that has the tables of `SCHEMA`."""
@@ -69,11 +69,11 @@ class SessionRegistry:
         self._writer.write(("INSERT INTO sessions VALUES (?, ?, ?, ?)", values))
 
     def update(self, record: SessionRecord) -> None:
-        """Note what has changed, soon."""
+        """Store a changed record, soon."""
         self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
 
     def remove(self, session: str) -> None:
-        """Forget a session, soon. Its executions stay in the journal."""
+        """Remove a session, soon. Its executions stay in the journal."""
         self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
         self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
         self.forget_permissions(session)
@@ -87,7 +87,7 @@ class SessionRegistry:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def add_request(self, pending: PendingApproval) -> None:
-        """Note that a request waits, soon."""
+        """Add a pending request, soon."""
         text = json.dumps(pending.to_dict())
         if len(text) > _MAX_REQUEST:
             text = json.dumps(replace(pending, arguments={}, text=pending.text[:1000]).to_dict())
@@ -95,20 +95,20 @@ class SessionRegistry:
         self._writer.later("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)", values, len(text))
 
     def end_request(self, number: str) -> None:
-        """Note that a request no longer waits: the decision is in the trail (`store.approvals`)."""
+        """Remove a request that is no longer pending, soon: the decision is in the trail (`store.approvals`)."""
         self._writer.later("DELETE FROM requests WHERE id = ?", (number,))
 
     def withdraw_requests(self) -> None:
-        """Note that what waited in the last process no longer does: its calls have ended with it.
+        """Mark requests of the last process as withdrawn: their calls have ended with it.
 
-        Permissions of sessions that were to end with that process end now.
+        Permissions of sessions that ended with that process are removed.
         """
         self._writer.later("DELETE FROM permissions WHERE session NOT IN (SELECT id FROM sessions)", ())
         self._writer.later("UPDATE requests SET state = 'withdrawn' WHERE state = 'pending'", ())
         self._writer.later("DELETE FROM requests WHERE since < ?", (time.time() - _KEPT_REQUESTS,))
 
     def withdrawn_requests(self, session: str | None = None) -> list[PendingApproval]:
-        """Return what waited when the last process ended, oldest first; of one session, or of all."""
+        """Return requests that were pending when the last process ended, oldest first; for one session, or for all."""
         rows = self._writer.read("SELECT session, request FROM requests WHERE state = 'withdrawn' ORDER BY since")
         found = (json.loads(request) for owner, request in rows if session in (None, owner))
         return [replace(PendingApproval.from_dict(data), state="withdrawn") for data in found]
@@ -116,11 +116,11 @@ class SessionRegistry:
     # -- permissions ---------------------------------------------------------------------------------------------------
 
     def allow(self, permission: Permission, key: tuple[str, ...]) -> None:
-        """Add what is allowed for good. It is written when this returns.
+        """Add a permission. It is written when this returns.
 
         Args:
-            permission: What everybody sees of it.
-            key: What the broker knows it by.
+            permission: Its public form.
+            key: The broker's key for it.
 
         Raises:
             StoreError: It cannot be written.
@@ -129,7 +129,7 @@ class SessionRegistry:
         self._writer.write(("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?)", values))
 
     def revoke(self, permission: str) -> None:
-        """Forget a permission. It is forgotten when this returns.
+        """Remove a permission. It is gone when this returns.
 
         Raises:
             StoreError: It cannot be written.
@@ -137,11 +137,11 @@ class SessionRegistry:
         self._writer.write(("DELETE FROM permissions WHERE id = ?", (permission,)))
 
     def forget_permissions(self, session: str) -> None:
-        """Forget all permissions of a session, soon."""
+        """Remove all permissions of a session, soon."""
         self._writer.later("DELETE FROM permissions WHERE session = ?", (session,))
 
     def permissions(self, session: str | None = None) -> list[tuple[Permission, tuple[str, ...]]]:
-        """Return what is allowed for good, oldest first; in one session, or in all."""
+        """Return the permissions with their keys, oldest first; for one session, or for all."""
         rows = self._writer.read("SELECT session, key, permission FROM permissions")
         found = [
             (Permission.from_dict(json.loads(permission)), tuple(json.loads(key)))

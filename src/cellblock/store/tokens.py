@@ -1,4 +1,4 @@
-"""Bearer tokens for the gateway: who may do what. Only their digests are stored."""
+"""Bearer tokens for the gateway, and their scopes. Only their digests are stored."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.store.database import Database
 
 Scope = Literal["read", "run", "approve", "admin"]
-"""``read``: look at sessions, results and files. ``run``: also make sessions and run code in them. ``approve``: look, and
-decide about what waits for a decision. ``admin``: everything, including choosing the options of sessions and ending all."""
+"""``read``: view sessions, results and files. ``run``: also make sessions and run code in them. ``approve``: view, and decide
+about pending requests. ``admin``: everything, including choosing the options of sessions and ending all."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
@@ -51,12 +51,12 @@ _REVOKE = "DELETE FROM tokens WHERE id = ? RETURNING id, name, scopes, session, 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a token is for. The token itself is shown once, when it is made.
+    """The description of a token. The token itself is shown once, when it is made.
 
     Attributes:
         id: Its id, by which it is revoked.
-        name: What it is for, in its maker's words.
-        scopes: What may be done with it.
+        name: Its purpose, in its maker's words.
+        scopes: Its scopes.
         session: The name or id of the only session that it is for; empty for all.
         created: When it was made, in seconds since the epoch.
         expires: When it expires, or None.
@@ -89,7 +89,7 @@ class Tokens:
     """The tokens of one state directory.
 
     Args:
-        directory: Where they are kept; `config.state_directory` by default.
+        directory: Their directory; `config.state_directory` by default.
 
     Raises:
         StoreError: The directory or the file cannot be used.
@@ -104,16 +104,16 @@ class Tokens:
         """Make a token.
 
         Args:
-            name: What it is for.
-            scopes: What may be done with it.
+            name: Its purpose.
+            scopes: Its scopes.
             session: The name or id of the only session that it is for; empty for all.
             lifetime: Seconds after which it expires; None: never.
 
         Returns:
-            The token, which cannot be shown again, and what it is for.
+            The token, which cannot be shown again, and its description.
 
         Raises:
-            InvalidInputError: A scope does not exist, or something else is wrong.
+            InvalidInputError: A scope does not exist, or another argument is not valid.
         """
         wanted = frozenset(scopes)
         if not wanted or not wanted <= set(SCOPES):
@@ -142,7 +142,7 @@ class Tokens:
         return text, token
 
     def all(self) -> list[Token]:
-        """Return all tokens, oldest first; those that have expired, too."""
+        """Return all tokens, oldest first, including expired ones."""
         with self._database.reading() as connection:
             return [_token(row) for row in connection.execute(_LIST)]
 
@@ -153,10 +153,10 @@ class Tokens:
             number: Its id.
 
         Returns:
-            What it was for.
+            Its description.
 
         Raises:
-            NotFoundError: There is none.
+            NotFoundError: There is no such token.
         """
         with self._database.transaction() as connection:
             row = connection.execute(_REVOKE, (number,)).fetchone()
@@ -165,12 +165,12 @@ class Tokens:
         return _token(row)
 
     def check(self) -> TokenCheck:
-        """Return what checks tokens for a server."""
+        """Return a checker of tokens for a server."""
         return TokenCheck(self._database)
 
 
 class TokenCheck:
-    """Checks tokens against the store, for one thread. A revocation counts from the next check on."""
+    """Checks tokens against the store, for one thread. A revocation takes effect at the next check."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -179,10 +179,10 @@ class TokenCheck:
         self._known: dict[bytes, Token] = {}
 
     def __call__(self, text: str) -> Token | None:
-        """Return what a token is for; None if it is not valid.
+        """Return the description of a token; None if it is not valid.
 
         Raises:
-            StoreError: The store cannot be read, so nothing is valid.
+            StoreError: The store cannot be read, so no token is valid.
         """
         form = _FORM.fullmatch(text)
         if form is None:
@@ -216,7 +216,7 @@ def _find(connection: sqlite3.Connection, number: str, digest: bytes) -> Token |
 
 
 def digest_of(text: str) -> bytes:
-    """Return what is stored of a token. It has 256 random bits, so nothing slower is needed."""
+    """Return the stored digest of a token. It has 256 random bits, so a fast hash is enough."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

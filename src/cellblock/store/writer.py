@@ -1,10 +1,9 @@
 """Writes to one SQLite file from an event loop: many small changes, in few transactions.
 
-The file belongs to one process, which keeps one connection open. A change waits for a few milliseconds, for others that are
-made in the same transaction. If it must survive the death of this process from now on, it is in a plain file meanwhile
-(`Ahead`). Writing never waits for the disk (``synchronous=NORMAL``): what was written survives the death of every process, and
-a power failure can lose the last moments, but nothing from the middle. What has to wait for the disk, the checkpoints, happens
-in a thread.
+The file belongs to one process, which keeps one connection open. A change waits for a few milliseconds, for others in the same
+transaction. If it must survive the death of this process from now on, it is in a plain file meanwhile (`Ahead`). Writing never
+waits for the disk (``synchronous=NORMAL``): written changes survive the death of every process, and a power failure can lose
+the last moments, but nothing from the middle. Checkpoints, which have to wait for the disk, run in a thread.
 """
 
 from __future__ import annotations
@@ -27,58 +26,58 @@ from cellblock.store.database import Database
 _log = logging.getLogger("cellblock.store")
 
 CHECKPOINT_BYTES = 4 * 1024 * 1024
-"""Bytes of the write-ahead log after which it is moved into the file."""
+"""Bytes of the write-ahead log after which a checkpoint moves it into the file."""
 
 MAX_WAITING = 64 * 1024 * 1024
-"""Bytes of changes that wait while nothing can be written; those beyond are given up."""
+"""Bytes of changes that may wait while nothing can be written; further ones are dropped."""
 
 _LARGE_LOG = 4 * CHECKPOINT_BYTES
-"""Bytes of the write-ahead log after which those who write much have to wait for a checkpoint."""
+"""Bytes of the write-ahead log after which heavy writers have to wait for a checkpoint (backpressure)."""
 
 _CATCHING_UP = 2.0
-"""Seconds that they wait at most."""
+"""Maximum seconds that they wait."""
 
 _COMMIT = 12 * 1024
 """Bytes that a small transaction takes."""
 
 _FULL = 1024 * 1024
-"""Bytes of changes that do not wait for others."""
+"""Bytes of changes that are written without waiting for others."""
 
 _SOON, _RETRY = 0.02, 1.0
 _PATIENCE = 0.04
 """SQLite's busy timeout, in seconds: the event loop blocks for at most this long."""
 
 _ROUNDS = 100
-"""How often a checkpoint goes on with what was written meanwhile."""
+"""How often a checkpoint continues with what was written meanwhile."""
 
 _CHECKED = 64 * 1024 * 1024
-"""Bytes of a file that is checked as a whole when it is opened; of a larger one, that would take seconds."""
+"""Files up to this many bytes are checked completely when they are opened; for larger ones, that would take seconds."""
 
 _UNFIT = (sqlite3.Warning, ValueError, TypeError, OverflowError)
-"""What `sqlite3` raises for a statement or a value that it cannot take, besides its own errors."""
+"""Errors of `sqlite3` for an invalid statement or value, besides its own error class."""
 
 _FILES = ("", "-wal", "-shm", "-ahead")
 _TRANSACTIONS = (
     "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
     "INSERT OR IGNORE INTO transactions VALUES (1, 0)"
 )
-"""How many transactions have included what was in the file of `Ahead`."""
+"""Counts the transactions that have included the content of the `Ahead` file."""
 
 
 class Writer:
     """One file, and its connection.
 
     Attributes:
-        moved: Where a file was put that could not be read; None if it could.
-        problem: Why nothing can be written now; empty if it can.
-        lost: How many changes were given up because nothing could be written for long.
+        moved: Where an unreadable file was moved; None if it was readable.
+        problem: Why nothing can be written now; empty if writing works.
+        lost: How many changes were dropped because nothing could be written for long.
     """
 
     def __init__(self, directory: Path | None, name: str, schema: str) -> None:
-        """Open the file, or make it. One that is damaged is moved aside, and a new one made.
+        """Open or create the file. A damaged one is moved aside, and a new one created.
 
         Args:
-            directory: Where it is; None for no file at all: all is forgotten with this.
+            directory: Its directory; None for a database in memory.
             name: Its name.
             schema: Its tables.
 
@@ -98,7 +97,7 @@ class Writer:
         self.lost = 0
         self._changes: list[Change] = []
         self._bytes = 0
-        self._safe = 0  # how many of the changes are in the file of `Ahead`
+        self._safe = 0  # how many of the changes are in the `Ahead` file
         self._scheduled: asyncio.Handle | None = None
         self._when_written: list[Callable[[], object]] = []
         self._when_safe: list[Callable[[], object]] = []
@@ -110,7 +109,7 @@ class Writer:
         self._take_up()
 
     def _take_up(self) -> None:
-        """Write what the process before has left in the file of `Ahead`. While the disk is full, that waits."""
+        """Write the changes that the previous process has left in the `Ahead` file. While the disk is full, they wait."""
         if self._ahead is None:
             return
         self._changes = self._ahead.read(self._transaction)
@@ -118,19 +117,19 @@ class Writer:
         if self._changes and (error := self._commit(self._changes)) is not None:
             if not _is_wrong(error):
                 return
-            # They are of another version, whose tables were others.
+            # They are from another version with other tables.
             _log.error("%d changes of the process before cannot be made in %s: %s", self._safe, self._path, error)
             self.problem = ""
         elif self._changes:
             self._note_written()
         self._changes, self._safe = [], 0
-        self._ahead.clear()  # also what is damaged: nobody could read what is written after it
+        self._ahead.clear()  # including damaged records: nothing after them could be read
 
     def read(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return rows, with all changes.
+        """Return rows, including pending changes.
 
         Args:
-            query: Which rows.
+            query: The query.
             values: Its values.
 
         Raises:
@@ -144,13 +143,13 @@ class Writer:
             raise StoreError(f"{self._path} cannot be read: {error}") from error
 
     def write(self, *changes: Change) -> bool:
-        """Write changes now, all or none, after those that wait.
+        """Write changes now, all or none, after pending ones.
 
         Returns:
-            Whether they were written: not if there is a row already that has to be the only one of its kind.
+            Whether they were written: not if one violates a uniqueness constraint.
 
         Raises:
-            StoreError: They cannot be written; those that waited still wait.
+            StoreError: They cannot be written; pending ones stay pending.
         """
         error = self._commit([*self._changes, *changes])
         if isinstance(error, sqlite3.IntegrityError):
@@ -161,13 +160,13 @@ class Writer:
         return True
 
     def check(self) -> str:
-        """Find out whether changes can be written now; return why not, or an empty text.
+        """Check whether changes can be written now; return why not, or an empty text.
 
-        Nobody else may try again: after a refusal, nothing waits.
+        Otherwise there might be no retry: after a refusal, no change is pending.
         """
         with suppress(StoreError):
             self._checks = (self._checks + 1) % 1000
-            self.write((f"PRAGMA user_version = {self._checks}", ()))  # a change that changes nothing would not be written
+            self.write((f"PRAGMA user_version = {self._checks}", ()))  # a change without effect would not be written
         return self.problem
 
     def later(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
@@ -176,7 +175,7 @@ class Writer:
         Args:
             statement: The change.
             values: Its values.
-            size: How large they are.
+            size: Their size.
         """
         if self._bytes + size > MAX_WAITING and self.problem:
             self.lost += 1
@@ -186,22 +185,22 @@ class Writer:
         self._schedule(_SOON)
 
     def keep(self, statement: str, values: tuple[Any, ...], size: int = 0) -> None:
-        """Write a change soon. When this returns, it survives the death of this process, as all those that wait do.
+        """Write a change soon. When this returns, it and all pending ones survive the death of this process.
 
         Args:
             statement: The change.
             values: Its values.
-            size: How large they are.
+            size: Their size.
 
         Raises:
-            StoreError: It cannot be written; those that waited still wait.
+            StoreError: It cannot be written; pending ones stay pending.
         """
         if self.problem:  # then only a transaction shows whether it can be written
             self.write((statement, values))
             return
         self.later(statement, values, size)
         if self._make_safe() is not None:
-            # On a disk that is full, the log of the database can have room that it has taken before.
+            # On a full disk, the database's log may still have space that it has allocated before.
             self._changes.pop()
             self._bytes -= size + 64
             self.write((statement, values))
@@ -211,12 +210,12 @@ class Writer:
         return StoreError(f"{self._path} cannot be written: {error}; nothing was done: {what}")
 
     def make_safe(self) -> None:
-        """Have what waits survive the death of this process from now on, if that can be done."""
+        """Make pending changes survive the death of this process, if possible."""
         if self.problem or self._bytes > _FULL or self._make_safe() is not None:
             self.flush()
 
     def when_safe(self, function: Callable[[], object]) -> None:
-        """Call a function at the end of this turn of the loop: what waits then survives this process, or cannot be written."""
+        """Call a function at the end of this turn of the loop: pending changes then survive this process, or have failed."""
         if not self._when_safe:
             asyncio.get_running_loop().call_soon(self._tell_safe)
         self._when_safe.append(function)
@@ -228,7 +227,7 @@ class Writer:
             function()
 
     def _make_safe(self) -> OSError | None:
-        """Put what waits into the file of `Ahead`; return why that cannot be done."""
+        """Put pending changes into the `Ahead` file; return why that is not possible, if so."""
         if self._ahead is not None and self._safe < len(self._changes):
             try:
                 self._ahead.add(self._transaction, self._changes[self._safe :])
@@ -239,12 +238,12 @@ class Writer:
         return None
 
     def when_written(self, function: Callable[[], object]) -> None:
-        """Call a function soon, when what waits is in the database, or cannot be written."""
+        """Call a function soon, when pending changes are in the database, or cannot be written."""
         self._when_written.append(function)
         self._schedule(_SOON)
 
     def flush(self) -> None:
-        """Write what waits, if that can be done."""
+        """Write pending changes, if possible."""
         self._cancel_schedule()
         self._try_to_commit()
         functions, self._when_written = self._when_written, []
@@ -258,10 +257,10 @@ class Writer:
             self._note_written()
 
     async def caught_up(self) -> None:
-        """Wait for a checkpoint if the write-ahead log is too large: to be called now and then by those who write much.
+        """Wait for a checkpoint if the write-ahead log is too large; heavy writers should call this now and then.
 
-        The log begins again if a checkpoint has moved all of it, and it cannot as long as more is written. To move the rest in
-        the loop would hold the loop up until the disk has written it.
+        The log restarts only when a checkpoint has moved all of it, which is impossible while more is written. Moving the rest
+        in the loop would block it until the disk has written it.
         """
         deadline = time.monotonic() + _CATCHING_UP
         while self._is_behind() and time.monotonic() < deadline:  # noqa: ASYNC110  # a thread cannot set an Event
@@ -271,7 +270,7 @@ class Writer:
         return self._is_moving() and (self._is_log_large or self._written > _LARGE_LOG)
 
     def _may_wait(self) -> bool:
-        """Whether what waits can wait longer: it is safe, little, and a checkpoint needs a moment without transactions."""
+        """Whether pending changes can wait: they are safe, few, and a checkpoint needs a moment without transactions."""
         if self._ahead is None or self.problem or self._bytes > _FULL or not self._is_behind():
             return False
         return self._make_safe() is None
@@ -280,7 +279,7 @@ class Writer:
         return self._checkpoint is not None and self._checkpoint.is_alive()
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write pending changes, and close the file."""
         self._cancel_schedule()
         if self._checkpoint is not None:
             self._checkpoint.join()
@@ -296,7 +295,7 @@ class Writer:
             self._scheduled = None
 
     def _schedule(self, delay: float) -> None:
-        """Write after some time, unless that is to happen anyway."""
+        """Schedule a write, unless one is scheduled already."""
         if self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_later(delay, self._write_waiting)
 
@@ -308,7 +307,7 @@ class Writer:
             self.flush()
 
     def _commit(self, changes: list[Change]) -> sqlite3.Error | None:
-        """Write changes in one transaction; return why they cannot be written."""
+        """Write changes in one transaction; return the error, if any."""
         execute = self._connection.execute
         try:
             execute("BEGIN IMMEDIATE")
@@ -323,7 +322,7 @@ class Writer:
             if not isinstance(error, sqlite3.Error):
                 error = sqlite3.ProgrammingError(str(error))
             if isinstance(error, sqlite3.IntegrityError):
-                return error  # the file is well
+                return error  # the file itself is fine
             self._note_problem(error)
             return error
         if self.problem:
@@ -351,7 +350,7 @@ class Writer:
         checkpoint = threading.Thread(target=_checkpoint, args=(self._path,), daemon=True)
         try:
             checkpoint.start()
-        except RuntimeError as error:  # the machine has no room for one: the next is tried when as much was written again
+        except RuntimeError as error:  # no thread can be started: try again after as many bytes
             _log.warning("no checkpoint of %s: %s", self._path, error)
         else:
             self._checkpoint = checkpoint
@@ -365,7 +364,7 @@ def _open_ahead(path: Path) -> Ahead:
 
 
 def _prepare(directory: Path, name: str, schema: str) -> Path | None:
-    """Make sure that the file can be used; return where a damaged one was put, if it was."""
+    """Make sure that the file is usable; return where a damaged one was moved, if so."""
     try:
         _check(Database(directory, name, schema))
     except StoreError as error:
@@ -379,17 +378,17 @@ def _prepare(directory: Path, name: str, schema: str) -> Path | None:
 
 
 def _checkpoint(path: Path) -> None:
-    """Move the write-ahead log into the file: it is synchronised, which can take long.
+    """Run a checkpoint, which moves the write-ahead log into the file and syncs it. That can take long.
 
-    If more was written meanwhile, it moves that, too: each time, there is less. The log begins again only if nothing is left.
-    What SQLite says of a round cannot tell: it counts the pages that were there when the round began.
+    It repeats this for what was written meanwhile, which is less each time. The log restarts only if nothing is left. SQLite's
+    result of one round is not enough: it counts the pages from the start of that round.
     """
     before = None
     try:
         with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
             for _ in range(_ROUNDS):
                 _, _, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                if moved == before:  # nothing was written during the last round, or a reader keeps the rest
+                if moved == before:  # nothing was written during the last round, or a reader blocks the rest
                     break
                 before = moved
     except sqlite3.Error as error:
@@ -415,7 +414,7 @@ def _is_damaged(error: StoreError) -> bool:
 
 
 def _is_wrong(error: sqlite3.Error) -> bool:
-    """Whether an error is the fault of a change, so that the next try would fail, too."""
+    """Whether a change itself caused an error, so that a retry would fail too."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE)
     return code & 0xFF in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_MISUSE)
 

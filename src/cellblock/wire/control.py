@@ -142,6 +142,20 @@ class KillChildren:
 
 
 @record
+class Freeze:
+    """Stop the worker and every process below (SIGSTOP). It is sent again until all of them are stopped."""
+
+    op: ClassVar[str] = "freeze"
+
+
+@record
+class Thaw:
+    """Have what was frozen go on."""
+
+    op: ClassVar[str] = "thaw"
+
+
+@record
 class Run:
     """Run a program, confined like the worker.
 
@@ -248,6 +262,14 @@ class Done:
 
 
 @record
+class Frozen:
+    """The answer to ``freeze``. ``left``: how many processes still ran at the last look; 0: nothing of the kernel can run."""
+
+    op: ClassVar[str] = "frozen"
+    left: int
+
+
+@record
 class Exited:
     """The worker has ended, with this wait status."""
 
@@ -324,15 +346,15 @@ class Made:
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
-Command: TypeAlias = Interrupt | KillChildren | Run | Stop | Listen | Measure | Connect
-FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Exited
+Command: TypeAlias = Interrupt | KillChildren | Freeze | Thaw | Run | Stop | Listen | Measure | Connect
+FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Exited
 FromServer: TypeAlias = Made | Refused
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
-TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Run, Stop, Listen, Measure, Connect)
-FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Exited)
+TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Freeze, Thaw, Run, Stop, Listen, Measure, Connect)
+FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Exited)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

@@ -1,12 +1,12 @@
-"""Functions and classes of cells, for processes that `multiprocessing` does not fork ("spawn", "forkserver").
+"""Pickles functions and classes of cells for processes that `multiprocessing` does not fork ("spawn", "forkserver").
 
-Such a process begins with an empty ``__main__``, in which pickle would look for them in vain. A script is imported there
-again; cells cannot be. So they travel by value, by cloudpickle, and are put into the ``__main__`` of the process:
+Such a process starts with an empty ``__main__``, where pickle would not find them. A script is imported there again; cells
+cannot be. So they are pickled by value, by cloudpickle, and added to the ``__main__`` of the process:
 
-- All functions have these variables as their globals there, as in a script: an initializer sets what others read.
-- What the process returns is found here by its name, so that its class is the very class of the session.
+- All functions share these variables as their globals there, as in a script: an initializer sets what others read.
+- What the process returns is looked up here by name, so that its class is the session's own class.
 
-A process that is forked has everything already, with no copies of large variables, and pickles name things as ever.
+A forked process has everything already, without copies of large variables, and pickle refers to names as usual.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _change(module: Any) -> None:
 
 
 def _reduce(pickler: Any, value: Any) -> Any:
-    """Return how a value is pickled: the usual way, unless it was made in a cell, or belongs to something that was."""
+    """Return how to pickle a value: as usual, unless it was made in a cell, or belongs to something that was."""
     ways = vars(pickler)
     if "by_value" not in ways:
         ways["by_value"] = None if _is_needed() else NotImplemented
@@ -63,7 +63,7 @@ def _reduce(pickler: Any, value: Any) -> Any:
 
 
 def _is_needed() -> bool:
-    """Whether what is pickled now may be for a process that was not forked."""
+    """Whether the present pickle may be for a process that was not forked."""
     context, process = sys.modules["multiprocessing.context"], sys.modules["multiprocessing.process"]
     if vars(sys.modules["__main__"]) is not _namespace():
         return False  # %run of a script, which the process imports again
@@ -72,7 +72,7 @@ def _is_needed() -> bool:
     if children := [*process._children]:  # noqa: SLF001  # active_children() waits for them
         return any(getattr(child._popen, "method", "fork") != "fork" for child in children)  # noqa: SLF001
     if process.parent_process() is not None:
-        return False  # a forked child, whose parent has what it has
+        return False  # a forked child has what its parent has
     multiprocessing = sys.modules["multiprocessing"]
     method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     return bool(method != "fork")  # a queue is filled before there is a process
@@ -80,7 +80,7 @@ def _is_needed() -> bool:
 
 @functools.cache
 def _cloudpickle() -> Any:
-    # Not the one that `pickling` may have made of the host's: the new process needs one, too.
+    # Not the host's copy that `pickling` may have installed: the new process needs one too.
     if PathFinder.find_spec("cloudpickle") is None:
         raise pickle.PicklingError(_NEEDED)
     return importlib.import_module("cloudpickle")
@@ -93,7 +93,7 @@ def _namespace() -> dict[str, Any]:
 
 
 def _into_main(reduced: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """Return cloudpickle's way, changed so that a function or a class becomes a part of the process's ``__main__``."""
+    """Return cloudpickle's reduce tuple, changed so that a function or class becomes part of the process's ``__main__``."""
     make, arguments, state, _, _, set_state = reduced
     namespace, used = _namespace(), dict[str, Any]()
     if type(value) is FunctionType and value.__globals__ is namespace:
@@ -108,7 +108,7 @@ def _into_main(reduced: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 
 
 class _Main:
-    """In a pickle: the variables of the process's ``__main__``."""
+    """A pickled reference to the variables of the process's ``__main__``."""
 
 
 class _MainModule:
@@ -120,17 +120,17 @@ _MAIN_MODULE = _MainModule()
 
 
 def _fill(made: Any, told: tuple[Any, ...]) -> None:
-    """In the process: give a function or a class what it has, and ``__main__`` the variables that it uses.
+    """In the process: fill in a function or class, and add the variables that it uses to ``__main__``.
 
-    A variable that is there already stays, unless the session has given it another value since. So the process keeps what its
-    own functions have set. This is pickled by value, too, as there is no cellblock there: it imports what it needs.
+    An existing variable stays, unless the session has changed its value since; so the process keeps what its own functions
+    have set. This function is pickled by value too, as cellblock is not available there: it imports what it needs.
     """
     import os
     import sys
 
     set_state, state, used, name, sender = told
     main = vars(sys.modules["__main__"])
-    if sender == os.getpid():  # the session reads what it has written: classes are those that it has
+    if sender == os.getpid():  # the session reads what it has written: its own classes are used
         if name is None or main.get(name) is not made:
             set_state(made, state)
         return

@@ -1,4 +1,4 @@
-"""What cells do to variables: which are new, or mean another object than before, and which are gone."""
+"""Reports how cells change variables: new names, names that refer to another object, and deleted names."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cellblock.wire.fields import MAX_NAMES
 from cellblock.wire.messages import Changed
 
 _type_name = cast("Any", type.__dict__["__name__"]).__get__
-"""Returns a type's own name. A metaclass can have another one, which code of its own works out."""
+"""Returns a type's own name. A metaclass can define another one, computed by its own code."""
 
 
 class Variables:
-    """Compares a session's variables with what they were when it was last asked. None of the code's own methods runs."""
+    """Compares a session's variables with those of the last call. None of the code's own methods runs."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def changed(self, variables: dict[str, Any], hidden: Mapping[str, Any]) -> Changed:
-        """Return what has happened to variables since the last call.
+        """Return the changes of variables since the last call.
 
         Args:
-            variables: The session's, as they are now.
-            hidden: Those that are not the code's own.
+            variables: The session's present variables.
+            hidden: Variables that are not the code's own.
         """
         before, self._seen = self._seen, {}
         names: list[str] = []

@@ -13,7 +13,7 @@ from cellblock.wire.protocol import Conversation, Side
 from cellblock.worker.gate import GATE
 
 CHANNEL, NURSERY = 3, 4
-"""The worker's descriptors besides 0 to 2: its end of the channel, and where copies of it tell init that they exist."""
+"""The worker's descriptors besides 0 to 2: its end of the channel, and where its copies register with init."""
 
 _NOTHING = bytes(4)
 _RECEIVE = 64 * 1024  # below malloc's threshold for mmap: a larger buffer costs three system calls each time
@@ -22,7 +22,7 @@ _RECEIVE = 64 * 1024  # below malloc's threshold for mmap: a larger buffer costs
 class Channel:
     """Sends and receives messages on a blocking socket.
 
-    A send blocks while the host does not read: that is the back-pressure that a printing cell feels.
+    A send blocks while the host does not read; that backpressure slows down a printing cell.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -32,7 +32,7 @@ class Channel:
         self._main = _thread.get_ident()
 
     def renew(self) -> None:
-        """In a copy of a worker: begin anew, with the other channel that has this one's descriptor now."""
+        """In a copy of a worker: start anew, with the new channel behind the same descriptor."""
         self._conversation = Conversation(Side.WORKER)
         self._lock = _thread.RLock()
 
@@ -48,7 +48,7 @@ class Channel:
             return False  # the code has closed it
 
     def send(self, message: Message) -> None:
-        """Send one message, whole, whatever signals come meanwhile.
+        """Send one whole message, whatever signals arrive meanwhile.
 
         Raises:
             ProtocolError: The message is too large or out of turn.

@@ -1,7 +1,7 @@
 """Commands of cells that need approval: requested with exactly the text that is then run.
 
-There are two kinds of sessions. In one, this process runs approved commands itself, and nothing stops code
-that does not ask. In the other, the system forbids this process to execute programs, and the host has init run them.
+There are two kinds of sessions. In one, this process runs approved commands itself, and nothing stops code that does not ask.
+In the other, the system forbids this process to execute programs, and the host has init run them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class ProgramForbiddenError(PermissionError, RuntimeError):
 
 
 class _Asked(NamedTuple):
-    """A command that was approved.
+    """An approved command.
 
     Attributes:
         number: Its number.
-        surroundings: Where it was to run, as `subprocess.Popen` takes it: a thread may have changed that since it was shown.
+        surroundings: Its environment and directory for `subprocess.Popen`: a thread may have changed them since it was shown.
     """
 
     number: int
@@ -68,7 +68,7 @@ class Commands:
             _say_so()
 
     def show(self, command: str) -> int:
-        """Run a line of the shell, whose output is the cell's; return its exit status, negative for a signal."""
+        """Run a shell line with the cell's output; return its exit status, negative for a signal."""
         line = str.__str__(command)  # exactly `str`: a subclass could return another text each time
         asked = self._ask("shell", line)
         if self.forbidden:
@@ -81,7 +81,7 @@ class Commands:
             raise
 
     def collect(self, command: str) -> tuple[str, int]:
-        """Run a line of the shell; return what it says on both streams, and its exit status."""
+        """Run a shell line; return its output on both streams, and its exit status."""
         line = str.__str__(command)
         asked = self._ask("shell", line, keep="together")
         if self.forbidden:
@@ -138,9 +138,9 @@ class Commands:
 
 
 def guard_scripts() -> None:
-    """Have script cells ask where commands are asked for, and leave no thread.
+    """Make script cells ask for approval where needed, and leave no thread.
 
-    Before the shell is made, which keeps hold of the method.
+    Call it before the shell is made, which keeps a reference to the method.
     """
     original = ScriptMagics.shebang
 
@@ -159,9 +159,9 @@ def guard_scripts() -> None:
 
 
 def end_scripts(shell: Any) -> str | None:
-    """End what script cells have left behind, before this process is copied; return why it cannot be copied, if so."""
+    """End the remains of script cells before this process is copied; return why it cannot be copied, if so."""
     magics = shell.magics_manager.registry.get("ScriptMagics")
-    if magics is None or magics.event_loop is None:  # as mostly: nothing is written to then, which would copy pages
+    if magics is None or magics.event_loop is None:  # the usual case; writing nothing here avoids copying pages
         return None
     _end_loop(magics)
     if magics.event_loop is None:
@@ -174,7 +174,7 @@ def end_scripts(shell: Any) -> str | None:
 def _end_loop(magics: Any) -> None:
     """End the event loop of script cells, and its thread: a copy of the kernel would not have the thread.
 
-    They stay if something may still need them: a program in the background, or one that an interrupt did not end.
+    They stay if they may still be needed: by a background program, or by one that an interrupt did not end.
     """
     magics.bg_processes = [process for process in magics.bg_processes if process.returncode is None]
     loop = magics.event_loop
@@ -184,15 +184,15 @@ def _end_loop(magics: Any) -> None:
     if (finalizer := getattr(magics, "_event_loop_finalizer", None)) is not None:  # newer IPythons have one
         finalizer.detach()
     thread = next(one for one in threading.enumerate() if getattr(one, "_target", None) == loop.run_forever)
-    loop.call_soon_threadsafe(lambda: loop.call_soon(loop.stop))  # after what it has to do about the program's end
+    loop.call_soon_threadsafe(lambda: loop.call_soon(loop.stop))  # after the loop has handled the program's end
     thread.join()
     loop.close()
 
 
 def _free_readers(names: dict[str, Any]) -> bool:
-    """Have what ``--out``, ``--err`` and ``--proc`` have left in variables do without the loop; return whether it can.
+    """Detach the variables of ``--out``, ``--err`` and ``--proc`` from the loop; return whether that is possible.
 
-    A reader that has all of a program's output needs no loop to give it away.
+    A reader that has all of a program's output can return it without a loop.
     """
     found = {name: vars(value)["_obj"] for name, value in names.items() if type(value) is _AsyncIOProxy}
     for one in found.values():
@@ -205,7 +205,7 @@ def _free_readers(names: dict[str, Any]) -> bool:
 
 
 def _take(place: str | None, suffix: str) -> str:
-    """Return what a command said, from the file that its output went to; nothing where the program was never begun."""
+    """Return a command's output from its file; empty if the program was never started."""
     path = f"{place}{suffix}"
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
@@ -218,7 +218,7 @@ def _take(place: str | None, suffix: str) -> str:
 
 
 def _say_so() -> None:
-    """Have Python's own ways to start programs say why they fail. The system forbids all the other ways as well."""
+    """Make Python's own ways to start programs explain why they fail. The system forbids all other ways as well."""
     import pty
 
     _posixsubprocess.fork_exec = _refusal("subprocess")

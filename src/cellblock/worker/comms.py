@@ -1,8 +1,8 @@
-"""Messages between widgets and Jupyter clients, and the requests of such clients that are not cells.
+"""Messages between widgets and Jupyter clients, and requests of such clients other than cells.
 
-`Comms` takes the place of what ipykernel does for the package ``comm``. The functions below are what a Jupyter front of the
-host calls, each in a cell that leaves no trace. Everything here only carries data for the session's own clients: code of the
-session that interferes with it can deceive nobody but them.
+`Comms` replaces ipykernel's implementation of the package ``comm``. The functions below are called by the host's Jupyter
+front, each in a cell that leaves no trace. All data here is for the session's own clients: code of the session that interferes
+with it can deceive only them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cellblock.worker.outbox import Outbox
 
 
 class Comms:
-    """Sends what widgets have to say while a Jupyter client's cell runs.
+    """Sends messages of widgets while a Jupyter client's cell runs.
 
     Attributes:
-        parent: The id of the Jupyter message that asks for the running cell; empty if no Jupyter client does.
+        parent: The id of the Jupyter message that requested the running cell; empty without a Jupyter client.
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -33,12 +33,12 @@ class Comms:
         self._outbox = outbox
 
     def attach(self, shell: Any) -> None:
-        """Have all comms of this kernel send through this, also those that exist already."""
-        shell.parent_message = lambda: self.parent  # output widgets find out there which message the output is for
+        """Make all comms of this kernel send through this object, including existing ones."""
+        shell.parent_message = lambda: self.parent  # output widgets look there for the message that their output belongs to
         try:
             from comm import DummyComm
         except ImportError:
-            return  # and there are no widgets either
+            return  # then there are no widgets either
 
         def publish_msg(
             comm: Any, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
@@ -75,7 +75,7 @@ def answer(name: str, arguments: str) -> None:
 
 
 def take(kind: str, message: str, buffers: list[bytes]) -> None:
-    """Give a client's message to the comm that it is for.
+    """Deliver a client's message to its comm.
 
     Args:
         kind: ``comm_open``, ``comm_msg`` or ``comm_close``.
@@ -128,7 +128,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _to_json(value: object) -> Any:
-    """Return what JSON can hold of a value that a widget sends: dates and numbers of NumPy, above all."""
+    """Convert a value that a widget sends for JSON: mostly dates and numbers of NumPy."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if hasattr(value, "item"):

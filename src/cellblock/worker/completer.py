@@ -1,7 +1,7 @@
 """Completes names among many variables quickly.
 
-IPython's completer makes an abbreviation of every variable, an object of every match, and sorts them all, twice: 0.3 s
-for 10,000 variables. Then it returns the first 500. Here it sees only those 500.
+IPython's completer makes an abbreviation of every variable, an object of every match, and sorts them all, twice: 0.3 s for
+10,000 variables. Then it returns the first 500. Here it sees only those 500.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from IPython.core.completer import MATCHES_LIMIT, IPCompleter
 
 
 def look_at_few(completer: IPCompleter) -> None:
-    """Have a completer look at the variables that it can return, and at no others."""
+    """Make a completer look only at variables that it can return."""
     search = completer.global_matches
 
     def global_matches(text: str, **context: Any) -> list[str]:  # IPython 8 passes no context
         variables = completer.namespace
         kept = {*candidates(variables, text)}
-        # In their order: of several with one abbreviation, IPython shows the last.
+        # In their order: of several with the same abbreviation, IPython shows the last.
         completer.namespace = _Names(variables, [name for name in [*variables] if name in kept])
         try:
             return search(text, **context)  # type: ignore[no-any-return]  # IPython has no annotation for it
@@ -31,7 +31,7 @@ def look_at_few(completer: IPCompleter) -> None:
 
 
 def candidates(variables: Mapping[str, Any], text: str) -> list[str]:
-    """Return the names of variables that IPython may return for a text: not more than it does, and the first in its order."""
+    """Return the variables that IPython may return for a text: no more than its limit, and the first in its order."""
     names = [name for name in [*variables] if isinstance(name, str)]
     found = [name for name in names if name.startswith(text)]
     if text[1:2] == "_":  # `a_b` finds `apples_bought`; any other prefix of an abbreviation is a prefix of the name
@@ -64,5 +64,5 @@ class _Names(Mapping[str, Any]):
         return len(self._seen)
 
     def copy(self) -> dict[str, Any]:
-        """Return all of them: IPython evaluates what a cell has above the cursor in a copy."""
+        """Return all of them: IPython evaluates the part of a cell above the cursor in a copy."""
         return dict(self._variables)

@@ -1,4 +1,4 @@
-"""Digests of values, to tell whether a variable has changed between two states of one session.
+"""Digests of values, to detect whether a variable has changed between two states of one session.
 
 Equal digests mean that pickling the two values gives the same bytes. Buffers, such as the memory of arrays, are read in place,
 at about the speed of memory.
@@ -20,13 +20,13 @@ _NOT_CONTENT = {"__dict__", "__weakref__", "__module__", "__firstlineno__", "__s
 
 
 class _OutOfTimeError(Exception):
-    """There is no time left."""
+    """The time limit was reached."""
 
 
 def digest(value: object, until: float) -> str | None:
-    """Return the digest of a value, or None if it cannot be told: the value cannot be pickled, or not in time.
+    """Return the digest of a value, or None if it cannot be pickled, or not in time.
 
-    This calls what the value's types have for pickling, as saving does.
+    This calls the pickling methods of the value's types, as saving does.
 
     Args:
         value: The value.
@@ -43,14 +43,14 @@ def digest(value: object, until: float) -> str | None:
             continue
         except (KeyboardInterrupt, MemoryError):
             raise
-        except BaseException:  # of the value's own methods, which may raise anything
+        except BaseException:  # from the value's own methods, which may raise anything
             return None
         return sink.hash.hexdigest()
     return None
 
 
 class _Sink:
-    """Takes what a pickler writes and keeps a digest of it.
+    """Hashes the output of a pickler.
 
     Attributes:
         hash: The digest.
@@ -61,7 +61,7 @@ class _Sink:
         self._until = until
 
     def write(self, data: Any) -> None:
-        """Take a piece of the stream."""
+        """Add a piece of the stream."""
         if len(data) < _LARGE:
             self.hash.update(data)
             self._check()
@@ -69,11 +69,11 @@ class _Sink:
             self._add(memoryview(data))
 
     def take(self, buffer: pickle.PickleBuffer) -> None:
-        """Take a buffer that is not part of the stream."""
+        """Add an out-of-band buffer."""
         self._add(buffer.raw())
 
     def _add(self, view: memoryview) -> None:
-        """Take much data: a checksum is four times quicker, and an accident is all that it has to notice."""
+        """Add much data, by checksum: that is four times faster, and only accidental changes need to be detected."""
         check = 0
         for start in range(0, view.nbytes, _BLOCK):
             check = zlib.crc32(view[start : start + _BLOCK], check)
@@ -86,7 +86,7 @@ class _Sink:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes functions and classes of the session by what they do, where others are written by name."""
+    """Pickles functions and classes of the session by content, and all others by name."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -119,7 +119,7 @@ def _function(function: FunctionType) -> Iterator[Any]:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return what code does, wherever it was written."""
+    """Return the content of code, independent of where it was written."""
     constants = tuple(_code(one) if isinstance(one, CodeType) else one for one in code.co_consts)
     return (code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags)
 

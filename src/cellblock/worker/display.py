@@ -23,7 +23,7 @@ _MAX_WIDGETS = 100
 
 
 class Publisher(DisplayPublisher):
-    """Behind `display`, `update_display` and `clear_output`.
+    """Implements `display`, `update_display` and `clear_output`.
 
     Attributes:
         count: How many values it has shown.
@@ -58,7 +58,7 @@ class Publisher(DisplayPublisher):
         send_bundle(self.outbox, kind, data, metadata, identity)
 
     def update_widgets(self) -> None:
-        """Show again, as text, the widgets that this cell has displayed and that have changed since."""
+        """Show again, as text, those widgets of this cell that have changed since they were displayed."""
         while self._widgets:
             identity, data, metadata, before = self._widgets.popleft()
             text = text_now(data[VIEW])
@@ -66,12 +66,12 @@ class Publisher(DisplayPublisher):
                 send_bundle(self.outbox, "update_display_data", {**data, "text/plain": text}, metadata, identity)
 
     def clear_output(self, wait: bool = False) -> None:
-        """Forget what the cell showed so far."""
+        """Drop the cell's output so far."""
         self.outbox.send(Clear(bool(wait)))
 
 
 class Hook(DisplayHook):
-    """Behind the value of a cell's last expression."""
+    """Displays the value of a cell's last expression."""
 
     outbox: Outbox
 
@@ -97,7 +97,7 @@ def send_bundle(
     """Send one MIME bundle; values of more than `PIECE` bytes go ahead in parts.
 
     Args:
-        outbox: Where to.
+        outbox: The outbox.
         kind: ``display_data``, ``update_display_data`` or ``execute_result``.
         data: Values by MIME type, as IPython's formatters make them.
         metadata: Metadata by MIME type.
@@ -129,7 +129,7 @@ def send_bundle(
 
 
 def _with_text(kind: str, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the values of a bundle, with a text for readers if its own plain text says nothing."""
+    """Return the values of a bundle, with an added text for readers if its own plain text is not informative."""
     values = list(data.items())[: MAX_MIMES - 1]
     if kind != "error" and VIEW not in data and (text := text_of(data)) is not None:
         values.append((TEXT_MIME, text))
@@ -137,7 +137,7 @@ def _with_text(kind: str, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _to_bytes(mime: str, value: Any) -> tuple[bytes, bool]:
-    """Return a value as bytes, and whether these are text. What is not said to be text can be: JSON of a type of its own."""
+    """Return a value as bytes, and whether these are text. Types not known as text can be: vendor-specific JSON."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value), False
     if not isinstance(value, str):

@@ -14,11 +14,11 @@ from cellblock.worker.variables import survey
 
 
 def take(name: str, pieces: int) -> None:
-    """Give a variable the value that the host sends.
+    """Set a variable to the value that the host sends.
 
     Args:
         name: The variable.
-        pieces: In how many lines the value comes.
+        pieces: The number of lines that the value comes in.
     """
     shell: Any = get_ipython()
     message = b"".join(base64.b64decode(shell.line()) for _ in range(pieces))
@@ -29,12 +29,12 @@ def take(name: str, pieces: int) -> None:
 
 
 def give(name: str, limit: int, pickled: bool) -> None:
-    """Send the value of a variable to the host, or why that cannot be.
+    """Send the value of a variable to the host, or the reason why that is not possible.
 
     Args:
         name: The variable.
-        limit: How many bytes it may have.
-        pickled: Whether to pickle what cannot be sent otherwise.
+        limit: Maximum size in bytes.
+        pickled: Whether to pickle values that cannot be sent otherwise.
     """
     shell: Any = get_ipython()
     try:
@@ -48,7 +48,7 @@ def give(name: str, limit: int, pickled: bool) -> None:
 
 
 def tell(seconds: float | None = None) -> None:
-    """Send what variables there are; `seconds` as for `survey`."""
+    """Send a survey of the variables; `seconds` as for `survey`."""
     shell: Any = get_ipython()
     _send(survey(shell.user_ns, shell.user_ns_hidden, seconds))
 

@@ -1,4 +1,4 @@
-"""Descriptors that a fork shares with its original: locks that it would not have, and connections that only one may use."""
+"""Descriptors that a fork shares with its original: locks that it would lose, and connections that only one may use."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _CTL_ADD = 1
 
 @dataclass(frozen=True)
 class Descriptors:
-    """What a process has open.
+    """The open descriptors of a process.
 
     Attributes:
-        paths: The descriptors, with what each is in words of /proc.
+        paths: The descriptors, with the targets of their links in /proc.
         watched: What each epoll object watches: descriptor, events and data.
     """
 
@@ -49,9 +49,9 @@ class Descriptors:
 
     @classmethod
     def now(cls) -> Descriptors:
-        """Return what this process has open now.
+        """Return the open descriptors of this process.
 
-        A fork in a sandbox of Landlock has no /proc/self, so its descriptors are guessed, and nothing is known about them.
+        A fork in a sandbox of Landlock has no /proc/self, so its descriptors are probed, and nothing else is known about them.
         """
         found = cls()
         try:
@@ -64,18 +64,18 @@ class Descriptors:
                 if path == "anon_inode:[eventpoll]":
                     watched = _WATCHED.findall(_information(descriptor))
                     found.watched[descriptor] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in watched]
-            except OSError:  # the one that has listed them
+            except OSError:  # the one used for listing them
                 continue
         return found
 
     def to_part(self, above: int) -> Descriptors:
-        """Return those that copies look at, in order not to share them: not what wakes up event loops, which they renew.
+        """Return those that copies have to check for sharing: not the wakeup sockets of event loops, which they renew anyway.
 
-        To be called before a fork: in the copy, to find the loops costs as much as the rest. To find all of them, every object
-        is visited. That is not needed if there is no socket but those of the loop that runs.
+        Call it before a fork: in the copy, finding the loops costs as much as all the rest. Finding all of them means visiting
+        every object, which is not needed if all sockets belong to the running loop.
 
         Args:
-            above: The highest of the descriptors that the caller sees to.
+            above: The highest of the descriptors that the caller handles.
         """
         waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if there is none
         sockets = {one for one, path in self.paths.items() if one > above and (not path or path.startswith("socket:"))}
@@ -100,28 +100,28 @@ def _information(descriptor: int) -> str:
 
 
 def locked_file(seen: Descriptors) -> tuple[int, str] | None:
-    """Return a file on which this process has a lock for writing, which a fork would not have: its descriptor and its path.
+    """Return a file on which this process has a write lock, which a fork would not have: its descriptor and its path.
 
-    Databases lock their file so: SQLite during a transaction that writes, DuckDB and HDF5 for as long as the file is open.
+    Databases lock their files: SQLite during a transaction that writes, DuckDB and HDF5 for as long as the file is open.
 
     Args:
-        seen: What this process has open.
+        seen: The open descriptors of this process.
     """
     query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     for descriptor, path in seen.paths.items():
-        with contextlib.suppress(OSError):  # closed meanwhile, or something that knows no locks
-            # Locks of open file descriptions conflict with those of processes, even with those of this one.
+        with contextlib.suppress(OSError):  # closed meanwhile, or something without locks
+            # Locks of open file descriptions conflict with those of processes, even with this one's.
             answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
             if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
                 return descriptor, path or f"with descriptor {descriptor}"
-            # A copy shares those of flock() until it opens its files again.
+            # A copy shares flock() locks until it reopens its files.
             if path.startswith("/") and not path.startswith("/dev/") and _WHOLE_LOCK.search(_information(descriptor)):
                 return descriptor, path
     return None
 
 
 def _is_own(descriptor: int) -> bool:
-    """Whether the lock on a file is this process's own. If that cannot be known, it is."""
+    """Whether the lock on a file is this process's own. Assumed if it cannot be known."""
     try:
         return _OWN_LOCK.search(_information(descriptor)) is not None
     except OSError:
@@ -131,13 +131,13 @@ def _is_own(descriptor: int) -> bool:
 def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
     """Whether a file belongs to an SQLite database.
 
-    Files are read through descriptors that are open already: closing any descriptor of a file ends all of this process's locks
-    on it, and with them the protection of the transaction.
+    Files are read through existing descriptors: closing any descriptor of a file releases all of this process's locks on it,
+    and with them the protection of the transaction.
 
     Args:
         descriptor: A descriptor of the file.
         path: Its path.
-        seen: What this process has open.
+        seen: The open descriptors of this process.
     """
     database = re.sub(r"-(shm|wal|journal)$", "", path)
     for candidate in (descriptor, *(other for other, name in seen.paths.items() if name == database)):
@@ -148,17 +148,17 @@ def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
 
 
 def separate(seen: Descriptors, above: int) -> list[str]:
-    """In a copy: share no descriptor with the original, or with another copy, that only one of them may use.
+    """In a copy: stop sharing descriptors with the original, or with other copies, that only one of them may use.
 
-    Files get a position of their own. Connections and pipes to other processes look as if the other side had closed them:
-    clients that keep connections make new ones then. Whatever is only within this process gets a new one of its kind.
+    Files get their own position. Connections and pipes to other processes look closed by the other side: clients with
+    connection pools then reconnect. Objects within this process are replaced by new ones of their kind.
 
     Args:
-        seen: What the original has open that is to be looked at.
-        above: The highest of the descriptors that the caller sees to.
+        seen: The original's descriptors to check.
+        above: The highest of the descriptors that the caller handles.
 
     Returns:
-        Which connections did not come along, in sentences.
+        The lost connections, described in sentences.
     """
     looked_at = [(descriptor, path) for descriptor, path in seen.paths.items() if descriptor > above]
     if not looked_at:
@@ -169,7 +169,7 @@ def separate(seen: Descriptors, above: int) -> list[str]:
     for descriptor, path in looked_at:
         if descriptor in kept:
             continue
-        with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be opened again, which stays shared
+        with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be reopened, which stays shared
             status = os.fstat(descriptor)
             if path.startswith(_OF_PROCESSES):
                 _silence(descriptor)
@@ -191,7 +191,7 @@ def separate(seen: Descriptors, above: int) -> list[str]:
 
 
 def _silence(descriptor: int) -> None:
-    """Put something in place of a descriptor that never has anything to say."""
+    """Replace a descriptor by one that never becomes readable."""
     silent = os.eventfd(0)
     try:
         replace_descriptor(descriptor, silent)
@@ -200,7 +200,7 @@ def _silence(descriptor: int) -> None:
 
 
 def _of_trackers() -> set[int]:
-    """Return the pipes to the processes with which multiprocessing keeps the books: they serve copies as well."""
+    """Return the pipes to the resource trackers of multiprocessing: they serve copies as well."""
     found = {getattr(getattr(sys.modules.get(name), "_resource_tracker", None), "_fd", None) for name in _TRACKERS}
     return {descriptor for descriptor in found if isinstance(descriptor, int)}
 
@@ -220,9 +220,9 @@ def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
 
 
 def _renew_pipe(ends: dict[int, int]) -> str | None:
-    """Put a new pipe in place of one, given its descriptors here and whether they read or write. Tell what is lost by that.
+    """Replace a pipe, given its descriptors here and whether they read or write. Return a sentence about lost data.
 
-    What is in the old pipe could only be read by taking it from the original.
+    Data in the old pipe could only be read by taking it from the original.
     """
     held = 0
     reader, writer = os.pipe()
@@ -241,7 +241,7 @@ def _renew_pipe(ends: dict[int, int]) -> str | None:
 
 
 def _renew_loops() -> None:
-    """See to the event loops that code has made, which wait with epoll objects."""
+    """Renew the wakeup sockets of event loops that code has made, which wait with epoll objects."""
     asyncio: Any = sys.modules["asyncio"]
     for loop in instances(asyncio.SelectorEventLoop):
         if not loop.is_closed():
@@ -249,7 +249,7 @@ def _renew_loops() -> None:
 
 
 def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
-    """Put an epoll object of its own in place of one: what a copy watched with a shared one would wake the original."""
+    """Replace a shared epoll object: what a copy watched with it would wake the original."""
     add = ctypes.CDLL(None).epoll_ctl
     with select.epoll() as fresh:
         for descriptor, events, data in watched:
@@ -258,9 +258,9 @@ def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
 
 
 def reopen_databases(seen: Descriptors) -> list[str]:
-    """In a copy: open SQLite's files again, and tell what the new connections lack.
+    """In a copy: reopen SQLite's files, and describe what the new connections lack.
 
-    SQLite does not support connections that went through a fork: what it believes of the locks on the file is not true there.
+    SQLite does not support connections across a fork: their view of the locks on the file is wrong in the copy.
     """
     sqlite = sys.modules.get("sqlite3")
     if sqlite is None or not _has_database(seen):
@@ -291,7 +291,7 @@ def _open_again(connection: Any) -> str | None:
     path = attached.pop("main", "")
     if not path:
         connection.row_factory = kept["row_factory"]
-        return None  # it is in memory, and so it came along
+        return None  # it is in memory, and so it was copied
     functions = _functions(connection)
     if not os.path.exists(path):
         connection.close()

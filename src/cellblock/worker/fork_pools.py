@@ -1,8 +1,8 @@
 # ruff: noqa: SLF001  # pools offer no way to ask what they do, or to begin again
-"""Tells which Python threads only wait for work, and how a copy of this process does without them.
+"""Detects Python threads that only wait for work, and how a copy of this process does without them.
 
-The threads of a pool that has nothing to do are no loss: a copy makes new ones. Everything is found through `sys.modules`: a
-pool of a library that nobody has imported does not exist.
+Idle pool threads are no loss: a copy starts new ones. Everything is found through `sys.modules`: a pool of a library that was
+never imported does not exist.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from types import FrameType, ModuleType
 from typing import Any
 
 Reset = Callable[[], str | None]
-"""What to do in a copy, as often as one likes; it returns a sentence if something did not come along."""
+"""Repairs something in a copy, any number of times; returns a sentence if something was lost."""
 
 _kept: list[object] = []
-"""What belongs to the original, and must not be closed in a copy: closing it would end the original's."""
+"""Objects of the original that must not be closed in a copy: closing them would end the original's."""
 
 
 def reset_of(thread: threading.Thread, frame: FrameType) -> Reset | None:
-    """Return how a copy does without a thread, or None if it needs the thread: it does something, or nobody knows what.
+    """Return how a copy does without a thread, or None if it needs the thread: it is busy, or its purpose is unknown.
 
     Args:
-        thread: A thread that is not this one.
-        frame: Where it is.
+        thread: A thread other than this one.
+        frame: Its current frame.
     """
     for kind in (_thread_pool, _process_pool, _loky, _feeder, _pool, _progress_bars, _waiting_for_process):
         if (reset := kind(thread, frame)) is not None:
@@ -66,7 +66,7 @@ def _empty(pool: Any, pools: Any) -> None:
 
 
 def _process_pool(thread: Any, _frame: FrameType) -> Reset | None:
-    """`ProcessPoolExecutor`: the copy makes processes of its own when it needs them."""
+    """`ProcessPoolExecutor`: the copy starts its own processes when it needs them."""
     pools = _module("concurrent.futures.process")
     if pools is None or type(thread) is not pools._ExecutorManagerThread or thread.pending_work_items:
         return None
@@ -88,7 +88,7 @@ def _process_pool(thread: Any, _frame: FrameType) -> Reset | None:
 
 
 def _loky(thread: Any, _frame: FrameType) -> Reset | None:
-    """The pool that joblib keeps: the next call in the copy makes another."""
+    """The pool of joblib: the next call in the copy makes another."""
     place = type(thread).__module__
     if not place.endswith("loky.process_executor") or type(thread).__name__ != "_ExecutorManagerThread":
         return None
@@ -106,7 +106,7 @@ def _loky(thread: Any, _frame: FrameType) -> Reset | None:
 
 
 def _feeder(thread: threading.Thread, _frame: FrameType) -> Reset | None:
-    """The thread that writes into a `multiprocessing.Queue`; the queue starts another when it needs it."""
+    """The thread that feeds a `multiprocessing.Queue`; the queue starts another when it needs it."""
     target = getattr(thread, "_target", None)
     if getattr(target, "__name__", "") != "_feed" or not _of(target, "multiprocessing.queues", "loky.backend.queues"):
         return None
@@ -115,7 +115,7 @@ def _feeder(thread: threading.Thread, _frame: FrameType) -> Reset | None:
 
 
 def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
-    """`multiprocessing.Pool` and `ThreadPool`: they cannot be filled again, so they are closed."""
+    """`multiprocessing.Pool` and `ThreadPool`: they cannot be restarted, so they are closed."""
     target: Any = getattr(thread, "_target", None)
     if not _of(target, "multiprocessing.pool") or any(isinstance(item, dict) and item for item in _arguments(thread)):
         return None
@@ -135,7 +135,7 @@ def _pool(thread: threading.Thread, _frame: FrameType) -> Reset | None:
 
 
 def _progress_bars(thread: Any, frame: FrameType) -> Reset | None:
-    """The monitor of tqdm, which the next bar starts again."""
+    """The monitor of tqdm, which the next progress bar starts again."""
     if type(thread).__name__ != "TMonitor" or not type(thread).__module__.startswith("tqdm."):
         return None
     if frame.f_code.co_filename != threading.__file__:
@@ -164,9 +164,9 @@ def _of(target: Any, *modules: str) -> bool:
 
 
 def instances(kind: type[Any]) -> Iterator[Any]:
-    """Yield all objects of a class and of the classes made from it.
+    """Yield all instances of a class and its subclasses.
 
-    Every object refers to its class. Going through all objects instead would write to each of them: in a copy, it would copy
+    Every object refers to its class. Iterating over all objects instead would write to each of them: in a copy, it would copy
     every page.
 
     Args:
@@ -189,9 +189,9 @@ def leave_processes() -> None:
 
 
 def forget_workers() -> None:
-    """In a copy: have multiprocessing know that its processes are the original's, and that its queues have no threads."""
+    """In a copy: tell multiprocessing that its processes are the original's, and that its queues have no threads."""
     if (process := _module("multiprocessing.process")) is not None:
-        process._children.clear()  # at the end of this process they would be killed
+        process._children.clear()  # otherwise they would be killed at the end of this process
     if (util := _module("multiprocessing.util")) is not None:
         util._run_after_forkers()
     if (server := _module("multiprocessing.forkserver")) is not None:

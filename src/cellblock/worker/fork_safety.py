@@ -1,7 +1,7 @@
-"""What has to happen around a fork of a live kernel, so that the libraries in it go on working in the copy.
+"""Prepares a live kernel for a fork, and repairs its copy, so that its libraries keep working there.
 
 `refusal` tells why a fork would not give a working copy. `prepare` comes right before the fork, `part` after it in the copy,
-and `repair` in each kernel that is made of the copy. None of them imports anything that is not imported already.
+and `repair` in each kernel that is made from the copy. None of them imports a module that is not imported already.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from cellblock.worker.fork_pools import Reset, forget_workers, leave_processes, 
 from cellblock.worker.fork_threads import file_of, name_of, other_threads
 
 _SURVIVES = ("openblas", "libiomp", "libomp.", "libarrow", "_duckdb", "cv2.")
-"""Parts of the names of libraries whose threads are no loss: they start others, and see to their locks at a fork themselves.
+"""Parts of the names of libraries that start new threads when needed, and handle their locks at a fork themselves.
 
 Each of them is tried by `make libraries`.
 """
 
 _HARMLESS = ("jemalloc_bg_thd", "polars-ooc-clea")
-"""Names of threads that libraries start when they are imported, and that a copy does without."""
+"""Names of threads that libraries start when they are imported, and that a copy does not need."""
 
 _OPENMP = "libgomp"
 _PAUSE, _PAUSE_HARD = "omp_pause_resource_all", 2
 _STEP, _UNKNOWN_RUNS, _LEAVES = 0.0002, 0.005, 0.5
-"""Seconds to wait for threads that `threading` does not know: at first; in all if one runs Python code; in all if none does.
-They end a moment after `join` returns, on a busy machine a long one."""
+"""Seconds to wait for threads unknown to `threading`: at first; in total if one runs Python code; in total if none does. They
+end a moment after `join` returns, which is long on a busy machine."""
 
 _UNKNOWN = "of unknown name"
-"""What a process is called in a sandbox of Landlock, where each sees itself only."""
+"""The name of a process in a sandbox of Landlock, where each sees only itself."""
 
 _SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/shm/(?!sem\.))", re.MULTILINE)
-"""Lines of /proc/self/maps: memory that a fork shares, and that is no file of the workspace. Locks do not count."""
+"""Lines of /proc/self/maps with memory that a fork shares, other than files of the workspace. Locks do not count."""
 
 _REPLACED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*) \(deleted\)$", re.MULTILINE)
-"""Memory maps (`numpy.memmap`) of files that are gone: going back replaces files that have changed"""
+"""Memory maps (`numpy.memmap`) of deleted files: going back replaces files that have changed."""
 
 _FEW = 3
-"""More of them are not named."""
+"""Maximum number of names to list."""
 
 _LONG = 300
-"""More characters of a name are not shown."""
+"""Maximum length of a name to show."""
 
 _NEVER = (
     "and it does not work in a copy of the process. It cannot be stopped either: use it in a process or in a session of its "
@@ -62,19 +62,19 @@ _HELPERS = {
     "joblib.externals.loky.backend.resource_tracker": ("_resource_tracker", "_pid"),
     "loky.backend.resource_tracker": ("_resource_tracker", "_pid"),
 }
-"""Modules that run a process which users do not know, and where they keep its id."""
+"""Modules with a helper process that users do not know, and the attributes with its id."""
 
 
 @dataclass
 class _Threads:
-    """What a look at the threads of this process has shown.
+    """The result of checking this process's threads.
 
     Attributes:
-        patience: Seconds to wait for some that may be about to end.
+        patience: Seconds to wait for threads that may be about to end.
         objections: Why a copy could not do without the others.
-        resets: How it does without those that only wait.
-        openmp: Files of the libraries whose threads have to be stopped before a fork.
-        libraries: How many threads the libraries have that do not work in a copy.
+        resets: How a copy does without idle ones.
+        openmp: Files of the libraries whose threads must be stopped before a fork.
+        libraries: Number of threads by library, for libraries that do not work in a copy.
     """
 
     patience: float = 0.0
@@ -86,7 +86,7 @@ class _Threads:
 
 @dataclass
 class _Prepared:
-    """What the original knows, and a copy has to know."""
+    """Knowledge of the original that it passes on to a copy."""
 
     resets: list[Reset] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
@@ -97,14 +97,14 @@ class _Prepared:
 
 _prepared = _Prepared()
 _found: tuple[_Threads, Descriptors] | None = None
-"""What `refusal` has seen last, for `prepare`"""
+"""The last findings of `refusal`, for `prepare`."""
 
 
 def refusal(ours: Collection[int] = ()) -> str | None:
-    """Return why a fork of this process now would not give a working copy, and what to do about it.
+    """Return why a fork of this process now would not give a working copy, with advice.
 
     Args:
-        ours: The ids (`threading.get_native_id`) of threads that the caller sees to.
+        ours: The ids (`threading.get_native_id`) of threads that the caller handles.
     """
     global _found
     seen = Descriptors.now()
@@ -127,7 +127,7 @@ def refusal(ours: Collection[int] = ()) -> str | None:
 
 
 def lasting() -> str | None:
-    """Return, in a sentence for the user, which libraries have threads that do not work in a copy; None if there are none."""
+    """Return a sentence for the user about libraries with threads that do not work in a copy; None if there are none."""
     libraries = _look(()).libraries
     if not libraries:
         return None
@@ -146,7 +146,7 @@ def _look(ours: Collection[int]) -> _Threads:
         return found
     python = file_of(ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value or 0)
     for number, file in others.items():
-        if _OPENMP in file and hasattr(ctypes.CDLL(file), _PAUSE):  # one of 2018 has not got it
+        if _OPENMP in file and hasattr(ctypes.CDLL(file), _PAUSE):  # a version of 2018 lacks it
             found.openmp.add(file)
         elif file != python and not _survives(number, file):
             found.libraries[_library(file)] += 1
@@ -157,7 +157,7 @@ def _look(ours: Collection[int]) -> _Threads:
 
 
 def _survives(number: int, file: str) -> bool:
-    """Whether a library does without a thread of its own in a copy."""
+    """Whether a library does without one of its threads in a copy."""
     if any(part in os.path.basename(file) for part in _SURVIVES):
         return True
     try:
@@ -197,11 +197,11 @@ def _library(file: str) -> str:
 
 
 _NAMES = {"jaxlib": "jax", "_polars_runtime": "polars", "_polars_runtime_32": "polars", "_polars_runtime_64": "polars"}
-"""What users call a package, where it differs from the name of its directory."""
+"""Names of packages, where they differ from their directories."""
 
 
 def _shown(name: str) -> str:
-    """Return a name that the code has chosen, for a message."""
+    """Return a name that the code has chosen, safe for a message."""
     name = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
     return name if name.isprintable() else ascii(name)[1:-1]
 
@@ -211,13 +211,13 @@ def _number(count: int, word: str) -> str:
 
 
 def prepare() -> None:
-    """Get this process ready to be forked now, right after `refusal` had no reason against it. It goes on as before."""
+    """Prepare this process for a fork right now; call it right after `refusal` has returned None. It continues as before."""
     global _prepared, _found
     assert _found is not None
     threads, seen = _found
     _found = None
     for file in threads.openmp:
-        # Otherwise the next parallel loop in the copy waits for threads that are not there. Here it starts them again.
+        # Otherwise the next parallel loop in the copy waits for threads that do not exist. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
     _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part(NURSERY))
 
@@ -232,7 +232,7 @@ def _processes() -> list[str]:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return names  # as mostly
+        return names  # the usual case
     try:
         threads = os.listdir("/proc/self/task")
     except OSError:
@@ -259,14 +259,14 @@ def _process_name(process: int) -> str:
 
 
 def _shared_memory() -> list[str]:
-    """Return what is to be said of memory that this process shares with the one that it was copied from, or with files."""
+    """Return sentences about memory that this process shares with its original, or with files."""
     if "mmap" not in sys.modules:
         return []
     try:
         with open("/proc/self/maps", "rb") as file:
             maps = file.read()
     except OSError:
-        return []  # a machine that does not tell
+        return []  # a machine without it
     told = []
     if _SHARED.search(maps):
         told.append("Shared memory (mmap, multiprocessing) was not copied: its changes are not undone, and branches share it.")
@@ -278,29 +278,29 @@ def _shared_memory() -> list[str]:
 
 
 def part(last: int) -> None:
-    """In a copy that waits: share no connection with the original, whose other side shall see when the original closes it.
+    """In a waiting copy: stop sharing connections with the original, so that the other side notices when that closes them.
 
     Args:
-        last: The last of the descriptors that the caller sees to.
+        last: The highest of the descriptors that the caller handles.
     """
     _prepared.last = last
     _prepared.connections += separate(_prepared.seen, last)
 
 
 def repair() -> list[str]:
-    """In a process that was made of a copy: have pools, connections and databases work again.
+    """In a kernel made from a copy: make pools, connections and databases work again.
 
-    The files of the session have to be what they will be: databases are opened again.
+    The session's files must be in their final state: databases are reopened.
 
     Returns:
-        What did not come along, in sentences for the user.
+        What was lost, in sentences for the user.
     """
     told: list[str] = []
 
     def attempt(step: Callable[[], object]) -> None:
         try:
             result = step()
-        except BaseException as error:  # whatever the code has done to what is repaired here
+        except BaseException as error:  # the code may have changed anything that is repaired here
             told.append(f"Something could not be repaired in the copy: {type(error).__name__}: {error}"[:300])
             return
         told.extend([result] if isinstance(result, str) else result if isinstance(result, list) else [])

@@ -1,4 +1,4 @@
-"""Sockets that a fork shares with its original: a copy gets others in their place."""
+"""Sockets that a fork shares with its original, and their replacement in a copy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DEAF = b"\0cellblock-listens-to-nobody-"
 _MANY = 2048
 
 _ends: dict[int, int] = {}
-"""For each end of a pair of sockets, the inode of the other one. Nothing else tells which belong together."""
+"""For each end of a pair of sockets, the inode of the other one. The system does not tell which belong together."""
 
 
 def note_pairs() -> None:
-    """From now on, note which sockets `socket.socketpair` has made together."""
+    """Start recording which sockets `socket.socketpair` has made together."""
     make = socket.socketpair
 
     @functools.wraps(make)
@@ -38,11 +38,11 @@ def note_pairs() -> None:
 
 
 def _forget_closed() -> None:
-    """Forget pairs of which no end is open here; if that is not known, the oldest ones."""
+    """Forget pairs of which no end is open here; if that is unknown, the oldest ones."""
     there = set()
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # the one that lists them
+            with contextlib.suppress(OSError):  # the one used for listing them
                 there.add(os.fstat(int(name)).st_ino)
     gone = [end for end, other in [*_ends.items()] if end not in there and other not in there]
     for end in gone or [*_ends][: _MANY // 2]:
@@ -50,16 +50,16 @@ def _forget_closed() -> None:
 
 
 def part_sockets(sockets: dict[int, int]) -> list[str]:
-    """In a copy: share no socket with the original.
+    """In a copy: stop sharing sockets with the original.
 
-    Connections look as if the other side had closed them: clients that keep connections make new ones then. Servers listen to
-    nobody. A pair within this process becomes a new pair.
+    Connections look closed by the other side: clients with connection pools then reconnect. Servers no longer get connections.
+    A pair within this process becomes a new pair.
 
     Args:
-        sockets: The inode behind each of the descriptors that are sockets, but for those that wake up event loops.
+        sockets: The inodes of the descriptors that are sockets, except the wakeup sockets of event loops.
 
     Returns:
-        What did not come along, in sentences.
+        What was lost, in sentences.
     """
     descriptors: dict[int, list[int]] = {}
     for descriptor, inode in sockets.items():
@@ -83,14 +83,14 @@ def part_sockets(sockets: dict[int, int]) -> list[str]:
 
 
 def _kept_connections() -> set[int]:
-    """Return the connections to the session's tool port, of which no code knows: the next call makes another."""
+    """Return the connections to the session's tool port, which are hidden from code: the next call makes another."""
     pool: Any = sys.modules.get("cellblock.tools.calling.pool")
     found: set[int] = set() if pool is None else pool.idle()
     return found
 
 
 def waking_sockets() -> set[int]:
-    """Return the sockets with which event loops are woken up. They go with the loops' epoll objects."""
+    """Return the wakeup sockets of event loops. They are handled with the loops' epoll objects."""
     asyncio: Any = sys.modules.get("asyncio")
     if asyncio is None:
         return set()
@@ -99,13 +99,13 @@ def waking_sockets() -> set[int]:
 
 
 def sockets_of(loop: Any) -> set[int]:
-    """Return the sockets with which an event loop is woken up. Loops of other libraries, and None, have none."""
+    """Return the wakeup sockets of an event loop. Loops of other libraries, and None, have none."""
     ends = (getattr(loop, name, None) for name in ("_ssock", "_csock"))
     return {end.fileno() for end in ends if end is not None}
 
 
 def _renew_pair(one: list[int], other: list[int]) -> str | None:
-    """Put a new pair in place of one, given the descriptors of each end. Tell if something in it is lost by that."""
+    """Replace a pair, given the descriptors of each end. Return a sentence if data in it is lost."""
     with socket.socket(fileno=os.dup(one[0])) as shared:
         family, kind = shared.family, shared.type
     held = any(unread(end[0]) for end in (one, other))
@@ -118,7 +118,7 @@ def _renew_pair(one: list[int], other: list[int]) -> str | None:
 
 
 def _cut_end(descriptors: list[int]) -> str | None:
-    """Put an end that the other side has closed in place of one whose other side is not in this process."""
+    """Replace an end whose other end is not in this process by one that looks closed by the other side."""
     ended = select.poll()
     ended.register(descriptors[0], 0)
     hung_up = bool(ended.poll(0))
@@ -130,14 +130,14 @@ def _cut_end(descriptors: list[int]) -> str | None:
 
 
 def unread(descriptor: int) -> int:
-    """Return how many bytes wait in a pipe or socket; of datagrams, those of the first one."""
+    """Return how many bytes wait in a pipe or socket; for datagrams, the size of the first one."""
     count = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, count)
     return int.from_bytes(count, sys.byteorder)
 
 
 def replace_descriptor(descriptor: int, new: int) -> None:
-    """Put something else behind a descriptor."""
+    """Put another file behind a descriptor."""
     os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
 
 
@@ -147,7 +147,7 @@ def _cut(descriptor: int) -> str | None:
         here, there = shared.getsockname(), _peer(shared)
         listens = bool(shared.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         if not (here or there) or shared.type not in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            return None  # one of a pair that nobody has noted, such as those of a library in C
+            return None  # one of a pair that was not recorded, such as those of a library in C
         with _dead(shared, listens) as dead:
             dead.setblocking(os.get_blocking(descriptor))
             replace_descriptor(descriptor, dead.fileno())
@@ -174,7 +174,7 @@ def _peer(shared: socket.socket) -> Any:
 def _dead(shared: socket.socket, listens: bool) -> socket.socket:
     if shared.type == socket.SOCK_DGRAM:
         return socket.socket(shared.family, shared.type)
-    if listens:  # to nobody: code that waits for a connection goes on waiting
+    if listens:  # never connected: code that waits for a connection keeps waiting
         deaf = socket.socket(socket.AF_UNIX)
         deaf.bind(_DEAF + os.urandom(8).hex().encode())
         deaf.listen(1)

@@ -1,9 +1,9 @@
-"""Tells which threads this process has besides its main one, and whose code each of them runs.
+"""Finds the threads of this process besides its main one, and whose code each of them runs.
 
-A fork has only the thread that forked. Whether that matters depends on the library that started the others. /proc knows their
-ids only, so the function that a thread was started with is read from glibc's own record of it, at the offsets that glibc
-publishes for debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail if
-nothing is mapped there, and not through /proc, which a fork in a sandbox of Landlock does not have.
+A fork has only the thread that forked. Whether that matters depends on the library that started the others. /proc has only
+their ids, so the function that a thread was started with is read from glibc's own record of it, at the offsets that glibc
+publishes for debuggers. The record may change meanwhile, because threads end. So memory is read by system calls, which fail on
+unmapped addresses, and not through /proc, which a fork in a sandbox of Landlock does not have.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import sys
 from collections.abc import Iterator
 
 _MOST = 10_000
-"""More threads than this are not looked at: the record may be damaged, and going round in circles."""
+"""Maximum number of threads to examine: a damaged record may contain a cycle."""
 
 _POINTER, _INTEGER = ctypes.sizeof(ctypes.c_void_p), ctypes.sizeof(ctypes.c_int)
 _RUNTIME = "libstdc++"
-"""It starts the threads of C++ libraries for them."""
+"""Starts the threads of C++ libraries on their behalf."""
 
 
 _libc = ctypes.CDLL(None)
@@ -40,15 +40,15 @@ class _Found(ctypes.Structure):
 
 
 def other_threads() -> dict[int, str]:
-    """Return the ids of all threads but the main one, and the file whose code each was started with, if that is known."""
+    """Return the ids of all threads but the main one, each with the file whose code it was started with, if known."""
     try:
-        if len(os.listdir("/proc/self/task")) == 1:  # as mostly
+        if len(os.listdir("/proc/self/task")) == 1:  # the usual case
             return {}
     except OSError:
         pass  # this machine does not tell
     main = os.getpid()
     started = _started()
-    numbers = _numbers()  # after that: a thread that ends meanwhile is none
+    numbers = _numbers()  # after that: a thread that ends meanwhile does not count
     return {number: started.get(number, "") for number in (started if numbers is None else numbers) if number != main}
 
 
@@ -61,7 +61,7 @@ def _numbers() -> list[int] | None:
 
 
 def name_of(thread: int) -> str | None:
-    """Return the name that a thread was given; None if it has ended.
+    """Return the name of a thread; None if it has ended.
 
     Raises:
         OSError: This process has no /proc.
@@ -74,9 +74,9 @@ def name_of(thread: int) -> str | None:
 
 
 def _names_in_proc() -> dict[int, str]:
-    """Return the ids of all threads, and what /proc calls them.
+    """Return the ids of all threads, with their names in /proc.
 
-    The two differ if /proc is that of a pid namespace further out, as it is for root in a sandbox of srt.
+    The two differ if /proc belongs to an outer pid namespace, as for root in a sandbox of srt.
 
     Raises:
         OSError: This process has no /proc.
@@ -115,11 +115,11 @@ class _Memory:
         os.close(self._writer)
 
     def word(self, place: int) -> int:
-        """Return the pointer at a place."""
+        """Return the pointer at an address."""
         return int.from_bytes(self._read(place, _POINTER), sys.byteorder)
 
     def integer(self, place: int) -> int:
-        """Return the C integer at a place."""
+        """Return the C integer at an address."""
         return int.from_bytes(self._read(place, _INTEGER), sys.byteorder)
 
     def _read(self, place: int, size: int) -> bytes:
@@ -129,16 +129,16 @@ class _Memory:
 
 
 def place_of_id() -> int:
-    """Return the address at which the C library keeps the id of this thread.
+    """Return the address where the C library keeps the id of this thread.
 
     Raises:
-        ValueError: It is a library that does not say.
+        ValueError: The library does not tell.
     """
     return _own_record() + _offset("pthread_tid")
 
 
 def thread_pointer() -> int:
-    """Return the address that the machine calls the thread's: of its record on x86-64, and right behind it on arm64."""
+    """Return the thread pointer: the address of the thread's record on x86-64, and the end of the record on arm64."""
     behind = platform.machine() == "aarch64"
     return _own_record() + (ctypes.c_uint32.in_dll(_libc, "_thread_db_sizeof_pthread").value if behind else 0)
 
@@ -150,7 +150,7 @@ def _own_record() -> int:
 
 @functools.cache
 def _layout() -> tuple[tuple[int, ...], int, int, int]:
-    """Return where the lists of threads begin, and where in the record of a thread its link, its id and its function are."""
+    """Return the heads of the lists of threads, and the offsets of link, id and function in the record of a thread."""
     start = ctypes.addressof(ctypes.c_char.in_dll(_libc, "_rtld_global"))
     lists = tuple(start + _offset(f"rtld_global__dl_stack_{name}") for name in ("used", "user"))
     return lists, _offset("pthread_list"), _offset("pthread_tid"), _offset("pthread_start_routine")
@@ -161,7 +161,7 @@ def _offset(name: str) -> int:
 
 
 def _records(memory: _Memory, lists: tuple[int, ...], link: int) -> Iterator[int]:
-    """Yield the places of the records of all threads."""
+    """Yield the addresses of the records of all threads."""
     for head in lists:
         node = memory.word(head)
         for _ in range(_MOST):
@@ -172,18 +172,18 @@ def _records(memory: _Memory, lists: tuple[int, ...], link: int) -> Iterator[int
 
 
 def _starter(memory: _Memory, place: int) -> str:
-    """Return the file whose code a thread runs, given the place of its function, which its argument follows."""
+    """Return the file whose code a thread runs, given the address of its function, which its argument follows."""
     file = file_of(memory.word(place))
     if _RUNTIME not in os.path.basename(file):
         return file
-    # std::thread: the argument is an object of a class that the library has made for its function.
+    # std::thread: the argument is an object of a class that the library has generated for its function.
     try:
         return file_of(memory.word(memory.word(place + _POINTER)))
     except OSError:
         return file
 
 
-@functools.lru_cache(maxsize=1000)  # it looks through all symbols of a library, which takes a while in large ones
+@functools.lru_cache(maxsize=1000)  # it searches all symbols of a library, which takes a while in large ones
 def file_of(address: int) -> str:
     """Return the file that an address of code or data was loaded from, or an empty string."""
     found = _Found()

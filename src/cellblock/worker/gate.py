@@ -1,13 +1,13 @@
-"""Keeps exceptions of signal handlers out of code that must not be interrupted.
+"""Keeps exceptions from signal handlers out of code that must not be interrupted.
 
 A handler may raise: KeyboardInterrupt, or a TimeoutError for SIGALRM. The exception is meant for the user's code; in the
-middle of a frame, of the event loop or of the end of a cell it would leave the kernel out of step with its host. Blocking the
-signals does not prevent it: another thread, one of OpenBLAS perhaps, then takes the signal, and the main thread runs the
-handler anyway; and a handler that is already due runs just after they were blocked. So every handler is wrapped:
+middle of a frame, of the event loop or of the end of a cell it would put the kernel out of sync with its host. Blocking the
+signals does not prevent it: another thread, perhaps one of OpenBLAS, then takes the signal, and the main thread runs the
+handler anyway; and a pending handler runs even after the signals were blocked. So every handler is wrapped:
 
-- While the gate is shut, it waits. To shut it, say ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
+- While the gate is shut, it waits. To shut it, write ``GATE.shut += 1`` just before a ``try:``, and ``GATE.open()`` in its
   ``finally:``. There must be no call in between: Python runs handlers only near calls. Main thread only.
-- If only the loop and the worker are on the stack, and no cell, it runs, and what it raises goes to `Gate.stray`.
+- If only the loop and the worker are on the stack, and no cell, it runs, and its exception goes to `Gate.stray`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Gate:
     """Shut while `shut` is not zero.
 
     Attributes:
-        shut: How many blocks of code need it shut.
-        stray: Takes what a handler raised while no user code was running.
+        shut: How many blocks of code keep it shut.
+        stray: Takes an exception from a handler that ran while no user code was running.
     """
 
     __slots__ = ("_late", "shut", "stray")
@@ -43,10 +43,10 @@ class Gate:
         self._late: list[int] = []
 
     def open(self) -> None:
-        """Undo one ``shut += 1``; the handlers that came too early run now, and may raise."""
+        """Undo one ``shut += 1``; delayed handlers run now, and may raise."""
         self.shut -= 1
         while self._late and not self.shut:
-            signal.raise_signal(self._late.pop(0))  # if it raises, the others run when the gate is next opened
+            signal.raise_signal(self._late.pop(0))  # if it raises, the others run the next time the gate is opened
 
     def reset(self) -> None:
         """In a child that was forked while the gate was shut: open it."""
@@ -54,13 +54,13 @@ class Gate:
         self._late = []
 
     def install(self, stray: Callable[[BaseException], None]) -> None:
-        """Wrap every handler that is set from now on. Code sees its own handlers only."""
+        """Wrap every handler that is set from now on. Code sees only its own handlers."""
         self.stray = stray
         signal.signal = _signal  # type: ignore[assignment]  # the real one has a signature that depends on the platform
         signal.getsignal = _getsignal  # type: ignore[assignment]
 
     def keep_for_later(self, number: int) -> None:
-        """Take note of a signal that came while the gate was shut."""
+        """Record a signal that arrived while the gate was shut."""
         if number not in self._late:
             self._late.append(number)
 
@@ -84,12 +84,12 @@ class _Gated:
         else:
             try:
                 self.handler(number, frame)
-            except BaseException as error:  # mostly KeyboardInterrupt
+            except BaseException as error:  # usually KeyboardInterrupt
                 GATE.stray(error)
 
 
 def _in_machinery(frame: FrameType | None) -> bool:
-    """Whether there is none but the loop's and the worker's own code on the stack, up to `Worker.run`."""
+    """Whether only code of the loop and the worker is on the stack, up to `Worker.run`."""
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_MACHINERY) or code.co_qualname == "Shell.run":

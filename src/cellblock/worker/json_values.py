@@ -1,6 +1,6 @@
-"""Values that libraries give as JSON, made JSON: numbers of NumPy, sets, generators and NaN are not, and occur in all of them.
+"""Converts what libraries call JSON to valid JSON: numbers of NumPy, sets, generators and NaN occur in it, and are not valid.
 
-The result is what Jupyter's kernels send, so that JavaScript can read it.
+The result matches that of Jupyter's kernels, so that JavaScript can read it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _DEEPEST = 200
-"""How deep values may be nested; what is deeper becomes its text."""
+"""Maximum nesting; deeper values become text."""
 
 
 def encode_json(value: object) -> bytes:
     """Return a value as JSON, in UTF-8."""
     try:
-        return json.dumps(value, allow_nan=False).encode()  # mostly it is JSON already
+        return json.dumps(value, allow_nan=False).encode()  # usually it is JSON already
     except (TypeError, ValueError, RecursionError):
         return json.dumps(plain_json(value)).encode()
 
 
 def plain_json(value: object, depth: int = 0) -> Any:
-    """Return a value as JSON has it: dicts, lists, text, numbers, true, false and null."""
+    """Return a value as plain JSON data: dicts, lists, text, numbers, true, false and null."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -48,7 +48,7 @@ def plain_json(value: object, depth: int = 0) -> Any:
 
 
 def _key(name: object) -> str:
-    """Return the name of a value in an object. JSON has only text there."""
+    """Return a key for a JSON object, which allows only text."""
     if isinstance(name, str):
         return str(name)
     if name is None or isinstance(name, (bool, int, float)):

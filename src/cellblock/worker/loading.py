@@ -22,10 +22,10 @@ from cellblock.worker.saving import fitting, reason
 
 
 def load(batches: int) -> None:
-    """Take what another session was.
+    """Load the state of another session.
 
     Args:
-        batches: In how many lines the code of its cells comes; it follows the state. The pickles come last.
+        batches: The number of lines with the code of its cells, after the line with the state. The pickles come last.
     """
     shell: Any = get_ipython()
     state = read(State, shell.line().encode())
@@ -42,7 +42,7 @@ def load(batches: int) -> None:
 
 
 def _remember(shell: Any, cells: list[tuple[int | None, str]]) -> None:
-    """Put cells where ``In`` and ``%history`` look for them."""
+    """Add cells to the data of ``In`` and ``%history``."""
     history = shell.history_manager
     for number, code in cells:
         if number is None:
@@ -79,7 +79,7 @@ def _import(namespace: dict[str, Any], state: State, left_out: list[LeftOut]) ->
             loaded.append(name)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # of the module, which may raise anything
+        except BaseException as error:  # from the module, which may raise anything
             left_out.append(LeftOut(name, reason(error)))
     for module in state.modules:
         try:
@@ -90,10 +90,10 @@ def _import(namespace: dict[str, Any], state: State, left_out: list[LeftOut]) ->
 
 
 class _Source:
-    """The pickles, as the host sends them.
+    """The pickles, as sent by the host.
 
     Attributes:
-        left: How many bytes of the present pickle are left.
+        left: How many bytes of the present pickle remain.
     """
 
     def __init__(self, line: Callable[[], str]) -> None:
@@ -110,7 +110,7 @@ class _Source:
         return data
 
     def read(self, count: int) -> bytes:
-        """Return as many bytes, or all that are left of the pickle."""
+        """Return `count` bytes, or all that remain of the pickle."""
         pieces = []
         while count and self.left:
             pieces.append(self._more(count))
@@ -118,7 +118,7 @@ class _Source:
         return b"".join(pieces)
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; return how many bytes there were."""
+        """Fill a buffer; return the number of bytes."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view) and self.left:
@@ -128,14 +128,14 @@ class _Source:
         return done
 
     def readline(self) -> bytes:
-        """Return bytes up to a line's end. Pickles of this protocol have no lines."""
+        """Return bytes up to a newline. Pickles of this protocol have no lines."""
         line = b""
         while self.left and not line.endswith(b"\n"):
             line += self._more(1)
         return line
 
     def skip(self) -> None:
-        """Leave out what is left of the pickle."""
+        """Skip the rest of the pickle."""
         while self.left:
             self._more(self.left)
 
@@ -148,7 +148,7 @@ def _take(namespace: dict[str, Any], group: Group, source: _Source, state: State
         namespace.update({name: values[name] for name in group.names})
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # of whatever the pickle calls
+    except BaseException as error:  # from anything that the pickle calls
         why = reason(error) + _versions(state.libraries)
         left_out += [LeftOut(name, why + _others(name, group.names)) for name in group.names]
         return ()
@@ -164,7 +164,7 @@ def _check_python(group: Group, state: State) -> None:
 
 
 def _versions(libraries: Any) -> str:
-    """Return which libraries have another version than when the session was saved."""
+    """Describe which libraries have another version than when the session was saved."""
     others = []
     for name, version in libraries.items():
         here = getattr(sys.modules.get(name), "__version__", version)

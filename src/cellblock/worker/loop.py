@@ -1,4 +1,4 @@
-"""The worker's event loop: it continues between cells, survives a fork, and applies a SIGINT to the running cell."""
+"""The worker's event loop: it keeps running between cells, survives a fork, and applies a SIGINT to the running cell."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def renew(loop: asyncio.AbstractEventLoop) -> None:
-    """In a copy of this process, in a callback of the loop: have the loop go on here, and share nothing with the original's.
+    """In a copy of this process, in a callback of the loop: continue the loop, sharing nothing with the original's.
 
-    A fork has no running and no current loop for asyncio, which means well.
+    For asyncio, a fork has no running and no current loop, as a safeguard.
     """
     renew_wakeup(loop)
     asyncio.set_event_loop(loop)
@@ -37,9 +37,9 @@ def renew(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
-    """In a copy of this process: put new sockets behind the descriptors of those with which other threads wake up a loop.
+    """In a copy of this process: replace the sockets that wake up a loop from other threads, keeping their descriptors.
 
-    Of a pair that both share, one would take what is to wake up the other.
+    With a shared pair, one process would take wakeups for the other.
     """
     ours, theirs = _socket.socketpair()  # with fewer calls than `socket`: each one copies pages here
     for new, name in ((ours, "_ssock"), (theirs, "_csock")):
@@ -51,9 +51,9 @@ def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
 class Interrupter:
     """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
 
-    Three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because raising
-    in the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it.
-    A second signal for the same cell raises in any case: another task may keep the loop from getting that far.
+    Three cases. The cell's own code runs: raise right there. The cell awaits something: cancel its task, because raising in
+    the middle of the loop would hit whatever else happens to run. No cell runs: the signal came too late; ignore it. A second
+    signal for the same cell raises in any case: another task may keep the loop from getting that far.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -63,17 +63,17 @@ class Interrupter:
         self.hits = 0
 
     def install(self) -> None:
-        """Handle SIGINT from now on."""
+        """Install the handler for SIGINT."""
         signal.signal(signal.SIGINT, self._handle)
 
     def watch(self, task: asyncio.Task[Any] | None) -> None:
-        """Say which task is the running cell; None when it has ended."""
+        """Set the task of the running cell; None when it has ended."""
         self._task = task
         if task is not None:
             self.hits = 0
 
     def check(self) -> None:
-        """Raise, if a signal for the running cell came before the cell's code began."""
+        """Raise if a signal for the running cell came before the cell's code began."""
         if self.hits:
             raise KeyboardInterrupt
 
@@ -107,8 +107,8 @@ _suspended: list[asyncio.Task[Any] | None] = []
 def allow_nested_run() -> None:
     """Let a cell call `asyncio.run`, although it already runs in a loop.
 
-    Scripts do, and people paste scripts; in Jupyter they get a RuntimeError. The outer loop simply stands still meanwhile,
-    as it does during any other blocking call of a cell.
+    Scripts call it, and people paste scripts; in Jupyter they get a RuntimeError. The outer loop is blocked meanwhile, as
+    during any other blocking call of a cell.
     """
     original = asyncio.run
 
@@ -116,7 +116,7 @@ def allow_nested_run() -> None:
         outer = events._get_running_loop()  # noqa: SLF001  # no public way to step out of a loop
         if outer is None:
             return original(main, debug=debug, **options)
-        # Leave the task, too: from Python 3.14 on, a thread has one current task, whichever loop it belongs to.
+        # Leave the task too: since Python 3.14, a thread has one current task, whichever loop it belongs to.
         task = asyncio.current_task(outer)
         _suspended.append(task)
         if task is not None:

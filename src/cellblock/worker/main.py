@@ -56,24 +56,24 @@ _fflush = ctypes.CDLL(None).fflush
 
 
 class StartedAnew(Protocol):
-    """What a kernel is to be that was made of a copy."""
+    """The specification of a kernel that is made from a copy."""
 
     @property
     def stay_in(self) -> str | None:
-        """The directory that it comes back to after each cell, or None to stay where the code goes."""
+        """The directory that it returns to after each cell, or None to stay where the code goes."""
 
 
 class Worker:
     """One kernel's end of one channel.
 
     Attributes:
-        stay_in: A directory to come back to after each cell, or None to stay where the code went.
-        context: The context variables of the session. All cells run in this context, so that what a cell sets holds in later
-            ones: the precision of `decimal`, the print options of NumPy.
+        stay_in: The directory to return to after each cell, or None to stay where the code went.
+        context: The context variables of the session. All cells run in this context, so that settings of one cell hold in
+            later ones: the precision of `decimal`, the print options of NumPy.
         offline: Whether the session has no network, so that failed connections say so.
-        commands: Whether the host is asked before a command runs; ``forbidden``: the host also runs it, because this process
-            may not.
-        fork_copy: Makes a copy of this process of a number. Returns None here, and what to be in each kernel made of the copy.
+        commands: Whether commands need the host's approval; ``forbidden``: the host also runs them, because this process may
+            not.
+        fork_copy: Makes a numbered copy of this process. Returns None here, and a specification in each kernel made from it.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
@@ -107,10 +107,10 @@ class Worker:
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
     def touch_pages(self) -> None:
-        """Run an empty cell that leaves no trace, while nobody waits.
+        """Run an empty cell that leaves no trace, while nothing waits.
 
-        A fork shares its parent's memory until it writes to it. A first cell writes to some 500 pages, and copying them
-        takes longer than running it.
+        A fork shares its parent's memory until it writes to it. A first cell writes to some 500 pages, and copying them takes
+        longer than running it.
         """
         code = self._shell.transform_cell("pass")
         self.loop.run_until_complete(self._shell.run_cell_async("pass", store_history=False, transformed_cell=code))
@@ -128,7 +128,7 @@ class Worker:
         self._shell.packages = self._asker.install
         self._shell.line = self._asker.line
         self._shell.can_ask = lambda: self._asker.allowed
-        self._shell.environment = dict(os.environ)  # what the session began with
+        self._shell.environment = dict(os.environ)  # the session's initial environment
         if self.stay_in is not None:
             os.chdir(self.stay_in)
         self._shell.note_directory(Path.cwd(), first=True)  # the shell was made elsewhere
@@ -144,12 +144,12 @@ class Worker:
             try:
                 self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                # asyncio lets these two through the loop. The task they hit has ended with them; the others go on.
+                # asyncio lets these two through the loop. The task they hit has ended with them; the others continue.
                 continue
             except BaseException as error:
-                self._on_stray(error)  # from a handler that hit what the loop itself calls: logging, mostly
+                self._on_stray(error)  # from a handler that hit a function that the loop itself calls: usually logging
         if self._outbox.forked:
-            leave()  # a child that a background task of the code forked, and that has finished
+            leave()  # a child that a background task of the code has forked, and that has finished
         self._outbox.settle()
         if self._broken is not None:
             raise self._broken
@@ -159,7 +159,7 @@ class Worker:
             self.loop.call_soon_threadsafe(self._take_stray, error)
 
     def _take_stray(self, error: BaseException) -> None:
-        """Give what a signal handler of the user raised in the middle of the loop to the cell that awaits something."""
+        """Pass an exception from a user's signal handler in the middle of the loop to the cell that awaits something."""
         if self._task is not None and self._begun:
             self._thrown = error
             self._task.cancel()
@@ -171,7 +171,7 @@ class Worker:
             GATE.open()
 
     def close(self) -> None:
-        """Undo `run` and the constructor, where the process goes on: after warming up."""
+        """Undo `run` and the constructor, if the process continues: after warming up."""
         self._outbox.detach()
         restore_streams()
         self.loop.remove_reader(self._channel.fileno())
@@ -186,7 +186,7 @@ class Worker:
             try:
                 messages = self._channel.receive()
             except (OSError, ProtocolError) as error:
-                # The code has written to it. The two ends are out of step for good.
+                # The code has written to it. The two ends are out of sync for good.
                 self._broken = error
                 messages = None
             if messages is None:
@@ -220,10 +220,10 @@ class Worker:
                     self._stop()
 
     async def _execute(self, request: Execute) -> None:
-        self._begun = True  # a task that is cancelled before it begins never does, and would not reply
+        self._begun = True  # a task that is cancelled before it begins never runs, and would not reply
         self._asker.allowed = request.stdin
         self._asker.echo = not request.parent
-        # Shut as soon as the code has ended: from then on, no code can handle what a handler raises.
+        # Shut as soon as the code has ended: from then on, no code can handle exceptions from handlers.
         try:
             if request.parent or self._comms is not None:
                 self._note_parent(request.parent)
@@ -237,7 +237,7 @@ class Worker:
             error = CellError("KeyboardInterrupt", "", ("KeyboardInterrupt: ",))
         except BaseException as failure:
             GATE.shut += 1
-            # Code can break the shell it runs in, and so can an exception without a working __str__; that ends its cell only.
+            # Code can break its shell, and so can an exception without a working __str__; that ends only its cell.
             error = self._shell.error or CellError.of(failure)
         try:
             if self._thrown is not None:
@@ -261,7 +261,7 @@ class Worker:
             GATE.open()
 
     def _note_parent(self, parent: str) -> None:
-        """Take note of the Jupyter message that asks for this cell; with the first of them, widgets begin to send theirs."""
+        """Record the Jupyter message that requested this cell; the first one makes widgets send their messages."""
         if self._comms is None:
             self._comms = Comms(self._outbox)
             self._comms.attach(self._shell)
@@ -279,7 +279,7 @@ class Worker:
         self._outbox.send(self._questions.answer(question))
 
     def _park(self, request: Park) -> None:
-        """Leave a copy of this process, and answer; or go on as a kernel that was made of the copy."""
+        """Leave a copy of this process, and answer; or continue as a kernel that was made from the copy."""
         GATE.shut += 1
         try:
             refusal, anew = self._copy(request)
@@ -298,7 +298,7 @@ class Worker:
             if (reason := end_scripts(self._shell) or fork_safety.refusal()) is not None:
                 return reason, None
             fork_safety.prepare()
-        except BaseException as error:  # whatever the code has done to what is looked at
+        except BaseException as error:  # the code may have changed anything that is examined here
             return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", None
         self._outbox.parking = True
         try:
@@ -310,21 +310,21 @@ class Worker:
             self._outbox.parking = False
 
     def _begin_anew(self, anew: StartedAnew) -> None:
-        """As a kernel that was made of a copy: go on where the original was, with a channel of its own."""
+        """In a kernel made from a copy: continue where the original was, with its own channel."""
         self._channel.renew()
         renew(self.loop)
         lost = fork_safety.repair()
         self._waiting.clear()
         self.stay_in = anew.stay_in
-        with contextlib.suppress(OSError):  # somebody has removed the directory
+        with contextlib.suppress(OSError):  # the directory was removed
             self._enter_own_directory()
         self._outbox.send(Ready(VERSION))
         for sentence in lost:
             self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _tell_of_threads(self) -> None:
-        """Say it, once, if a library has threads with which there are no checkpoints: undo would say so too late."""
-        with contextlib.suppress(Exception):  # whatever the code has done to what is looked at
+        """Report, once, that a library's threads prevent checkpoints: undo would report it too late."""
+        with contextlib.suppress(Exception):  # the code may have changed anything that is examined here
             before, self._threads = self._threads, os.stat("/proc/self/task").st_nlink
             if self._threads <= before or self.fork_copy is None or self._told_of_threads:
                 return
@@ -333,7 +333,7 @@ class Worker:
                 self._outbox.write("stderr", f"[cellblock] {sentence}\n")
 
     def _settle(self) -> None:
-        """Make everything that was written visible to the host before the cell ends."""
+        """Make all output visible to the host before the cell ends."""
         for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             try:
                 stream.flush()  # type: ignore[union-attr]  # None is caught like whatever else the code put there
@@ -368,12 +368,12 @@ def _leave_child(error: CellError | None) -> NoReturn:
 
 
 def leave(status: int = 0) -> NoReturn:
-    """End the process the way users expect of an interpreter, without taking it apart piece by piece.
+    """Exit as users expect of an interpreter, but without full finalization.
 
-    Exit handlers run and open files are written out. A full finalization would touch every page shared with the zygote.
+    Exit handlers run and open files are flushed. A full finalization would touch every page shared with the zygote.
     """
     try:
-        atexit._run_exitfuncs()  # noqa: SLF001  # the rest of finalization is what must not happen
+        atexit._run_exitfuncs()  # noqa: SLF001  # the rest of finalization must not run
         for thing in gc.get_objects():
             if isinstance(thing, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)) and not thing.closed:
                 try:

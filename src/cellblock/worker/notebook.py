@@ -1,7 +1,7 @@
-"""What libraries and magics expect of a notebook's shell, although there is no page and no window.
+"""The parts of a notebook's shell that libraries and magics expect, although there is no page and no window.
 
-Libraries ask "am I in a notebook?" in three ways: by the name of the shell's class, by its ``kernel``, and by
-``IPKernelApp`` in its configuration. The answer is yes: they then show output that works as text and MIME bundles.
+Libraries detect a notebook in three ways: by the name of the shell's class, by its ``kernel``, and by ``IPKernelApp`` in its
+configuration. All three are provided: libraries then show output that works as text and MIME bundles.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from traitlets import Instance, default
 from cellblock.worker.transformers import Transformers
 
 _TEXT_IS_BETTER = {"rich.console"}
-"""Modules for which the answer is no. In a notebook, rich writes escape sequences into plain text, and progress to widgets."""
+"""Modules that get no notebook. In one, rich writes escape sequences into plain text, and progress to widgets."""
 
 _WINDOW = re.compile(r"(auto|notebook|widget|ipympl|nbagg|webagg|osx|macosx|(qt|gtk|tk|wx)\d?)(agg|cairo)?", re.IGNORECASE)
 """Backends of matplotlib that show a figure in a window or a page."""
 
 
 class NotebookShell(InteractiveShell):
-    """A shell that says that it is a notebook's."""
+    """A shell that presents itself as a notebook's."""
 
     input_transformer_manager = Instance(Transformers, ())
     kernel = AnyValue()
 
     can_ask: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether somebody answers `input()` now"""
+    """Whether `input()` gets an answer now."""
 
     parent_message: Callable[[], str] = staticmethod(lambda: "")
-    """Returns the id of the Jupyter message that asks for the running cell; empty if no Jupyter client does."""
+    """Returns the id of the Jupyter message that requested the running cell; empty without a Jupyter client."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.kernel = Kernel(self)
@@ -48,7 +48,7 @@ class NotebookShell(InteractiveShell):
 
     @property
     def parent_header(self) -> dict[str, Any]:
-        """The Jupyter message that asks for the running cell, as far as it is known here; empty if no Jupyter client does."""
+        """The known part of the Jupyter message that requested the running cell; empty without a Jupyter client."""
         parent: dict[str, Any] = self.kernel.get_parent()
         return parent
 
@@ -57,7 +57,7 @@ class NotebookShell(InteractiveShell):
         return self.parent_header
 
     def debugger(self, force: bool = False) -> None:
-        """Start the debugger on the last exception (``%debug``, ``%pdb``), if somebody can type its commands."""
+        """Start the debugger on the last exception (``%debug``, ``%pdb``), if its commands can be entered."""
         if self.can_ask():
             super().debugger(force)
         elif not self.call_pdb:  # else the traceback has just been shown
@@ -67,11 +67,11 @@ class NotebookShell(InteractiveShell):
             )
 
     def set_next_input(self, text: str, replace: bool = False) -> None:
-        """Print what ``%load`` and ``%recall`` would have for the next cell: nobody edits cells here."""
+        """Print the text that ``%load`` and ``%recall`` propose for the next cell: cells cannot be edited here."""
         print(text)  # noqa: T201
 
     def init_history(self) -> None:
-        """Keep a history that is quick to write."""
+        """Use a history that is fast to write."""
         self.history_manager = _History(shell=self, parent=self)
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # as IPython does
 
@@ -80,7 +80,7 @@ class NotebookShell(InteractiveShell):
         return _Exit(self)
 
     def init_user_ns(self) -> None:
-        """Give the user's `__main__` what every module has: multiprocessing looks for it. `%reset` comes here, too."""
+        """Give the user's `__main__` the attributes of a module: multiprocessing needs them. Also called by `%reset`."""
         super().init_user_ns()
         self.user_ns.setdefault("__doc__", "Automatically created module for IPython interactive environment")
         for name in ("__package__", "__loader__", "__spec__"):
@@ -99,16 +99,16 @@ class NotebookShell(InteractiveShell):
         """Start no event loop of a window system: there are no windows."""
 
     def enable_matplotlib(self, gui: str | None = None) -> tuple[Any, Any]:
-        """Choose a backend of matplotlib. All that would open a window draw into the cell's output instead."""
+        """Choose a backend of matplotlib. Those that would open a window draw into the cell's output instead."""
         chosen: tuple[Any, Any] = super().enable_matplotlib("inline" if gui is None or _WINDOW.fullmatch(gui) else gui)
         return chosen
 
     def note_directory(self, path: Path, *, first: bool = False) -> None:
-        """Put a directory into the history that ``%cd -`` and ``_dh`` have.
+        """Add a directory to the history of ``%cd -`` and ``_dh``.
 
         Args:
-            path: The directory, which is the current one now.
-            first: Whether the history begins with it.
+            path: The directory, now the current one.
+            first: Whether it becomes the first in the history.
         """
         history = self.history_manager
         if history is not None:
@@ -123,7 +123,7 @@ class _Exit(ExitAutocall):
 
 
 class _History(HistoryManager):
-    """IPython's history. Each cell sets its last inputs: as traits, which nobody observes, they take 5 % of a small cell."""
+    """IPython's history. Each cell sets its last inputs: as traits, which have no observers, they take 5 % of a small cell."""
 
     _i00 = _i = _ii = _iii = ""
 
@@ -138,7 +138,7 @@ class _Magics(Magics):
 
     @line_cell_magic
     def edit(self, _line: str, _cell: str | None = None) -> None:
-        """Say what to do without an editor."""
+        """Explain what to do without an editor."""
         raise UsageError(
             "%edit needs an editor, which is not here: write the file with %%writefile NAME, and run it with %run NAME"
         )
@@ -147,24 +147,24 @@ class _Magics(Magics):
 
     @line_magic
     def connect_info(self, _line: str) -> None:
-        """Say that nothing can connect to this kernel."""
+        """Explain that nothing can connect to this kernel."""
         print("This kernel has no connection file: it can be reached only through its session.")  # noqa: T201
 
 
 class Kernel:
-    """The little of Jupyter's kernel that libraries look for at ``get_ipython().kernel``."""
+    """The part of Jupyter's kernel that libraries look for at ``get_ipython().kernel``."""
 
     def __init__(self, shell: NotebookShell) -> None:
         self.shell = shell
 
     def get_parent(self, _channel: str | None = None) -> dict[str, Any]:
-        """Return the message that is being handled, as far as it is known here."""
+        """Return the known part of the message that is being handled."""
         message = self.shell.parent_message()
         return {"header": {"msg_id": message}} if message else {}
 
     @property
     def comm_manager(self) -> Any:
-        """What widgets tell where their messages go.
+        """The manager that routes messages of widgets.
 
         Raises:
             ModuleNotFoundError: The package ``comm`` is not installed: then there are no widgets either.

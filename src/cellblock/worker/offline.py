@@ -1,4 +1,4 @@
-"""In a session without a network, or with a proxy only, the exception for a failed connection says so."""
+"""Explains failed connections in a session without a network, or with a proxy only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
 def explain_failures(why: str) -> None:
-    """Have Python's own functions for names and connections say why they fail.
+    """Make Python's own functions for names and connections explain why they fail.
 
     Args:
-        why: What to add to the message.
+        why: The text to add to the message.
     """
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
         setattr(socket, name, _explaining(getattr(socket, name), why))

@@ -1,4 +1,4 @@
-"""Changes a module when it is imported: most sessions never import it."""
+"""Changes a module when it is imported, because most sessions never import it."""
 
 from __future__ import annotations
 

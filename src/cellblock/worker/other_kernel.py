@@ -1,8 +1,7 @@
-"""Runs cells in another Jupyter kernel, which is a process of this session: in its sandbox, with its limits, ended with it.
+"""Runs cells in another Jupyter kernel, a process of this session: in its sandbox, with its limits, ended with it.
 
-The session's own kernel is the client of the other one. It passes code on, and shows what comes back as its own output, so
-that everything else (results, streams, timeouts, files) is as it is for Python. It needs jupyter_client in the session's
-interpreter.
+The session's own kernel is the client of the other one. It forwards code, and shows the other's output as its own, so that
+everything else (results, streams, timeouts, files) works as for Python. It needs jupyter_client in the session's interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _START, _ASK, _STOP = 60.0, 2.0, 1.5
 
 _QUESTIONS = {"about": "kernel_info_request", "is_complete": "is_complete_request", "inspect": "inspect_request"}
 _POLL = 100
-"""Milliseconds between two looks at whether the kernel is still alive."""
+"""Milliseconds between two checks whether the kernel is still alive."""
 
 
 class OtherKernelError(RuntimeError):
@@ -40,7 +39,7 @@ class OtherKernelError(RuntimeError):
 
 
 class _Value:
-    """What the other kernel returned, for this one to return."""
+    """A return value of the other kernel, to be returned by this one."""
 
     def __init__(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         self._bundle = data, metadata
@@ -53,7 +52,7 @@ class OtherKernel:
     """A kernel of another language, and the connection to it."""
 
     def __init__(self, name: str) -> None:
-        """Start it.
+        """Start the kernel.
 
         Args:
             name: The name of its kernelspec.
@@ -103,7 +102,7 @@ class OtherKernel:
             if channel == "iopub":
                 socket.subscribe(b"")
             else:
-                socket.identity = self._session.bsession  # what connects `input()` with its cell
+                socket.identity = self._session.bsession  # this connects `input()` with its cell
             socket.connect(f"ipc://{config['ip']}-{config[f'{channel}_port']}")
             self._poller.register(socket, zmq.POLLIN)
 
@@ -113,7 +112,7 @@ class OtherKernel:
         return self._process.poll() is None
 
     def _wait_until_ready(self) -> None:
-        """Wait until it answers, and until what it shows arrives, which takes a moment longer."""
+        """Wait until it answers, and until its output arrives, which takes a moment longer."""
         deadline = time.monotonic() + _START
         while time.monotonic() < deadline:
             asked = self._send("shell", "kernel_info_request", {})
@@ -138,7 +137,7 @@ class OtherKernel:
         return str(message["header"]["msg_id"])
 
     def _messages(self, about: str, seconds: float | None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield what comes in answer to a message, as channel and message, until the time is over."""
+        """Yield the replies to a message, with their channels, until the time is over."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while deadline is None or time.monotonic() < deadline:
             if not self.alive:
@@ -153,7 +152,7 @@ class OtherKernel:
     # -- cells ---------------------------------------------------------------------------------------------------------
 
     def execute(self, code: str) -> object:
-        """Run code, show what it shows, and return its value."""
+        """Run code, show its output, and return its value."""
         asked = self._send("shell", "execute_request", {"code": code, "silent": False, "allow_stdin": True})
         try:
             return self._show(asked, None)
@@ -170,7 +169,7 @@ class OtherKernel:
             os.killpg(self._process.pid, signal.SIGINT)
 
     def _show(self, asked: str, seconds: float | None) -> object:
-        """Show what a cell shows until it has ended, and return its value."""
+        """Show a cell's output until it has ended, and return its value."""
         value: _Value | None = None
         idle = replied = False
         for channel, message in self._messages(asked, seconds):
@@ -211,17 +210,17 @@ class OtherKernel:
         return {}
 
     def completions(self, code: str, cursor: int) -> Iterator[Completion]:
-        """Yield what could stand at a place in some code, as IPython's completer does."""
+        """Yield completions of some code at a cursor, like IPython's completer."""
         answer = self._ask("complete_request", {"code": code, "cursor_pos": cursor})
         for text in answer.get("matches", ()):
             yield Completion(answer["cursor_start"], answer["cursor_end"], text)
 
     def answer(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Answer a question of a Jupyter client; nothing if this kernel cannot.
+        """Answer a question of a Jupyter client; an empty dict if this kernel cannot.
 
         Args:
             name: The question (`worker.comms.answer`).
-            arguments: What the message that asks it contains.
+            arguments: The content of the request.
         """
         kind = _QUESTIONS.get(name)
         return {} if kind is None else self._ask(kind, arguments)
@@ -258,7 +257,7 @@ def _pass_on(kind: str, content: dict[str, Any]) -> None:
 
 
 def _raise(content: dict[str, Any]) -> NoReturn:
-    """Raise what the other kernel has raised, under its name and with its traceback."""
+    """Raise an exception of the other kernel, with its name and traceback."""
     lines = [str(line) for line in content.get("traceback", ())]
     name = str(content.get("ename") or "Error")
     shown = {"_render_traceback_": lambda _: lines or [f"{name}: {content.get('evalue', '')}"]}
@@ -269,7 +268,7 @@ _kernel: OtherKernel | None = None
 
 
 def run(name: str, code: str) -> object:
-    """Run code in a kernel, which is started if it does not run, and return its value.
+    """Run code in a kernel, starting it if necessary, and return its value.
 
     Args:
         name: The name of its kernelspec.
@@ -278,7 +277,7 @@ def run(name: str, code: str) -> object:
     try:
         return _run(name, code)
     except KeyboardInterrupt as error:
-        # How this process waits for the other one is nothing that whoever wrote the code could use.
+        # How this process waits for the other one is of no use to the code's author.
         vars(error)["_render_traceback_"] = lambda: ["KeyboardInterrupt: "]
         raise
 

@@ -1,8 +1,8 @@
-"""Sends what a kernel shows, in order: text as frames, displays and answers.
+"""Sends the output of a kernel, in order: text as frames, displays and answers.
 
-A line leaves at once. In a burst, lines are gathered for up to 10 ms, because a frame for each of a million lines would
-cost more than the lines. A small thread then sends the rest, and ends after the burst, so that a
-kernel between cells has one thread and can be forked.
+A single line is sent at once. In a burst, lines are collected for up to 10 ms, because a frame for each of a million lines
+would cost more than the lines. A small thread then sends the rest, and ends after the burst, so that an idle kernel has one
+thread and can be forked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TICK = 0.01
 
 _QUIET_TICKS = 5
 _LEAVING = 1.0
-"""Seconds that a thread may take to end when it has nothing more to do"""
+"""Seconds that the idle thread may take to end."""
 _CATCH_UP_STEP, _CATCH_UP_LONG_STEP = 0.0001, 0.002  # seconds between two checks, at first and later
 _READ_UP, _HURRIED = 0.02, 1.0  # seconds to wait, and seconds not to wait again after a wait that failed
 _NONE = -1
@@ -48,7 +48,7 @@ class Outbox:
         self._pending: list[tuple[StreamName, str]] = []
         self._pending_chars = 0
         self._room = _NONE
-        """How many characters may be pending before they are looked at: none, unless the gathering thread runs."""
+        """How many characters may be pending before they are checked: none, unless the ticker thread runs."""
         self._lock = _thread.RLock()
         self._flushing = False
         self._last = 0.0
@@ -58,24 +58,24 @@ class Outbox:
         self._main = _thread.get_ident()
         self.forked = True
         self.parking = False
-        """Whether a fork that is made now is a copy of the worker, and not a child of the code."""
+        """Whether the next fork is a copy of the worker, and not a child of the code."""
         os.register_at_fork(before=self._before_fork, after_in_child=self.leave_parent)
 
     def attach(self, channel: Channel) -> None:
-        """Send through this channel from now on."""
+        """Start sending through this channel."""
         self._channel = channel
         self._main = _thread.get_ident()
         self.forked = False
 
     def detach(self) -> None:
-        """Send everything, and nothing from now on."""
+        """Send everything that is pending, then stop sending."""
         self.settle()
         self.forked, self._channel = True, None
 
     def writer(self, name: StreamName) -> Callable[[str], int]:
         """Return the `write` of a stream: it takes text, and returns the text's length.
 
-        In a burst, its few lines are all of the Python that runs for a `print`, twice; so it is a function, not a method.
+        In a burst, its few lines are all of the Python code that a `print` runs, twice; so it is a function, not a method.
         """
         append = self._pending.append
 
@@ -93,11 +93,11 @@ class Outbox:
         return write
 
     def write(self, name: StreamName, text: str) -> None:
-        """Take text that is shown on a stream although no code has written it there."""
+        """Write text to a stream on the worker's behalf."""
         self.writer(name)(text)
 
     def _look(self, text: str) -> None:
-        """Send what is pending, if it is time to, now that this was written."""
+        """Send the pending text, if it is due after this write."""
         much = self._pending_chars > _PIECE_CHARS
         if self.forked:
             # Whole lines, because other processes write to the same descriptors.
@@ -110,7 +110,7 @@ class Outbox:
             self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Send what is pending: now, or within `TICK` seconds if something was sent just before."""
+        """Send the pending text: now, or within `TICK` seconds if something was sent just before."""
         if not self._pending:
             return
         if self.forked:
@@ -123,7 +123,7 @@ class Outbox:
     def _begin_gathering(self) -> None:
         in_main = _thread.get_ident() == self._main
         if in_main:
-            GATE.shut += 1  # an exception of a signal handler would leave a thread that nobody ends
+            GATE.shut += 1  # an exception from a signal handler would leave a thread that is never stopped
         try:
             self._room = _PIECE_CHARS  # before the thread starts: it may have ended when this returns
             try:
@@ -136,11 +136,11 @@ class Outbox:
                 GATE.open()
 
     def let_host_catch_up(self) -> None:
-        """Before something is written past this outbox, to a descriptor: have the host read what came before it.
+        """Before a write that bypasses this outbox, to a descriptor: wait until the host has read everything before it.
 
-        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, give them one. However long it
-        takes: a host that is busy would see the wrong order, and one that makes a printing cell wait means writing as well.
-        Other threads send nothing meanwhile, as there would be no end to it.
+        Two sockets have no common order. Waiting here, and `Stream.behind` on the way back, provide one. The wait has no
+        limit: a busy host would otherwise see the wrong order, and a host that holds back a printing cell means this write as
+        well. Other threads send nothing meanwhile, or the wait might never end.
         """
         if self._channel is None or self.forked:
             return
@@ -154,7 +154,7 @@ class Outbox:
         while self._channel.unread():
             try:
                 if in_main:
-                    GATE.open()  # a cell that waits can be interrupted
+                    GATE.open()  # a waiting cell can be interrupted
                 time.sleep(step)
             finally:
                 if in_main:
@@ -162,14 +162,14 @@ class Outbox:
             step = min(2 * step, _CATCH_UP_LONG_STEP)
 
     def flush(self) -> None:
-        """Send what is pending, now."""
+        """Send the pending text now."""
         if self._channel is None or self.forked:
             return
         self._alone(self._send_pending)
 
     def _send_pending(self) -> None:
         assert self._channel is not None
-        # Called again by a finalizer or a signal handler that prints: the outer call sends what was added.
+        # Called again by a finalizer or a signal handler that prints: the outer call sends the added text.
         if self._flushing or not self._pending:
             return
         try:
@@ -180,11 +180,11 @@ class Outbox:
             self._last = time.monotonic()
 
     def _alone(self, act: Callable[[], None]) -> None:
-        """Do something while no other thread sends, and no signal handler of the main thread runs.
+        """Run a function while no other thread sends, and no signal handler of the main thread runs.
 
-        The lock comes before a look at what is pending: the gathering thread may have taken that and not sent it yet, and what
-        its caller sends next must not overtake it. The gate comes before the lock: from Python 3.14 on a handler can run, and
-        raise, between the two halves of a `with`, and nobody would release the lock.
+        Take the lock before checking for pending text: the ticker thread may have taken text and not sent it yet, and the
+        caller's next message must not overtake it. Shut the gate before taking the lock: since Python 3.14 a handler can run,
+        and raise, between the two halves of a `with`, and the lock would never be released.
         """
         in_main = _thread.get_ident() == self._main
         if in_main:
@@ -197,7 +197,7 @@ class Outbox:
                 GATE.open()
 
     def _flush_descriptors(self) -> None:
-        """In a process without a channel: write what is pending to descriptors 1 and 2."""
+        """In a process without a channel: write the pending text to descriptors 1 and 2."""
         while self._pending:
             name, text = self._pending.pop(0)
             while self._pending and self._pending[0][0] == name:
@@ -209,7 +209,7 @@ class Outbox:
         while self._pending:
             self._pending_chars = 0
             taken = self._pending[:]
-            del self._pending[: len(taken)]  # and not what was written since
+            del self._pending[: len(taken)]  # but not what was added since
             for name, run in groupby(taken, _NAME):
                 text = "".join([text for _, text in run])
                 for start in range(0, len(text), _PIECE_CHARS):
@@ -219,7 +219,7 @@ class Outbox:
     def send(self, message: Message) -> None:
         """Send a message after everything that was written before it."""
         if self._channel is None or self.forked:
-            # A child of user code must never write frames into its parent's channel. Its displays become text.
+            # A child of user code must never write frames to its parent's channel. Its displays become text.
             if isinstance(message, Display):
                 self._flush_descriptors()
                 text = message.data.get("text/plain", b"").decode("utf-8", "replace")
@@ -229,10 +229,10 @@ class Outbox:
         self._channel.send(message)
 
     def behind(self) -> bool:
-        """Whether what is sent now comes after bytes that the host has not read from descriptors 1 and 2.
+        """Whether a message that is sent now follows bytes that the host has not read from descriptors 1 and 2.
 
-        The host gets a moment to read them: once it is told about them, it reads everything that is there, even what was
-        written later. If something else writes without end, this does not wait each time.
+        The host gets a moment to read them: once it is told about them, it reads everything available, even what was written
+        later. If another process writes without end, this does not wait each time.
         """
         if not self._descriptors_pending():
             return False
@@ -249,21 +249,21 @@ class Outbox:
     def _descriptors_pending(self) -> bool:
         """Whether bytes written to descriptors 1 and 2 are still in their pipes, unread by the host.
 
-        It costs two system calls, and is what keeps `os.write(1, …)` before `print` in the order of the code.
+        This costs two system calls, and keeps `os.write(1, …)` before `print` in the order of the code.
         """
         for descriptor in (1, 2):
             try:
                 fcntl.ioctl(descriptor, termios.FIONREAD, self._count, True)
             except OSError:
-                continue  # the code closed it, or replaced it
+                continue  # the code has closed or replaced it
             if self._count[0]:
                 return True
         return False
 
     def tick(self) -> bool:
-        """Send what a burst left over, unless another thread is about to; return whether there was anything."""
+        """Send the remains of a burst, unless another thread is about to; return whether there was anything."""
         busy = bool(self._pending)
-        # Without waiting: the holder may be waiting for the gathering thread, which calls this, to end.
+        # Without blocking: the lock's holder may be waiting for the ticker thread, which calls this, to end.
         if self._lock.acquire(blocking=False):
             try:
                 self.flush()
@@ -272,7 +272,7 @@ class Outbox:
         return busy
 
     def last_tick(self) -> bool:
-        """Send what was written before, and look at each text again; return whether that could be done."""
+        """Send the pending text, and go back to sending each text at once; return whether that was possible."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -283,13 +283,13 @@ class Outbox:
         return True
 
     def look_again(self) -> None:
-        """Look at each text that is written: there is no gathering thread any more."""
+        """Check each text as it is written: there is no ticker thread any more."""
         self._room = _NONE
 
     def settle(self) -> None:
-        """Send everything and end the gathering thread. After this the worker has no thread of ours."""
+        """Send everything and end the ticker thread. After this the worker has no thread of ours."""
         if self.forked:
-            return  # mostly at forks of the zygote and of init, where every page that is touched is copied
+            return  # usually at forks of the zygote and of init, where every page that is written to is copied
         in_main = _thread.get_ident() == self._main
         if in_main:
             GATE.shut += 1
@@ -310,7 +310,7 @@ class Outbox:
         self.let_host_catch_up()  # the child writes to the descriptors
 
     def leave_parent(self) -> None:
-        """In a child that user code forked: never touch the parent's channel again."""
+        """In a child that user code has forked: never touch the parent's channel again."""
         if self.parking or (self.forked and not self._pending):
             return
         self.forked = True
@@ -322,7 +322,7 @@ class Outbox:
 
 
 class _Ticker:
-    """A thread that sends what is pending every `TICK` seconds, until it is stopped or nothing happens for a while."""
+    """A thread that sends pending text every `TICK` seconds, until it is stopped or idle for a while."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -331,13 +331,13 @@ class _Ticker:
         self._done = _thread.allocate_lock()
         self._done.acquire()
         self._number = 0
-        # `_thread`, because a `threading.Thread` would show up in the user's `threading.enumerate()`.
+        # `_thread`, because a `threading.Thread` would appear in the user's `threading.enumerate()`.
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         try:
             self._number = _thread.get_native_id()
-            # Signals belong to the main thread: one that landed here would not wake it from a system call.
+            # Signals belong to the main thread: one delivered here would not interrupt its system call.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             quiet = 0
             while quiet < _QUIET_TICKS or not self._outbox.last_tick():
@@ -355,7 +355,7 @@ class _Ticker:
         self._wake.release()
         self._done.acquire()
         self._done.release()
-        # It has left Python's code and not yet the process: a copy of that would be refused on a busy machine.
+        # It has left Python's code but perhaps not the process: on a busy machine, a fork would then be refused.
         deadline = time.monotonic() + _LEAVING
         while os.path.exists(f"/proc/self/task/{self._number}") and time.monotonic() < deadline:
             time.sleep(0.0001)

@@ -1,6 +1,6 @@
-"""Pickles for a saved session: functions and classes of the session by value, and bound to its variables again when loaded.
+"""Pickles for a saved session: functions and classes of the session by value, bound to its variables again when loaded.
 
-cloudpickle does most of it. By itself it would give each function that it loads globals of its own.
+cloudpickle does most of this. By itself, it would give each loaded function its own globals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STATE = ("__defaults__", "__kwdefaults__", "__doc__", "__module__", "__qualname
 
 
 def provide_cloudpickle() -> None:
-    """Have cloudpickle at hand: the interpreter's own, or else the host's, whose source is the next line that it sends."""
+    """Make cloudpickle importable: the interpreter's own, or else the host's, whose source is the next line from the host."""
     try:
         importlib.import_module("cloudpickle")
     except ImportError:
@@ -31,7 +31,7 @@ def _make_cloudpickle(source: str) -> None:
     sys.modules.update({"cloudpickle": package, "cloudpickle.cloudpickle": module})
     try:
         exec(compile(source, "<cloudpickle>", "exec"), module.__dict__)  # noqa: S102  # the host's own module
-    except BaseException:  # whatever its source raises: a half of it must not be imported later
+    except BaseException:  # of any kind: a half-loaded module must not be imported later
         del sys.modules["cloudpickle"], sys.modules["cloudpickle.cloudpickle"]
         raise
     package.__dict__.update({name: item for name, item in vars(module).items() if not name.startswith("__")})
@@ -39,7 +39,7 @@ def _make_cloudpickle(source: str) -> None:
 
 
 def pickler(file: Any) -> Any:
-    """Return a pickler that writes to a file; its attribute ``code`` says whether it has written functions or classes."""
+    """Return a pickler that writes to a file; its attribute ``code`` tells whether it has written functions or classes."""
     return _pickler()(file, 5)
 
 
@@ -83,7 +83,7 @@ def _namespace() -> dict[str, Any]:
     return namespace
 
 
-# What pickles name. It is part of the format: other versions load them, too.
+# Pickles refer to these by name. They are part of the format: other versions load them, too.
 
 
 def make_function(code: Any, name: str, closure: Any) -> FunctionType:
@@ -92,18 +92,18 @@ def make_function(code: Any, name: str, closure: Any) -> FunctionType:
 
 
 def fill_function(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Give a function what it had beside its code."""
+    """Set the attributes of a function."""
     function.__dict__.update(state[0])
     for name, value in state[1].items():
         setattr(function, name, value)
 
 
 def make_cell() -> CellType:
-    """Return a variable of an outer function, without a value."""
+    """Return an empty closure cell."""
     return CellType()
 
 
 def fill_cell(cell: CellType, content: tuple[Any, ...]) -> None:
-    """Give a variable of an outer function its value, if it has one."""
+    """Set the content of a closure cell, if it has one."""
     for value in content:
         cell.cell_contents = value

@@ -1,4 +1,4 @@
-"""Finds ``pip install`` in shell lines, in all the ways that people and models write it, because only the host can install."""
+"""Finds ``pip install`` in shell lines, in all common spellings, because only the host can install."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _EXPANDED = re.compile(r"[$`*?~\n]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _OPERATOR = re.compile(r"[();<>|&]+")
 MAX_LINE = 64 * 1024
-"""Characters of a line that is looked at. It takes a quarter of a second, and four times as long for twice as many."""
+"""Maximum length of a line to parse. That takes a quarter of a second, and four times as long for twice the length."""
 
 _OF_UV = ("--system",)
-"""Options of uv that pip does not have, and that say what is so anyway."""
+"""Options of uv that pip does not have, and that state the default."""
 
 
 def installs(command: str) -> list[str] | None:
-    """Return pip's arguments if a line of the shell is ``pip install`` and nothing else: no operators, nothing expanded.
+    """Return pip's arguments if a shell line is only ``pip install``: without operators and expansions.
 
     Args:
         command: The line.
@@ -33,7 +33,7 @@ def installs(command: str) -> list[str] | None:
 
 
 def installs_among_others(command: str) -> bool:
-    """Whether a line of the shell has ``pip install`` as one of several commands, or with a redirection."""
+    """Whether a shell line contains ``pip install`` as one of several commands, or with a redirection."""
     return any(_arguments(segment) is not None for segment in _segments(command))
 
 
@@ -43,7 +43,7 @@ def cannot_install() -> bool:
 
 
 def _segments(command: str) -> list[list[str]]:
-    """Return the words of each command of a line; a line that cannot be read, or is too long, has none."""
+    """Return the words of each command in a line; a line that cannot be parsed, or is too long, has none."""
     if len(command) > MAX_LINE:
         return []
     reader = shlex.shlex(command, posix=True, punctuation_chars=True)

@@ -1,7 +1,7 @@
-"""Text for a displayed object whose plain text says nothing, such as ``<IPython.core.display.Markdown object>``.
+"""Text for a displayed object whose plain text is not informative, such as ``<IPython.core.display.Markdown object>``.
 
-Its other types say it: Markdown and LaTeX as they are, JSON, or HTML as Markdown. It is made here, in the kernel: parsing what
-a library has written takes time, and should take only its own session's.
+It is made from the object's other types: Markdown and LaTeX unchanged, JSON, or HTML as Markdown. This happens in the kernel:
+parsing a library's output takes time, which should be that of its own session.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from cellblock.worker.json_values import plain_json
 
 LONGEST = 200_000
-"""Characters of HTML that are read, and of text that is made."""
+"""Characters of HTML that are parsed, and of text that is produced."""
 
 _OPAQUE = re.compile(r"<[\w.]+ (?:object|(?:object )?at 0x[0-9a-f]+)>", re.IGNORECASE)
 _HIDDEN = {"script", "style", "head", "title", "template", "noscript"}
@@ -24,7 +24,7 @@ _BLANKS = re.compile(r"\s+")
 
 
 def text_of(data: Mapping[str, Any]) -> str | None:
-    """Return the text for an object, by its types; None if its plain text is good, or nothing else can be read.
+    """Return a text for an object; None if its plain text is good, or no other type is readable.
 
     Args:
         data: Its values by MIME type, as IPython's formatters make them.
@@ -44,14 +44,14 @@ def text_of(data: Mapping[str, Any]) -> str | None:
 
 
 def markdown_of(page: str) -> str:
-    """Return the text of a page, its headings, lists and tables as Markdown has them."""
+    """Return the text of a page, with its headings, lists and tables in Markdown."""
     reader = _Reader()
     try:
         reader.feed(page[:LONGEST])
         if len(page) <= LONGEST:
-            reader.close()  # of a page that was cut, this would show the half of a tag or a comment
+            reader.close()  # in a truncated page, this would show half of a tag or a comment
     except (AssertionError, ValueError, RecursionError):
-        return ""  # of `html.parser`, for pages that are none
+        return ""  # from `html.parser`, for pages that are not HTML
     return reader.text[:LONGEST]
 
 
@@ -126,7 +126,7 @@ class _Reader(HTMLParser):
             self._line += data if self._literal else _BLANKS.sub(" ", data)
 
     def _take_cell(self, *, ended: bool = False) -> None:
-        """Put what was read into the row. HTML need not say where a cell ends."""
+        """Add the text to the row as a cell. In HTML, the end of a cell may be implicit."""
         assert self._rows is not None
         if self._rows and (ended or self._line.strip()):
             self._rows[-1].append(_BLANKS.sub(" ", self._line).strip().replace("|", r"\|"))

@@ -1,4 +1,4 @@
-"""Code that a language model has sent with prose around it, in one Markdown fence."""
+"""Extracts the code that a language model has sent with prose around it, in one Markdown fence."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FENCES = re.compile(r"^ {0,3}```", re.MULTILINE)
 
 
 def code_of(cell: str, transform: Callable[[str], str]) -> str:
-    """Return the code in the only fence of a cell that is not Python as it is; any other cell as it is.
+    """Return the code in the only fence of a cell that is not valid Python; any other cell unchanged.
 
     Args:
         cell: The cell.
-        transform: What makes Python of IPython's own syntax.
+        transform: Turns IPython's own syntax into Python.
     """
     if "```" not in cell or len(_FENCES.findall(cell)) != 2:
         return cell

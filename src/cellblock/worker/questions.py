@@ -18,7 +18,7 @@ from cellblock.worker.shell import Shell
 
 _MAX_MATCHES = 1000
 _MAX_LINE = 5000
-"""Characters of a line before the cursor. IPython takes half a second to complete 10,000, and four times that for 20,000."""
+"""Maximum length of a line before the cursor. IPython completes 10,000 characters in half a second, 20,000 in two."""
 _NOTHING: dict[type, Changed | Completed | Inspected] = {
     Changes: Changed(),
     Complete: Completed((), 0, 0),
@@ -27,14 +27,14 @@ _NOTHING: dict[type, Changed | Completed | Inspected] = {
 
 
 class Questions:
-    """Works out what is asked about the session's variables while no cell runs."""
+    """Answers questions about the session's variables while no cell runs."""
 
     def __init__(self, shell: Shell, interrupter: Interrupter) -> None:
-        """Be ready to be asked.
+        """Prepare to answer.
 
         Args:
-            shell: Has the variables.
-            interrupter: Lets a SIGINT end what an object's own methods do.
+            shell: The shell with the variables.
+            interrupter: Lets a SIGINT end the methods of objects.
         """
         self._shell = shell
         self._interrupter = interrupter
@@ -42,7 +42,7 @@ class Questions:
         self._told = False
 
     def answer(self, question: Changes | Complete | Inspect) -> Changed | Completed | Inspected:
-        """Return the answer, also if the code or a signal keeps it from being worked out: that nothing is known."""
+        """Return the answer; an empty one if the code or a signal prevents it."""
         try:
             match question:
                 case Changes():
@@ -51,11 +51,11 @@ class Questions:
                     return self._complete(question.code, question.cursor)
                 case Inspect():
                     return Inspected(self._inspect(question.code, question.cursor, question.detail))
-        except BaseException:  # a signal handler raised when everything was done, or before it began
+        except BaseException:  # a signal handler raised at the very beginning or end
             return _NOTHING[type(question)]
 
     def changed(self) -> Changed | None:
-        """Return what the cell that has just ended has changed, if the host has ever asked for that."""
+        """Return the changes by the cell that has just ended, if the host has ever asked for changes."""
         return self._changed() if self._told else None
 
     def _changed(self) -> Changed:
@@ -89,16 +89,17 @@ class Questions:
                     asked = {"code": code, "cursor_pos": cursor, "detail_level": detail}
                     bundle = comms.other("inspect", asked).get("data", {})
         except (Exception, KeyboardInterrupt):
-            return None  # nothing of that name, or an object that cannot be looked at
+            return None  # no such name, or an object that cannot be inspected
         text = bundle.get("text/plain")
         return text[: PIECE // 4] if isinstance(text, str) else None
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Show no exceptions that nobody asked for: neither those of objects that are looked at, nor the one of an interrupt.
+    """Suppress exceptions that are not the user's: those of inspected objects, and that of an interrupt.
 
-    IPython's completer shows whatever its parts raise, an interrupt as well. It would be in the output of the next cell.
+    IPython's completer shows every exception in its parts, even an interrupt. They would appear in the output of the next
+    cell.
     """
     hooks = sys.excepthook, sys.unraisablehook
     sys.excepthook, sys.unraisablehook = _ignore, _ignore

@@ -1,4 +1,4 @@
-"""Asks the host for lines for `input()`, packages and commands. Code gets an answer or an error, and never hangs."""
+"""Requests lines for `input()`, packages and commands from the host. Code gets an answer or an error, and never hangs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
 
 
 class Requester:
-    """Asks the host for lines of input, packages and commands while a cell runs.
+    """Sends requests to the host while a cell runs: for lines of input, packages and commands.
 
     Attributes:
-        allowed: Whether somebody answers during this cell.
+        allowed: Whether `input()` is answered during this cell.
         echo: Whether prompts and answers are shown.
     """
 
@@ -39,7 +39,7 @@ class Requester:
         self._heard: deque[InputReply | Installed | Decided | Ended] = deque()
 
     def take_places(self) -> None:
-        """Take the places of `input` and `getpass`."""
+        """Replace `input` and `getpass`."""
         builtins.input = self._input
         getpass.getpass = self._getpass
 
@@ -50,12 +50,12 @@ class Requester:
         return self._ask(prompt, password=True)
 
     def line(self) -> str:
-        """Return a line that the host has for the cell, and show nothing of it."""
+        """Return a line that the host has for the cell, without showing it."""
         return self._ask("", password=True, shown=False)
 
     def _ask(self, prompt: str, password: bool, shown: bool = True) -> str:
         if not self.allowed or self._outbox.forked or threading.current_thread() is not threading.main_thread():
-            # Models read this, too, so it says nothing of the caller's `on_input`.
+            # Models read this too, so it does not mention the caller's `on_input`.
             raise StdinNotImplementedError(
                 "input() is not available here, because nobody can answer it: set the value in the code instead"
             )
@@ -75,10 +75,10 @@ class Requester:
         """Have the host install packages for this session.
 
         Args:
-            arguments: pip's, behind ``install``.
+            arguments: pip's arguments after ``install``.
 
         Raises:
-            UsageError: They cannot be installed, or pip says no.
+            UsageError: They cannot be installed, or pip has failed.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
             raise UsageError("only the kernel's main thread can install packages")
@@ -94,7 +94,7 @@ class Requester:
             raise UsageError(f"pip ended with status {reply.status}: its messages are in the output of the cell")
 
     def command(self, tool: Literal["shell", "shell_magic"], text: str, **details: Any) -> int:
-        """Have it decided whether a command may run.
+        """Request approval for a command.
 
         Args:
             tool: As in `Command`.
@@ -105,7 +105,7 @@ class Requester:
             The request's number.
 
         Raises:
-            PermissionError: It may not.
+            PermissionError: It may not run.
             ValueError: It is too large, or is not UTF-8.
         """
         if self._outbox.forked or threading.current_thread() is not threading.main_thread():
@@ -124,12 +124,12 @@ class Requester:
         return number
 
     def outcome(self, number: int) -> Ended:
-        """Wait until a command has ended that the host has run for us.
+        """Wait until a command that the host runs for us has ended.
 
-        An interrupt is meant for the command, which has got it, too; what ignores it is killed by the host.
+        An interrupt is meant for the command, which gets it too; a command that ignores it is killed by the host.
 
         Raises:
-            KeyboardInterrupt: One came meanwhile.
+            KeyboardInterrupt: An interrupt came meanwhile.
         """
         interrupted = False
         while True:
@@ -150,7 +150,7 @@ class Requester:
         return ended
 
     def _wait(self, number: int, kind: type[_Answer]) -> _Answer | None:
-        """Return the answer of one kind to one question, or None where the host is gone."""
+        """Return the answer of one kind to one request, or None if the host is gone."""
         while True:
             while self._heard:
                 answer = self._heard.popleft()

@@ -1,7 +1,7 @@
 """The kernel's side of `Session.save`: the host calls `save` in a cell that leaves no trace.
 
-Variables whose values share objects are in one pickle, so that they share them again when loaded. Others have a pickle
-each, so that a value that cannot be loaded costs no other.
+Variables whose values share objects are in one pickle, so that they share them again when loaded. Others have a pickle each,
+so that a value that cannot be loaded affects no other.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MAX_NAMES = 256 * 1024
 _MAX_LEFT_OUT = 384 * 1024
 _MAX_ENVIRONMENT = 64 * 1024
 _NAMELESS = (str, bytes, int, tuple, frozenset, type, ModuleType, CodeType, BuiltinFunctionType)
-"""Types of objects that may be shared without anybody noticing: they do not change, or are found by name."""
+"""Types of objects whose sharing does not matter: they are immutable, or are found by name."""
 
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([\w., \t]+)", re.MULTILINE)
 
 
 def save(piece: int) -> None:
-    """Send what the session is to the host.
+    """Send the session's state to the host.
 
     Args:
-        piece: How many bytes each message may have.
+        piece: Maximum bytes of a message.
     """
     shell: Any = get_ipython()
     out = _Out(shell, piece)
@@ -56,7 +56,7 @@ def save(piece: int) -> None:
                 together.look(name, namespace[name])
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # of the value's own methods, which may raise anything
+            except BaseException as error:  # from the value's own methods, which may raise anything
                 left_out.append(LeftOut(name, reason(error)))
     groups = [_pickled(out, group, {name: namespace[name] for name in group}, left_out) for group in together.groups()]
     out.flush()
@@ -80,15 +80,15 @@ def save(piece: int) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return why something failed."""
+    """Return the reason of a failure."""
     try:
         return f"{type(error).__name__}: {error}"[:_REASON]
-    except BaseException:  # the error is the session's own, and cannot even say what it is
+    except BaseException:  # the error's own code fails
         return type(error).__name__[:_REASON]
 
 
 def fitting(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
-    """Return what was left out, as far as a message has room for it, and how much more there is."""
+    """Return as much of the list as fits into a message, plus the number of the rest."""
     room = _MAX_LEFT_OUT
     for number, one in enumerate(left_out):
         room -= _length(one.name) + _length(one.reason) + 30
@@ -102,7 +102,7 @@ def _length(text: str) -> int:
 
 
 class _Out:
-    """Sends bytes to the host in pieces, each of which replaces the one before it in the cell's output."""
+    """Sends bytes to the host in pieces, each of which replaces the previous one in the cell's output."""
 
     def __init__(self, shell: Any, piece: int) -> None:
         self._publisher = shell.display_pub
@@ -111,10 +111,10 @@ class _Out:
         self.written = 0
 
     def write(self, data: Any) -> None:
-        """Take bytes of a pickle."""
+        """Add bytes of a pickle."""
         view = memoryview(data).cast("B")
         self.written += len(view)
-        while not self._held and len(view) >= self._piece:  # of what is large, no copy but one is made
+        while not self._held and len(view) >= self._piece:  # large data is copied only once
             self.send(b"".join((DATA, view[: self._piece])))
             view = view[self._piece :]
         while view:
@@ -125,7 +125,7 @@ class _Out:
                 self.flush()
 
     def flush(self) -> None:
-        """Send what is held."""
+        """Send the collected bytes."""
         if self._held:
             self.send(DATA + bytes(self._held))
             self._held.clear()
@@ -137,7 +137,7 @@ class _Out:
 
 
 class _Sharing:
-    """Which variables' values share objects.
+    """Finds variables whose values share objects.
 
     Attributes:
         found: The variables that can be pickled.
@@ -146,14 +146,14 @@ class _Sharing:
     def __init__(self, values: Any) -> None:
         self.found: list[str] = []
         self._top = {id(value) for value in values}
-        self._met: dict[int, tuple[str, object]] = {}  # with the objects: the id of one that is gone may be another's
+        self._met: dict[int, tuple[str, object]] = {}  # with the objects: the id of a freed one may be reused
         self._joined: dict[str, str] = {}
         self._alone = 0
         inner: list[object] = []
         self._alone = max(count for item, count in self._counted([inner]) if item is inner) - 1  # `inner` is one more
 
     def look(self, name: str, value: object) -> None:
-        """Take note of a variable. Raises what pickling it raises."""
+        """Add a variable. Raises what pickling it raises."""
         shared = [item for item, count in self._counted(value) if count > self._alone and self._matters(item)]
         self.found.append(name)
         for item in shared:
@@ -161,7 +161,7 @@ class _Sharing:
             self._joined[self._first(name)] = self._first(first)
 
     def _counted(self, value: object) -> Iterator[tuple[object, int]]:
-        """Pickle a value to nowhere; yield the objects in it, and how many references there are to each."""
+        """Pickle a value to nowhere; yield the objects in it, each with its reference count."""
         pickler = pickling.pickler(_Nowhere())
         pickler.dump(value)
         for _, item in pickler.memo.copy().values():
@@ -186,17 +186,17 @@ class _Sharing:
 
 
 def _has_name(item: object) -> bool:
-    """Whether it is found by its name in a library."""
+    """Whether an object can be found by its name in a library."""
     try:
         module, name = getattr(item, "__module__", None), getattr(item, "__qualname__", None)
         return isinstance(module, str) and isinstance(name, str) and getattr(sys.modules.get(module), name, None) is item
-    except Exception:  # of the object's own methods
+    except Exception:  # from the object's own methods
         return False
 
 
 class _Nowhere:
     def write(self, data: Any) -> None:
-        """Take bytes, and forget them."""
+        """Discard bytes."""
 
 
 def _pickled(out: _Out, group: list[str], values: dict[str, object], left_out: list[LeftOut]) -> Group:
@@ -206,7 +206,7 @@ def _pickled(out: _Out, group: list[str], values: dict[str, object], left_out: l
         pickler.dump(values)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # as above; it did not fail a moment ago
+    except BaseException as error:  # as above; unlikely, as it did not fail a moment ago
         left_out += [LeftOut(name, reason(error)) for name in group]
         group = []
     return Group(tuple(group), out.written - before, pickler.code)
@@ -217,7 +217,7 @@ def _can_be_imported(value: object) -> bool:
 
 
 def _imported(cells: Any) -> Iterator[str]:
-    """Yield the modules within packages that cells have imported: ``import xml.dom`` makes a variable of ``xml`` alone."""
+    """Yield the submodules that cells have imported: ``import xml.dom`` only creates a variable ``xml``."""
     for code in cells:
         for line in _IMPORT.findall(code) if isinstance(code, str) else ():
             yield from (name for item in line.split(",") if "." in (name := item.split(" as ")[0].strip()))
@@ -257,7 +257,7 @@ def _directory(left_out: list[LeftOut]) -> str:
 
 
 def _libraries(modules: list[str]) -> dict[str, str]:
-    """Return the versions of the libraries that modules belong to."""
+    """Return the versions of the libraries that contain some modules."""
     versions = {}
     for root in {name.partition(".")[0] for name in modules if isinstance(name, str)}:
         version = getattr(sys.modules.get(root), "__version__", None)

@@ -38,7 +38,7 @@ _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
 _MAX_TRACEBACK_PARTS = 1000
 _EXPANDED = frozenset("${}")
-"""What a line has that names variables."""
+"""Characters that introduce variables in a line."""
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
 
@@ -51,7 +51,7 @@ class CellError:
         ename: Name of its class.
         evalue: Its message.
         traceback: The parts of its traceback.
-        count: How many values the kernel had displayed before it: figures are shown after it.
+        count: How many values the kernel had displayed before it: figures are shown later.
     """
 
     ename: str
@@ -61,13 +61,13 @@ class CellError:
 
     @classmethod
     def of(cls, error: BaseException) -> CellError:
-        """Describe an exception of which IPython has shown nothing."""
+        """Describe an exception that IPython has not shown."""
         name, text = type(error).__name__, _clip(_safe_str(error))
         return cls(name, text, (f"{name}: {text}",))
 
 
 class Shell(NotebookShell):
-    """The shell of one kernel: shows through the outbox, keeps nothing on disk, has no terminal and no threads."""
+    """The shell of one kernel: outputs through the outbox, keeps nothing on disk, has no terminal and no threads."""
 
     displayhook_class = Hook
     display_pub_class = Publisher
@@ -83,14 +83,14 @@ class Shell(NotebookShell):
     _check: Callable[[], None] | None = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
-        """Touch no disk: the zygote has no home, and each kernel gets its own."""
+        """Do not touch the disk: the zygote has no home, and each kernel gets its own."""
 
     def init_profile_dir(self, profile_dir: Any) -> None:
-        """Touch no disk."""
+        """Do not touch the disk."""
         self.profile_dir = _Profile()
 
     def init_completer(self) -> None:
-        """Have each variable looked at once: IPython's two namespaces are one here, and it goes through both."""
+        """Have each variable examined once: IPython's two namespaces are the same here, and it searches both."""
         super().init_completer()
         if self.Completer.global_namespace is self.Completer.namespace:
             self.Completer.global_namespace = {}
@@ -99,22 +99,22 @@ class Shell(NotebookShell):
     def init_builtins(self) -> None:
         """Leave IPython's builtins in place for good.
 
-        IPython adds them for each cell and removes them again. The interpreter then forgets, each time, where all functions of
-        the process find their builtins.
+        IPython adds them for each cell and removes them again. That invalidates the interpreter's caches of builtins, in all
+        functions of the process, each time.
         """
         super().init_builtins()
         self.builtin_trap.__enter__()
 
     def init_virtualenv(self) -> None:
-        """The interpreter was chosen by the host."""
+        """Do nothing: the host has chosen the interpreter."""
 
     def init_magics(self) -> None:
-        """Let ``%pip install`` ask the host, which knows where packages may come from."""
+        """Make ``%pip install`` a request to the host, which knows the package index."""
         super().init_magics()
         ordinary: Callable[[str], None] = self.find_line_magic("pip")
 
         def run_pip(line: str) -> None:
-            """Run pip for this session; what it installs is gone with the session."""
+            """Run pip for this session; its packages are removed with the session."""
             if len(line) > pip.MAX_LINE:
                 raise UsageError(
                     f"%pip takes a line of {pip.MAX_LINE} characters: put the requirements in a file, for %pip -r"
@@ -122,17 +122,17 @@ class Shell(NotebookShell):
             command, *arguments = shlex.split(line) or [""]
             if command == "install" and self.packages is not None:
                 self.packages(arguments)
-            elif importlib.util.find_spec("pip") is None:  # as in the environments that uv makes
+            elif importlib.util.find_spec("pip") is None:  # as in environments made by uv
                 self.system(f"{shlex.quote(sys.executable)} -I {shlex.quote(_RUN_PIP)} {line}")
             else:
                 ordinary(line)
 
-        self.register_magic_function(run_pip, "line", "pip")  # type: ignore[arg-type]  # takes functions, whatever it says
+        self.register_magic_function(run_pip, "line", "pip")  # type: ignore[arg-type]  # it does take functions
 
     def atexit_operations(self) -> None:
-        """Let go of what the code has, so that its finalizers run, and remove its temporary files.
+        """Release the code's objects, so that their finalizers run, and remove its temporary files.
 
-        What IPython does beside that is to make the shell ready to go on, and to end a history that nobody keeps.
+        The rest of IPython's cleanup prepares the shell for further use, and closes a history that does not exist here.
         """
         self.displayhook.flush()
         for name in self.user_ns.keys() - {"__builtin__", "__builtins__", "__name__"}:
@@ -142,7 +142,7 @@ class Shell(NotebookShell):
         super().atexit_operations()
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show an exception, unless it is a cell that ends itself without complaint."""
+        """Show an exception, unless it is an exit without an error."""
         value = sys.exc_info()[1]
         if isinstance(value, SystemExit) and value.code in (None, 0):
             return
@@ -152,7 +152,7 @@ class Shell(NotebookShell):
             super().showtraceback(*args, **kwargs)
 
     def run_cell(self, *args: Any, **kwargs: Any) -> ExecutionResult:
-        """Run a cell inside of a cell, as ``%%capture`` does: what ends it does not end the one around it."""
+        """Run a cell inside of a cell, as ``%%capture`` does: an error in it does not end the outer one."""
         running = self.displayhook.exec_result
         self._inner += 1
         try:
@@ -163,7 +163,7 @@ class Shell(NotebookShell):
             self.displayhook.exec_result = running
 
     async def run_ast_nodes(self, *args: Any, **kwargs: Any) -> bool:
-        """Run the statements of a cell, unless it was interrupted before. IPython ignores interrupts of its callbacks."""
+        """Run the statements of a cell, unless it was interrupted before. IPython ignores interrupts in its callbacks."""
         if self._check is not None and not self._inner:
             check, self._check = self._check, None
             check()
@@ -171,13 +171,13 @@ class Shell(NotebookShell):
         return has_raised
 
     def show_usage_error(self, exc: Any) -> None:
-        """Take a magic's complaint for what it is: the error that ended the cell."""
+        """Treat a usage error of a magic as the error that ended the cell."""
         self.error = CellError("UsageError", _clip(_safe_str(exc)), (f"UsageError: {_clip(_safe_str(exc))}",))
 
     def system(self, cmd: str) -> None:
-        """Run ``!cmd``. Its output goes to the kernel's own descriptors, and so streams, in order with everything else.
+        """Run ``!cmd``. Its output goes to the kernel's own descriptors, and so streams in order with everything else.
 
-        IPython's way is a pseudo-terminal, which costs 0.1 s a command and makes programs write for a terminal.
+        IPython uses a pseudo-terminal, which costs 0.1 s per command and makes programs write for a terminal.
         """
         command = self.var_expand(cmd, depth=1)
         if self._installs(command):
@@ -190,28 +190,28 @@ class Shell(NotebookShell):
         try:
             self._ended(process.wait())
         except KeyboardInterrupt:
-            # The command got the same signal, as in a terminal; at a deadline, the host kills what ignores it.
+            # The command got the same signal, as in a terminal; if it ignores it, the host kills it later.
             process.wait()
             raise KeyboardInterrupt from None
 
     def _ended(self, status: int) -> None:
-        """Take note of how a command has ended, and say so if it has failed: many commands say nothing."""
+        """Record a command's exit status, and show it if it is not 0: many commands fail silently."""
         self.user_ns["_exit_code"] = status
         if status:
             sys.stderr.write(f"[exit status {status}]\n" if status > 0 else f"[ended by signal {-status}]\n")
 
     def var_expand(self, cmd: str, depth: int = 0, *args: Any, **options: Any) -> str:
-        """Put variables into a line; IPython's way takes seconds for a long one, even if it names none."""
+        """Expand variables in a line; IPython takes seconds for a long one, even without variables."""
         if not _EXPANDED.intersection(cmd):
             return cmd
         expanded: str = super().var_expand(cmd, depth + 1, *args, **options)
         return expanded
 
     def _installs(self, command: str) -> bool:
-        """Have the host install what a line of the shell is to install; return whether it was such a line.
+        """If a shell line is ``pip install``, have the host install the packages; return whether it is.
 
         Raises:
-            UsageError: It installs beside other things, which cannot work here; or as `Requester.install`.
+            UsageError: It is combined with other commands, which cannot work here; or as `Requester.install`.
         """
         if self.packages is None or "install" not in command:
             return False
@@ -223,12 +223,12 @@ class Shell(NotebookShell):
         return False
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
-        """Run ``x = !cmd``, ``!!cmd`` or ``%sx cmd``; return what it says, on both streams."""
+        """Run ``x = !cmd``, ``!!cmd`` or ``%sx cmd``; return its output on both streams."""
         if self.commands is None and "install" not in cmd:
             return super().getoutput(cmd, split, depth + 1)
         command = self.var_expand(cmd, depth=depth + 1)  # once: it may run code of the user's
         if self._installs(command):
-            return SList() if split else LSString()  # what pip says is shown
+            return SList() if split else LSString()  # pip's output is shown
         if cmd.rstrip().endswith("&"):
             raise OSError("Background processes not supported.")
         said, status = _collect(command) if self.commands is None else self.commands.collect(command)
@@ -247,20 +247,20 @@ class Shell(NotebookShell):
         if not self._inner and (running is None or running.error_in_exec is evalue):
             self.error = error
             return
-        # This did not end the cell: %tb, %run, a __repr__, or a callback whose caller ignores errors. The cell went on.
+        # This did not end the cell: %tb, %run, a __repr__, or a callback whose caller ignores errors. The cell continued.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
         if self.error is None and evalue is not before:
-            self.error = error  # the host can tell by its traceback that it was shown already
+            self.error = error  # the host recognises by its traceback that it was shown already
 
     async def run(self, code: str, check: Callable[[], None], *, silent: bool = False, draw: bool = True) -> CellError | None:
         """Run one cell to its end, with everything that belongs to a cell in Jupyter.
 
         Args:
             code: Its source.
-            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later, interrupts raise by
+            check: Raises KeyboardInterrupt if the cell was interrupted before its code began. Later interrupts raise by
                 themselves.
-            silent: Whether it gets no number and is not kept in the history.
-            draw: Whether what it plots is shown at its end.
+            silent: Whether it gets no execution number and is not kept in the history.
+            draw: Whether its plots are shown at its end.
 
         Returns:
             The exception that ended it, or None.
@@ -291,20 +291,20 @@ class Shell(NotebookShell):
         if isinstance(value, SystemExit) and value.code in (None, 0):
             return None
         if self.error is None:
-            # IPython did not show it: mostly bdb.BdbQuit.
+            # IPython did not show it: usually bdb.BdbQuit.
             self.error = CellError.of(value)
         return self.error
 
 
-Shell.__name__ = Shell.__qualname__ = "ZMQInteractiveShell"  # the name by which libraries know a notebook's shell
+Shell.__name__ = Shell.__qualname__ = "ZMQInteractiveShell"  # the name by which libraries recognise a notebook's shell
 
 
 class _Profile(ProfileDir):
-    """IPython's own directory (``%store``, aliases) in the kernel's home. Nothing of it is made ahead."""
+    """IPython's own directory (``%store``, aliases) in the kernel's home. It is not created in advance."""
 
     @property
-    def location(self) -> str:  # type: ignore[override]  # a trait in the base class, which makes directories
-        """Where it would be."""
+    def location(self) -> str:  # type: ignore[override]  # a trait in the base class, which creates directories
+        """Its path."""
         return os.path.join(os.path.expanduser("~"), ".ipython", "profile_default")
 
 
@@ -312,7 +312,7 @@ def create(outbox: Outbox) -> Shell:
     """Make the shell that every kernel of this process inherits.
 
     Args:
-        outbox: Where what it shows will go, once the outbox is attached to a channel.
+        outbox: The outbox for its output, attached to a channel later.
     """
     config = Config()
     config.InteractiveShell.colors = "nocolor" if IPython.version_info[0] >= 9 else "NoColor"
@@ -321,26 +321,26 @@ def create(outbox: Outbox) -> Shell:
     config.InteractiveShell.history_load_length = 0
     config.HistoryManager.hist_file = ":memory:"
     config.HistoryManager.enabled = False  # no database, and no thread that writes to it
-    config.IPKernelApp.connection_file = ""  # libraries look for this section to know that they are in a notebook
-    config.Completer.use_jedi = False  # loads 30 MB for completions that follow the live objects anyway
+    config.IPKernelApp.connection_file = ""  # libraries look for this section to detect a notebook
+    config.Completer.use_jedi = False  # loads 30 MB for completions that use the live objects anyway
     Publisher.outbox = Hook.outbox = outbox
     keep_order(outbox)
-    # For files with more lines, IPython shows a frame without parsing the file. The result is the same, and parsing a file
-    # of pandas takes longer than a cell may take to stop.
+    # In files with more lines, IPython shows a frame without parsing the file. The result is the same, and parsing a file of
+    # pandas takes longer than a cell may take to stop.
     ultratb.FAST_THRESHOLD = 500
-    # IPython also makes HTML of what it inspects, which nobody uses. For colours it would load a lexer, which takes longest.
+    # IPython also renders what it inspects as unused HTML. For colours, it would load a lexer, which takes longest.
     oinspect.pylight = lambda code: f"<pre>{html.escape(code)}</pre>"
     guard_scripts()
     by_value.install()
     whole_lines.install()
     shell = Shell.instance(config=config)
-    # IPython's hint on how to leave a terminal, which it shows whenever a cell calls sys.exit().
+    # IPython's hint on how to leave a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")
     return shell
 
 
 def _collect(command: str) -> tuple[str, int]:
-    """Run a line of the shell; return what it says on both streams, and its exit status."""
+    """Run a shell line; return its output on both streams, and its exit status."""
     shell = os.environ.get("SHELL", "/bin/sh")
     done = subprocess.run(  # noqa: S602
         command,
@@ -356,13 +356,13 @@ def _collect(command: str) -> tuple[str, int]:
 
 @contextmanager
 def _modules_remembered() -> Iterator[None]:
-    """Look for the module of each code once. IPython asks for each frame, and each time all modules are gone through.
+    """Cache the module of each code object. IPython asks for each frame, and each time all modules are searched.
 
-    After 20,000 calls of one function that takes longer than a cell may take to end.
+    After 20,000 calls of one function, that takes longer than a cell may take to end.
     """
     look, found = inspect.getmodule, dict[CodeType, ModuleType | None]()
 
-    def getmodule(object: object, _filename: str | None = None) -> ModuleType | None:  # noqa: A002  # as it is called there
+    def getmodule(object: object, _filename: str | None = None) -> ModuleType | None:  # noqa: A002  # the original's names
         if not isinstance(object, FrameType):
             return look(object, _filename)
         if object.f_code not in found:
@@ -377,9 +377,9 @@ def _modules_remembered() -> Iterator[None]:
 
 
 def _cut_our_frames(error: BaseException) -> None:
-    """Take our functions out of a traceback: `input`, ``!cmd``, an interrupt, what wraps handlers and `os.write`.
+    """Remove our frames from a traceback: those of `input`, ``!cmd``, an interrupt, and wrappers of handlers and `os.write`.
 
-    IPython hides marked frames, but says so, and never hides the last one.
+    IPython hides marked frames, but mentions them, and never hides the last one.
     """
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
@@ -404,7 +404,7 @@ def _safe_str(value: object) -> str:
 
 
 def _clip_parts(parts: list[str]) -> tuple[str, ...]:
-    """Return a traceback that fits into one frame, whatever chain of exceptions it tells of."""
+    """Return a traceback that fits into one frame, however long its chain of exceptions."""
     clipped = tuple(map(_clip, parts))
     if len(clipped) <= _MAX_TRACEBACK_PARTS and sum(map(len, map(to_bytes, clipped))) <= _MAX_TRACEBACK:
         return clipped
@@ -412,7 +412,7 @@ def _clip_parts(parts: list[str]) -> tuple[str, ...]:
 
 
 def _clip(text: str) -> str:
-    """Return text of 256 KiB at most, with its beginning and its end. A character takes up to six bytes on the wire."""
+    """Return at most 256 KiB of a text, from its beginning and its end. A character takes up to six bytes on the wire."""
     if 6 * len(text) <= _MAX_ERROR_TEXT or len(data := to_bytes(text)) <= _MAX_ERROR_TEXT:
         return text
     half = _MAX_ERROR_TEXT // 2

@@ -1,4 +1,4 @@
-"""sys.stdout and sys.stderr of a kernel: what is written to them goes to its outbox."""
+"""sys.stdout and sys.stderr of a kernel, which write to its outbox."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _T = TypeVar("_T")
 
 
 def replace_streams(outbox: Outbox) -> None:
-    """Put streams that write to an outbox in place of Python's own.
+    """Replace Python's own streams by streams that write to an outbox.
 
     Args:
-        outbox: What is written goes through this one.
+        outbox: The outbox.
     """
     sys.stdout, sys.stderr = OutStream(outbox, "stdout"), OutStream(outbox, "stderr")
 
 
 def restore_streams() -> None:
-    """Give Python's own streams back."""
+    """Restore Python's own streams."""
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 class OutStream(io.TextIOBase):
-    """What `sys.stdout` and `sys.stderr` are in a kernel."""
+    """The type of `sys.stdout` and `sys.stderr` in a kernel."""
 
     errors = "backslashreplace"
     line_buffering = True
@@ -46,12 +46,12 @@ class OutStream(io.TextIOBase):
 
     @property
     def name(self) -> str:
-        """The name, as Python's own streams have it."""
+        """The name, in the format of Python's own streams."""
         return f"<{self._stream}>"
 
     @property
     def mode(self) -> str:
-        """The mode, as Python's own streams have it."""
+        """The mode, like that of Python's own streams."""
         return "w"
 
     @property
@@ -65,30 +65,30 @@ class OutStream(io.TextIOBase):
             self.write(line)
 
     def flush(self) -> None:
-        """Make what was written visible."""
+        """Make pending text visible."""
         self._outbox.flush_soon()
 
     def fileno(self) -> int:
-        """The descriptor that subprocesses write to; the host hears it as well."""
+        """The descriptor that subprocesses write to; the host reads it as well."""
         return DESCRIPTORS[self._stream]
 
     def isatty(self) -> bool:
-        """A kernel has no terminal."""
+        """Return False: a kernel has no terminal."""
         return False
 
     def writable(self) -> bool:
-        """It can be written to."""
+        """Return True: it can be written to."""
         return True
 
     def reconfigure(self, **_options: object) -> None:
-        """Accept what scripts ask of their stdout; there is nothing to change."""
+        """Accept any change that scripts request; there is nothing to change."""
 
     def close(self) -> None:
-        """Stay open: a kernel that cannot print is of no use to anybody."""
+        """Stay open: a kernel that cannot print would be useless."""
 
 
 class _BinaryOut(io.RawIOBase):
-    """``sys.stdout.buffer``: bytes, read as UTF-8, in order with the text."""
+    """``sys.stdout.buffer``: bytes, decoded as UTF-8, in order with the text."""
 
     def __init__(self, stream: OutStream) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _BinaryOut(io.RawIOBase):
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, data: object) -> int:
-        raw = bytes(data)  # type: ignore[call-overload]  # whatever has a buffer
+        raw = bytes(data)  # type: ignore[call-overload]  # anything with a buffer
         self._stream.write(self._decoder.decode(raw))
         return len(raw)
 
@@ -115,12 +115,12 @@ class _BinaryOut(io.RawIOBase):
 
 
 def keep_order(outbox: Outbox) -> None:
-    """Have what is written to descriptors by `os.write` and by new processes stand behind what was printed before it.
+    """Keep `os.write` and the output of new processes behind text that was printed before.
 
-    Likewise for what ends this process at once: all that was printed before it is heard.
+    Likewise for everything that ends this process at once: all text that was printed before is sent.
 
     Args:
-        outbox: What is printed goes through this one.
+        outbox: The outbox for printed text.
     """
 
     def behind(function: Callable[_P, _T], concerns: Callable[_P, bool]) -> Callable[_P, _T]:
@@ -139,7 +139,7 @@ def keep_order(outbox: Outbox) -> None:
     os.system = behind(os.system, always)
     os.posix_spawn = behind(os.posix_spawn, always)
     os.posix_spawnp = behind(os.posix_spawnp, always)
-    # If this process is killed, what is pending is lost, too.
+    # If this process is killed, pending text is lost, too.
     os._exit = behind(os._exit, always)
     os.abort = behind(os.abort, always)
     os.kill = behind(os.kill, always)

@@ -22,18 +22,18 @@ _NAME = 200
 _SAMPLE = 1000
 _ITEMS = 5
 _IPYTHONS = re.compile(r"_(_{0,2}|i{1,3}|i?\d+|oh|ih|dh|exit_code)|In|Out|__\w+__")
-"""Names that IPython gives values in every session."""
+"""Names that IPython defines in every session."""
 
 _SCALARS = (bool, int, float, complex, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 def names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> list[str]:
-    """Return the names that the session's code has given values, in the order in which it did.
+    """Return the names that the session's code has defined, in the order of their definition.
 
     Args:
         namespace: All names of the session.
-        hidden: Those that IPython has put there, with their values.
+        hidden: Those that IPython has defined, with their values.
     """
     missing = object()
     return [
@@ -44,12 +44,12 @@ def names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> list[str]:
 
 
 def survey(namespace: Mapping[str, Any], hidden: Mapping[str, Any], seconds: float | None) -> bytes:
-    """Return all variables as JSON: what `model.variables.read_survey` reads.
+    """Return all variables as JSON, for `model.variables.read_survey`.
 
     Args:
         namespace: All names of the session.
-        hidden: Those that IPython has put there, with their values.
-        seconds: How long digests of the values may take, together; None for a survey without digests.
+        hidden: Those that IPython has defined, with their values.
+        seconds: Time limit for all digests of values together; None for a survey without digests.
     """
     until = None if seconds is None else time.monotonic() + seconds
     found = names(namespace, hidden)
@@ -69,12 +69,12 @@ def survey(namespace: Mapping[str, Any], hidden: Mapping[str, Any], seconds: flo
 def _described(value: Any) -> tuple[str, int | None, list[int] | None, str]:
     try:
         return type_name(value)[:_NAME], _size(value), _shape(value), _preview(value)[: 2 * _TEXT]
-    except Exception:  # a library's object that is half made, or a type whose name is not a string
+    except Exception:  # a half-initialised object of a library, or a type whose name is not a string
         return type(value).__name__[:_NAME], None, None, ""
 
 
 def _library(value: object) -> str:
-    """Return the library that a value's type belongs to."""
+    """Return the library that defines a value's type."""
     return type(value).__module__.partition(".")[0]
 
 
@@ -94,7 +94,7 @@ def _size(value: Any) -> int | None:
 
 
 def _first(container: Any, count: int) -> Iterator[Any]:
-    """Yield the first items of a container; of a dict, keys and values."""
+    """Yield the first items of a container; for a dict, keys and values."""
     for number, item in enumerate(container):
         if number == count:
             return

@@ -1,4 +1,4 @@
-"""Does the slow things that every kernel needs, once, before the first fork."""
+"""Does the slow work that every kernel needs, once, before the first fork."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _CELLS = (
 )
 
 _CELLS_FOR = {
-    # A first plot loads fonts, and a first table the formatters: a tenth of a second that kernels then save.
+    # A first plot loads fonts, and a first table the formatters: this saves kernels a tenth of a second.
     "matplotlib": ("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.title('warm')\nplt.show()", "plt.close('all')"),
     "pandas": ("import pandas\npandas.DataFrame({'a': [1]})", "pandas.DataFrame({'a': [1]})['b']"),
 }
 
 
 def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
-    """Import IPython and the modules asked for, make the shell, and run some cells to load what cells need.
+    """Import IPython and the preloaded modules, make the shell, and run some cells to load what cells need.
 
-    Exits the process, with a cause on stderr, where an import fails.
+    If an import fails, exit the process with the cause on stderr.
 
     Args:
         preload: Names of modules.
     """
-    gc.disable()  # nearly everything made here stays; collecting it again and again would take longer than the cells below
+    gc.disable()  # nearly everything made here stays; collecting it repeatedly would take longer than the cells below
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     try:
         from cellblock.worker import shell as shells
@@ -63,32 +63,32 @@ def warm(preload: tuple[str, ...]) -> tuple[Shell, Outbox]:
         try:
             with shell.builtin_trap:  # with `get_ipython`, as in a cell: pandas checks for a notebook when it is imported
                 importlib.import_module(name)
-        except BaseException:  # whatever a module does when it is imported, the answer is the same
+        except BaseException:  # of any kind: the answer is the same
             traceback.print_exc()
             sys.exit(EXIT_PRELOAD)
     cells = [*_CELLS]
     for name in {module.partition(".")[0] for module in preload}:
         cells += _CELLS_FOR.get(name, ())
-    gc.freeze()  # so that IPython's own full collection goes through the cells' objects only
+    gc.freeze()  # so that IPython's own full collection only visits the cells' objects
     rehearse(Worker, shell, outbox, cells)
     linecache.clearcache()
     sysconfig.get_config_vars()  # a module of its own, which every kernel would read and keep for itself
-    # Libraries that preload threads (OpenBLAS) bring them back in the child themselves.
+    # Preloaded libraries with threads (OpenBLAS) restart them in the child themselves.
     warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     gc.collect()
-    gc.freeze()  # a collection in a child would otherwise write to, and so copy, every page shared with us
+    gc.freeze()  # otherwise a collection in a child would write to, and so copy, every page shared with us
     gc.enable()
     return shell, outbox
 
 
 def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: list[str]) -> None:
-    """Run cells the way a kernel does, through a channel, so that all of that is loaded too, and forget them again.
+    """Run cells like a kernel, through a channel, so that everything on the way is loaded too, and forget them again.
 
     Args:
-        worker_class: `Worker`, which can only be imported where IPython is known to be there.
+        worker_class: `Worker`, which can only be imported once IPython is known to be available.
         shell: The shell.
         outbox: The shell's outbox.
-        cells: What to run.
+        cells: The cells to run.
     """
     ours, theirs = socket.socketpair()
     worker = worker_class(shell, outbox, theirs)

@@ -1,7 +1,7 @@
-"""Processes that `multiprocessing` starts print whole lines, so that lines of several processes do not mix.
+"""Makes processes started by `multiprocessing` print whole lines, so that lines of several processes do not mix.
 
 The environment has ``PYTHONUNBUFFERED``, for programs whose output should appear at once. But Python then writes each argument
-of `print` by itself. Processes of `multiprocessing` are many as a rule, and write what they have printed when they end.
+of `print` separately. There are usually many processes of `multiprocessing`; they write their output when they end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VARIABLE = "PYTHONUNBUFFERED"
 
 
 def install() -> None:
-    """Have `multiprocessing` start processes without that variable."""
+    """Make `multiprocessing` start processes without that variable."""
     on_import("multiprocessing.util", _change)
 
 

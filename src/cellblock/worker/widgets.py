@@ -1,4 +1,4 @@
-"""The text of widgets at the end of a cell. They change after they are displayed, and only a web page would show that."""
+"""The text of widgets at the end of a cell. They change after they are displayed, which only a web page would show."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def text_now(view: object) -> str | None:
-    """Return what a widget is as text by now, or None if there is no such widget any more.
+    """Return the present text of a widget, or None if the widget no longer exists.
 
     Args:
-        view: What its bundle says to pages.
+        view: The data for pages in its bundle.
     """
     module = sys.modules.get("ipywidgets.widgets.widget")
     try:

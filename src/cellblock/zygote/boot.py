@@ -1,7 +1,7 @@
-"""Started by path, in an interpreter that may know nothing of cellblock: makes the package importable, and goes on there.
+"""Started by path, in an interpreter that may not have cellblock: makes the package importable, and continues there.
 
-Usage: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package is put into
-place by itself, not through sys.path: the directory it is installed in holds packages of another interpreter.
+Usage: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package is loaded
+directly, not through sys.path: its parent directory has the packages of another interpreter.
 """
 
 import os
@@ -17,7 +17,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     if sys.version_info < (3, 11):
         sys.stderr.write("Python %d.%d is too old\n" % sys.version_info[:2])
         sys.exit(EXIT_TOO_OLD)
-    # What users of a kernel expect: the current directory comes first, and nothing of cellblock is there.
+    # What users of a kernel expect: the current directory comes first, and cellblock is not there.
     sys.path[0] = ""
     import importlib.util
 

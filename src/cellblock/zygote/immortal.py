@@ -1,9 +1,9 @@
-"""Makes what a zygote has loaded immortal, so that a kernel does not copy a page just because it uses an object on it.
+"""Makes a zygote's objects immortal, so that a kernel does not copy a page just because it uses an object on it.
 
-CPython counts references to an object in the object. So a forked process writes to most of the pages that it only wants to
-read, and the system copies each of them. Since Python 3.12, an object is immortal if its count has a certain value (PEP
-683): the count never changes again. Only C code can set it (from 3.15 on by `PyUnstable_SetImmortal`), so this module writes
-it into memory.
+CPython stores an object's reference count in the object. So a forked process writes to most of the pages that it only wants to
+read, and the system copies each of them. Since Python 3.12, an object is immortal if its count has a certain value (PEP 683):
+the count then never changes. Only C code can set it (since 3.15 with `PyUnstable_SetImmortal`), so this module writes it into
+memory.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from itertools import chain
 from types import CodeType, FunctionType
 
 _COUNTS = {(3, 12): 0xFFFF_FFFF, (3, 13): 0xFFFF_FFFF, (3, 14): 3 << 30}
-"""Python version → the count of an immortal object, an unsigned number of 32 bits at the object's address.
+"""Python version → the count of an immortal object, an unsigned 32-bit number at the object's address.
 
-CPython calls it `_Py_IMMORTAL_REFCNT` (Include/object.h), and from 3.14 on `_Py_IMMORTAL_INITIAL_REFCNT` (Include/refcount.h).
+CPython calls it `_Py_IMMORTAL_REFCNT` (Include/object.h), and since 3.14 `_Py_IMMORTAL_INITIAL_REFCNT` (Include/refcount.h).
 """
 
 _COUNT_SIZE = 4
 _ITEMS = object.__basicsize__ + 8
-"""Where a list object keeps the address of its items: after its header and its length."""
+"""Offset of the address of a list's items: after its header and its length."""
 
 _AT_ONCE = 1024
-"""To how many places Linux writes in one call (``IOV_MAX``)."""
+"""Maximum number of buffers in one system call (``IOV_MAX``)."""
 
 
 def immortalise() -> None:
     """Make the objects that kernels use most immortal. It has no effect before Python 3.12.
 
-    These are all objects that the garbage collector knows, and code with its names and constants. To find the rest as well,
+    These are all objects that the garbage collector tracks, and code with its names and constants. Finding the rest as well,
     such as numbers and strings in dictionaries, would take twice as long, and save a twentieth of a kernel's memory.
 
-    Everything that the collector knows is frozen afterwards. No other thread may run meanwhile.
+    All tracked objects are frozen afterwards. No other thread may run meanwhile.
     """
     count = _COUNTS.get(sys.version_info[:2])
     if count is None or sys.platform != "linux" or sys.byteorder != "little" or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -55,7 +55,7 @@ def immortalise() -> None:
 
 
 def _code(known: list[object]) -> list[list[object]]:
-    """Return the code of all functions, and of the functions made in them, with its names and constants."""
+    """Return the code of all functions, including nested ones, with its names and constants."""
     found: list[list[object]] = []
     level = [one.__code__ for one in known if type(one) is FunctionType]
     while level:
@@ -67,9 +67,9 @@ def _code(known: list[object]) -> list[list[object]]:
 
 
 def _write(source: int, objects: list[object]) -> None:
-    """Write counts from a file to all objects of a list, 1,024 with one system call.
+    """Write counts from a file to all objects in a list, 1,024 per system call.
 
-    An object may be in the list several times: to find that out would take longer than to write again.
+    An object may be in the list several times: finding duplicates would take longer than writing again.
     """
     size = len(objects)
     if not size:

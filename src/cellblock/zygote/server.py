@@ -1,4 +1,4 @@
-"""The fork server: forks a session's init when the host asks, reaps, and ends with the host."""
+"""The fork server: forks a session's init on the host's request, reaps, and ends with the host."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from cellblock.worker.shell import Shell
 
 _IDLE = 2
-"""Milliseconds without a request after which there is time to fork ahead of the next one."""
+"""Milliseconds without a request after which a spare is forked for the next one."""
 
 
 def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
-    """Be a zygote, with the host's control socket as standard input; never returns.
+    """Run a zygote, with the host's control socket as standard input; never returns.
 
     Args:
         preload: Modules to import before the first fork.
-        native: Whether sessions are to be in native sandboxes.
+        native: Whether sessions get native sandboxes.
     """
     control = socket.socket(fileno=os.dup(0))
     control.set_inheritable(False)
@@ -69,9 +69,9 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
 
 @contextmanager
 def _ending_with(control: socket.socket) -> Iterator[None]:
-    """While modules are imported, which may take forever, have the end of the host end this process.
+    """While modules are imported, which may take forever, make the end of the host end this process.
 
-    The socket raises SIGIO then, whose default action is to terminate; the host says nothing else before we are ready.
+    The socket then raises SIGIO, whose default action is to terminate; the host sends nothing else before we are ready.
     """
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
@@ -81,9 +81,9 @@ def _ending_with(control: socket.socket) -> Iterator[None]:
 
 
 def _end_threads() -> None:
-    """Have libraries that keep threads (OpenBLAS) end theirs, as they do before a fork of the C library's.
+    """Make libraries with threads (OpenBLAS) end theirs, as they do before a fork by the C library.
 
-    The clone that makes a session goes past the C library. Its own first fork would wait for these threads forever then.
+    The clone that makes a session bypasses the C library, whose first own fork would then wait for these threads forever.
     """
     pid = os.fork()
     if pid == 0:
@@ -92,7 +92,7 @@ def _end_threads() -> None:
 
 
 class _Zygote:
-    """The loop of a zygote."""
+    """The event loop of a zygote."""
 
     def __init__(
         self,
@@ -106,18 +106,18 @@ class _Zygote:
         self._control = control
         self._host = host
         self._group = group
-        """The control group of the next init, if they have one each."""
+        """The control group of the next init, if each has one."""
         self._warmed = warmed
         self._ground = ground
         self._places = places
-        """What the paths of all that the host keeps for its sessions begin with."""
+        """Prefix of the host's paths for its sessions."""
         self._own = os.pidfd_open(os.getpid()) if sys.platform == "linux" else None
-        """By which inits notice that this process has ended."""
+        """A pidfd by which inits notice that this process has ended."""
         self._inits: dict[int, tuple[int, socket.socket]] = {}
-        """pid → the host's number of the session, and the socket on which it was handed over"""
+        """pid → the host's number of the session, and the socket on which it was handed over."""
         self._can_make = True
         self._spare: tuple[int, socket.socket] | None = None
-        """An init that belongs to nobody yet, and the socket on which it waits to be told."""
+        """A spare init, and the socket on which it waits for a session."""
 
     def run(self) -> NoReturn:
         wake, writer = os.pipe()
@@ -155,7 +155,7 @@ class _Zygote:
             self._end()
         match TO_LAUNCHER.decode(data):
             case End():
-                self._places = None  # the host goes on, and other kernels may use these places
+                self._places = None  # the host continues, and other kernels may use these places
                 self._end()
             case Fork(session):
                 self._fork(session, data, descriptors[:FORK_DESCRIPTORS])
@@ -189,7 +189,7 @@ class _Zygote:
             return  # it died; the host sees its connections close
 
     def _check_spare(self) -> None:
-        """Drop the spare init if something has failed in it, such as a fork: the next one may have more luck."""
+        """Drop the spare init if it has failed, for example in a fork: the next one may succeed."""
         if self._spare is not None and select.select([self._spare[1]], [], [], 0)[0]:
             pid, handover = self._spare
             self._spare = None
@@ -224,7 +224,7 @@ class _Zygote:
                 self._spare[1].close()
                 self._spare = None
         # Processes of an init that was killed were reparented to this one. Their children follow when they die.
-        if orphans:  # an init that ended in order left nothing
+        if orphans:  # an init that ended normally left nothing
             known = {*self._inits, *([self._spare[0]] if self._spare else [])}
             processes.kill(pid for pid in processes.children(os.getpid()) if pid not in known)
 

@@ -20,12 +20,14 @@ from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, Snap
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
 from cellblock.host.checkpoints.past import files_time
-from cellblock.snapshots import SnapshotLimits
+from cellblock.host.kernels.kernel import Kernel
+from cellblock.snapshots import SnapshotLimits, Snapshots
+from checkpoint_sessions import value
 from processes import eventually
 
 
 @asynccontextmanager
-async def made(host: Host, workspace: Path, recovery: Rolling | Literal["none"] = "none") -> AsyncIterator[Session]:
+async def made(host: Host, workspace: Path, recovery: Rolling | Literal["exact", "none"] = "none") -> AsyncIterator[Session]:
     async with host.session(working_dir=workspace, images_dir=workspace / "images", recovery=recovery) as session:
         yield session
         for checkpoint in session.checkpoints():
@@ -197,6 +199,81 @@ async def test_if_files_cannot_come_back_the_session_stays_as_it_is(zygote_host:
         (tmp_path / "a" / ".git").rmdir()
         await session.restore(checkpoint)
         assert (await session.execute("x, open('a').read()")).return_value == "(1, '1')"
+
+
+_THREAD = """
+import threading
+threading.Thread(target={work}, daemon=True).start()
+"""
+_PROCESS = """
+import os
+if os.fork() == 0:
+    os.setsid()
+    {work}()
+    os._exit(0)
+"""
+_OVERWRITE = """
+def overwrite():
+    "Write to a file as soon as it is what it was before this cell."
+    while open('a').read() != 'before':
+        pass
+    open('a', 'w').write('late')
+open('a', 'w').write('cell')
+"""
+
+
+@pytest.mark.parametrize("beside", [_THREAD, _PROCESS])
+async def test_what_ran_beside_the_cell_cannot_write_to_what_comes_back(any_host: Host, tmp_path: Path, beside: str) -> None:
+    async with made(any_host, tmp_path, "exact") as session:
+        assert (await session.execute("open('a', 'w').write('before')")).ok
+        assert (await session.execute(_OVERWRITE + beside.format(work="overwrite"))).ok
+        undone = await session.undo()
+        assert (undone.files, undone.files_left) == (["a"], "")
+        assert await value(session, "open('a').read()") == "'before'"
+        assert await value(session, "open('a').read()") == "'before'"
+
+
+@pytest.mark.parametrize("before", ["", "x = 1"])
+async def test_exit_handlers_of_what_is_undone_do_not_run(any_host: Host, tmp_path: Path, before: str) -> None:
+    """Also if the session goes back to a fresh kernel."""
+    async with made(any_host, tmp_path, "exact") as session:
+        if before:
+            await session.execute(before)
+        await session.execute("import atexit; atexit.register(lambda: open('a', 'w').close())")
+        await session.undo()
+        assert await value(session, "__import__('os').path.exists('a')") == "False"
+
+
+async def test_what_runs_beside_goes_on_if_files_cannot_come_back(
+    any_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise SnapshotError("no room")
+
+    async with made(any_host, tmp_path, "exact") as session:
+        await session.execute("open('a', 'w').write('before')")
+        await session.execute("open('a', 'w').write('cell')\nn = 0\ndef count():\n    global n\n    while True: n += 1")
+        await session.execute(_THREAD.format(work="count"))
+        before = int(await value(session, "n"))
+        monkeypatch.setattr(Snapshots, "restore", fail)
+        with pytest.raises(SnapshotError, match="no room"):
+            await session.undo(3)
+        assert int(await value(session, "(__import__('time').sleep(0.01), n)[1]")) > before
+
+
+async def test_a_process_that_cannot_be_stopped_keeps_files_from_being_brought_back(
+    any_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def freeze(_: Kernel) -> int:
+        return 2
+
+    async with made(any_host, tmp_path, "exact") as session:
+        await session.execute("open('a', 'w').write('before')")
+        await session.execute("open('a', 'w').write('cell')")
+        monkeypatch.setattr(Kernel, "freeze", freeze)
+        with pytest.raises(CheckpointError, match="2 of the session's processes cannot be stopped"):
+            await session.undo()
+        assert await value(session, "open('a').read()") == "'cell'"
 
 
 async def test_a_database_that_is_open_is_the_one_that_came_back(zygote_host: Host, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Saves the last state of a session while its cells go on: from the checkpoint of that state, not from its kernel."""
+"""Saves the last state of a session while its cells continue: from the checkpoint of that state, not from its kernel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LastState(NamedTuple):
     """The last state of a session that no cell is changing.
 
     Attributes:
-        number: Which it is; 0 if it is that of a fresh kernel.
-        running: What the program calls the cell that has begun in it; empty if none has.
+        number: The number of the state; 0 for that of a fresh kernel.
+        running: The tag of the cell that has begun in it; empty if none has.
         busy: Whether something runs in the session.
     """
 
@@ -49,12 +49,12 @@ async def save(
     """Save a state, with the files that were kept for it.
 
     Args:
-        cells: What runs in the session.
+        cells: The session's cells.
         checkpoints: Its checkpoints.
         ends: As for `saving.save`.
         state: The state's number.
         path: The file.
-        timeout: Seconds that pickling may take.
+        timeout: Time limit for pickling, in seconds.
 
     Raises:
         CheckpointError: There is no checkpoint of that state, or no memory for another kernel.

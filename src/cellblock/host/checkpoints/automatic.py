@@ -1,4 +1,4 @@
-"""The checkpoints that a session makes by itself, after each cell or while it is idle, and the files that belong to them."""
+"""The automatic checkpoints of a session, made after each cell or while it is idle, and the files that belong to them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CheckpointList(Protocol):
         """Whether the session's state is that of a fresh kernel, which needs no checkpoint."""
 
     def all(self) -> list[Checkpoint]:
-        """Return those that can be gone back to, oldest first."""
+        """Return the usable ones, oldest first."""
 
     async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while no cell can run."""
@@ -43,25 +43,25 @@ class CheckpointList(Protocol):
 class AutomaticCheckpoints:
     """Makes checkpoints of one session, and drops the oldest.
 
-    An exact session makes one at the end of each cell, with the files, and whatever comes next waits for it. A rolling one
-    makes them when it is idle for a moment, first of the memory, then of the files, and the next cell ends that.
+    An exact session makes one at the end of each cell, with the files, and the next request waits for it. A rolling session
+    makes them after it has been idle for a moment, first of the memory, then of the files; the next cell cancels that.
 
     Attributes:
         skipped: Why the last one was not made; empty if it was.
-        filing: Keeps the files that belong to them.
+        filing: Keeps their files.
     """
 
     def __init__(
         self, name: str, every: CheckpointList, budget: Budget, cells: Cells, kernels: KernelSlot, kind: Exact | Rolling | None
     ) -> None:
-        """Begin without checkpoints.
+        """Start without checkpoints.
 
         Args:
-            name: What messages call the session.
+            name: The session's name in messages.
             every: The session's checkpoints.
-            budget: What all sessions of the host may make and keep.
-            cells: What runs in the session.
-            kernels: Where that runs.
+            budget: The limits for all sessions of the host.
+            cells: The session's cells.
+            kernels: Where they run.
             kind: When checkpoints are made, and how many are kept; None: none are made.
         """
         self._name = name
@@ -74,7 +74,7 @@ class AutomaticCheckpoints:
         self._task: asyncio.Task[None] | None = None
         self._outdated = False
         self._before: Snapshot | None = None
-        """The files before the cell that runs"""
+        """The files before the running cell."""
         self.skipped = ""
         self.filing = Filing(every.files)
         cells.on_begin = self.stop_waiting
@@ -94,7 +94,7 @@ class AutomaticCheckpoints:
         return self._kind.keep if isinstance(self._kind, Exact) else 0
 
     def all(self) -> list[Checkpoint]:
-        """Return them, those of the oldest state first: some may come from a branch that was adopted."""
+        """Return them, oldest state first: some may come from a branch that was adopted."""
         return sorted((one for one in self._every.all() if one.automatic), key=lambda one: one.moment.state)
 
     def present(self) -> Checkpoint | None:
@@ -102,7 +102,7 @@ class AutomaticCheckpoints:
         return next((one for one in self.all() if one.moment.state == self._cells.past.state), None)
 
     def before_cell(self) -> str:
-        """Take note that a cell begins, and return why it cannot be undone, if the session is to be exact."""
+        """Handle the beginning of a cell; for an exact session, return why the cell cannot be undone."""
         self._before = None
         if not isinstance(self._kind, Exact):
             return ""
@@ -110,15 +110,15 @@ class AutomaticCheckpoints:
         if made is None and not self._every.fresh:
             return self.skipped or "it came before a checkpoint was made"
         self._before = self.filing.first if made is None else made.snapshot
-        if self._before is not None or self._every.files.too_many:  # without files, `undo` looks whether they have changed
+        if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they have changed
             return ""
         return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
 
     async def after_cell(self, state: int) -> str:
-        """Return why the cell that has just ended cannot be undone, if it began in a state that could be gone back to.
+        """Return why the cell that has just ended cannot be undone; empty if it can, or if that was known before it began.
 
         Args:
-            state: That state.
+            state: The state that it began in.
         """
         if self._before is None:
             return ""
@@ -128,7 +128,7 @@ class AutomaticCheckpoints:
             return str(error)
 
     def go_on(self) -> None:
-        """Take note of the cell of an earlier host that goes on: it has begun in the state before the present one."""
+        """Continue with a cell of an earlier host: it began in the state before the present one."""
         before = self._cells.past.before
         made = next((one for one in self.all() if one.moment.state == before), None)
         self._before = self.filing.first if made is None else made.snapshot
@@ -136,9 +136,9 @@ class AutomaticCheckpoints:
     # -- when ----------------------------------------------------------------------------------------------------------
 
     def has_ended(self) -> None:
-        """Take note that something has ended in the session: it has another state, or other files."""
+        """Handle the end of a cell or another request: the session has another state, or other files."""
         if self._cells.current is not None:
-            return  # the session goes on with a cell of an earlier host, whose end comes later
+            return  # the session continues a cell of an earlier host, whose end comes later
         self.stop_waiting()
         if isinstance(self._kind, Exact):
             self._cells.past.rest(self._cells.past.state)
@@ -147,7 +147,7 @@ class AutomaticCheckpoints:
             self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)
 
     def stop_waiting(self) -> None:
-        """Take note that something begins in the session, or that it ends."""
+        """Stop waiting for an idle moment: a request begins, or the session ends."""
         if isinstance(self._kind, Exact):
             return
         self.filing.stop()
@@ -156,9 +156,9 @@ class AutomaticCheckpoints:
             self._timer = None
 
     async def kept(self) -> None:
-        """In the turn of what begins: wait until the state before it is kept, with its files, if that is to be exact."""
+        """In an exact session, before a request begins, in its turn: wait until the previous state and its files are kept."""
         await self._wait_awaited()
-        if isinstance(self._kind, Exact) and self._every.files.touched():  # by somebody else, since the last cell
+        if isinstance(self._kind, Exact) and self._every.files.touched():  # from outside the session, since the last cell
             self._keep_now()
             await self._wait_awaited()
 
@@ -171,14 +171,14 @@ class AutomaticCheckpoints:
                 self.filing.awaited -= 1
 
     async def made(self) -> None:
-        """Wait until the one that is being made is, if there is one; nothing waits for the session meanwhile."""
+        """Wait for the checkpoint in progress, if there is one; nothing waits for the session meanwhile."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def _keep_now(self) -> None:
-        """Keep the present state, once more if it is being kept and has changed since."""
+        """Keep the present state; if it is being kept and has changed since, keep it again."""
         self._outdated = True
         if self._cells.state == "running" and self._cells.current is None and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._keep_all())
@@ -186,7 +186,7 @@ class AutomaticCheckpoints:
     async def _keep_all(self) -> None:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
-            # The kernel forks while the files are looked at. Not if it did not fork the last time, as there is a reason.
+            # The kernel forks while the files are examined; not if the last fork was refused, as the reason may remain.
             files = None if self.skipped else self.filing.keep()
             checkpoint = self.present()
             if checkpoint is None and not self._every.fresh:
@@ -223,7 +223,7 @@ class AutomaticCheckpoints:
             self._task = asyncio.create_task(self._roll())
 
     async def _roll(self) -> None:
-        """Make a checkpoint while nobody waits for the session. If there is one of this state, only keep its files."""
+        """Make a checkpoint while the session is idle. If this state has one, only keep its files."""
         if self._cells.busy or self._cells.state != "running":
             return
         if self._every.fresh:
@@ -241,13 +241,13 @@ class AutomaticCheckpoints:
             self.keep_files(made)
 
     def keep_files(self, checkpoint: Checkpoint) -> None:
-        """Begin to keep the session's present files for a checkpoint of its present state."""
+        """Start keeping the session's present files for a checkpoint of its present state."""
         self.filing.begin(lambda files: self._hold(checkpoint, files), checkpoint.miss)
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
     async def _copy(self) -> Checkpoint | None:
-        """Make a checkpoint of the kernel, in which nothing runs; None if it cannot be made."""
+        """Make a checkpoint of the idle kernel; None if it cannot be made."""
         kernel = self._kernels.current
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
@@ -272,7 +272,7 @@ class AutomaticCheckpoints:
         return checkpoint
 
     def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
-        """Drop what is not needed any longer now that another one was made: the oldest, and those of the same cells."""
+        """Drop checkpoints that the new one makes redundant: the oldest, and those after the same cell."""
         for one in before:
             if one.moment.last == made.moment.last:
                 one.discard()
@@ -289,12 +289,12 @@ class AutomaticCheckpoints:
             self._every.files.drop(files)
 
     def forget_files(self) -> None:
-        """Drop the files that were kept for the present state: the workspace has changed. They are kept again later."""
+        """Drop the kept files of the present state, because the workspace has changed. They are kept again later."""
         if (made := self.present()) is not None:
             made.let_go()
 
     def files_changed(self) -> None:
-        """Take note that somebody else has changed the session's files. No undo takes such a change back."""
+        """Handle a change of the session's files from outside. No undo takes such a change back."""
         if self._cells.busy or self._kind is None or self._cells.state != "running":
             return
         self.forget_files()
@@ -307,7 +307,7 @@ class AutomaticCheckpoints:
     # -- dropping ------------------------------------------------------------------------------------------------------
 
     def gone_to(self, checkpoint: Checkpoint) -> None:
-        """Take note that the session has gone back to a checkpoint: what was made since is of a state that was left."""
+        """Handle the session's return to a checkpoint: later ones belong to a state that was left."""
         if self.present() is not checkpoint:
             self.forget_files()
         line = {cell.number for cell in checkpoint.moment.past}
@@ -316,7 +316,7 @@ class AutomaticCheckpoints:
                 other.discard()
 
     def begin_anew(self) -> None:
-        """Take note of a fresh kernel."""
+        """Handle a fresh kernel."""
         self._drop_oldest(0)
         self.skipped = ""
         if isinstance(self._kind, Exact):
@@ -326,12 +326,12 @@ class AutomaticCheckpoints:
             self.filing.begin_first()
 
     def drop_surplus(self) -> None:
-        """Drop the oldest, if there are more than are to be kept."""
+        """Drop the oldest, if there are more than the limit."""
         if self._kind is not None:  # in an exact session, the one of the present state is for a crash, not to undo
             self._drop_oldest(self._kind.keep + isinstance(self._kind, Exact))
 
     def relieve(self) -> bool:
-        """Drop all but the newest, and then that one, as there is too little memory; return whether there was one."""
+        """Free memory: drop all but the newest, or else the newest; return whether there was one."""
         automatic = self.all()
         for checkpoint in automatic[:-1] or automatic:
             checkpoint.discard()

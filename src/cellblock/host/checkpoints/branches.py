@@ -1,7 +1,7 @@
-"""The directories that branches have for their files, in the workspace of the session that they come from.
+"""The directories for the files of branches, inside the workspace of the session that was forked.
 
-There, because a branch shares that session's sandbox, which can write nowhere else, and because files of one file system can
-share their blocks. Each is recorded where no session can write: what a killed host has left is removed by the next one.
+A branch shares that session's sandbox, which can write nowhere else, and files of one file system can share their blocks. Each
+directory is recorded where no session can write, so that the next host removes what a killed host has left.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.sessions")
 PREFIX = ".cellblock-branch-"
-"""What the names of these directories begin with. Snapshots leave them out."""
+"""Prefix of these directories' names. Snapshots leave them out."""
 
 _RECORD = "branch.json"
 
 
 class Beginning(NamedTuple):
-    """What a session begins with that is made of a checkpoint.
+    """How a session begins that is made from a checkpoint.
 
     Attributes:
         checkpoint: The checkpoint.
-        files: ``copy`` if the session gets a directory of its own with the checkpoint's files; ``shared`` if it works where
-            the checkpoint's session did.
-        seed: What its random generators begin with; None: something new. If they go on, those without a state begin with it.
-        same_random_state: Whether they go on where those of the checkpoint were.
+        files: ``copy`` if the session gets a directory of its own with the checkpoint's files; ``shared`` if it works in the
+            directory of the checkpoint's session.
+        seed: Seed of the random generators; None: a new one. If they keep their state, it seeds those without one.
+        same_random_state: Whether they continue from where those of the checkpoint were.
     """
 
     checkpoint: Checkpoint
@@ -47,7 +47,7 @@ class Beginning(NamedTuple):
     same_random_state: bool = False
 
     def directory(self) -> BranchDirectory | None:
-        """Return the directory for the session's files, if that is not the one that its options name.
+        """Return the directory for the session's files, if it is not the one in its options.
 
         Raises:
             InvalidInputError: The checkpoint holds no files.
@@ -73,19 +73,19 @@ def check_whole(snapshot: Snapshot, what: str) -> None:
 
 
 class BranchDirectory(SessionPlace):
-    """The files of a branch, and of all sessions that share them. The last one removes them.
+    """The directory of a branch's files, shared by all sessions that work there. The last one removes it.
 
     Attributes:
-        root: The workspace that contains it: that of the sandbox.
+        root: The workspace that contains it: the sandbox's workspace.
         files: The directory.
     """
 
     def __init__(self, root: str, number: str, places: Places | None = None) -> None:
-        """Take note of it, and make nothing yet.
+        """Set the paths; nothing is created yet.
 
         Args:
             root: The workspace.
-            number: What the names begin with.
+            number: The unique part of the names.
             places: As for `SessionPlace`.
         """
         super().__init__(str(_records() / number), places)
@@ -101,14 +101,14 @@ class BranchDirectory(SessionPlace):
         return cls(os.path.realpath(root), secrets.token_hex(8))
 
     def enter(self, places: Places | None) -> None:
-        """Take note of a session that works there. The first one makes it.
+        """Add a session that works there. The first one creates the directory.
 
         Args:
             places: As for `SessionPlace`.
 
         Raises:
-            CheckpointError: It is gone.
-            SnapshotError: It cannot be made.
+            CheckpointError: The directory was removed.
+            SnapshotError: It cannot be created.
         """
         if self._removed:
             raise CheckpointError("the branch that the checkpoint was made in is closed, and its files are gone")
@@ -122,7 +122,7 @@ class BranchDirectory(SessionPlace):
                 raise SnapshotError(f"cannot make a directory for a branch in {self.root}: {error.strerror}") from error
 
     def make(self) -> None:
-        """Make it, if it is not there. Before and after, it is written down what is made."""
+        """Create it, if it does not exist. It is recorded both before and after its creation."""
         if self.made:
             return
         super().make()
@@ -139,14 +139,14 @@ class BranchDirectory(SessionPlace):
         os.replace(new, Path(self.path, _RECORD))
 
     async def leave(self) -> None:
-        """Take note that a session works there no longer. After the last one, it is removed."""
+        """Remove a session that worked there. The last one removes the directory."""
         self._users -= 1
         if self._users <= 0:
             self._removed = True
             await self.remove()
 
     def clean(self) -> None:
-        """Remove what the record names."""
+        """Remove the recorded directory."""
         _remove(self.path)
 
 
@@ -160,7 +160,7 @@ def _records() -> Path:
 
 
 def remove_branches_of_the_dead() -> None:
-    """Remove the directories of branches whose host was killed."""
+    """Remove the branch directories of killed hosts."""
     with contextlib.suppress(OSError):  # there are none
         for name in os.listdir(_records()):
             record = str(_records() / name)
@@ -168,22 +168,22 @@ def remove_branches_of_the_dead() -> None:
 
 
 def _forget_restore(path: str) -> None:
-    """Remove what a killed host has written down about files that it was copying there."""
+    """Remove a killed host's journal of a restore in that directory."""
     from cellblock.snapshots.journal import Journal
 
     Journal(config.state_directory() / "restores", Path(path)).forget()
 
 
 def _remove(record: str) -> None:
-    """Remove the directory that a record names, if it is the one that was made: code of the session can move things there."""
+    """Remove the recorded directory, if it is the one that was created: code of the session can move others there."""
     try:
         said = json.loads(Path(record, _RECORD).read_text())
     except (OSError, ValueError):
-        return  # killed before it was written down: nothing was made
+        return  # killed before it was recorded: nothing was created
     path, identity = said["path"], said["identity"]
     try:
         if identity is None:
-            os.rmdir(path)  # killed before this was written down: it is empty
+            os.rmdir(path)  # killed before the identity was recorded: it is empty
         else:
             leftovers.remove_place(path, tuple(identity))
         _forget_restore(path)

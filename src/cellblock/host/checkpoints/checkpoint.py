@@ -1,4 +1,4 @@
-"""What a checkpoint is."""
+"""A checkpoint: what it holds, and how it is found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this s
     Args:
         known: The checkpoints of a session, oldest first.
         name: The id or the name.
-        owner: What the message calls the session.
+        owner: How the message names the session.
 
     Raises:
         UnknownCheckpointError: There is none.
@@ -42,28 +42,28 @@ def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this s
 
 
 class Owner(Protocol):
-    """What keeps a checkpoint."""
+    """The owner of a checkpoint."""
 
     def forget(self, checkpoint: Checkpoint) -> None:
-        """Take note that it was dropped."""
+        """Remove a checkpoint that was dropped."""
 
     def note_files(self, checkpoint: Checkpoint) -> None:
-        """Take note that it holds other files, or none."""
+        """Handle a change of its files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a checkpoint holds, for the host that has made it.
+    """The content of a checkpoint, for the host that made it.
 
     Attributes:
         copy: The copy of the kernel.
-        host: The host.
+        host: That host.
         options: The options of the session.
-        resolved: What they came to when the session was made.
-        past: The cells that have made the state.
-        state: The number of the session's state, as `Past.state` has it.
-        wanted: What the session's kernels are asked to be.
-        branch: Where the session's files are, if not there.
+        resolved: These options with all defaults filled in.
+        past: The cells that led to the state.
+        state: The number of the state, as in `Past.state`.
+        wanted: The specification of the session's kernels.
+        branch: The directory of the session's files, if it is not the workspace.
     """
 
     copy: Copy
@@ -82,36 +82,36 @@ class Moment:
 
     @property
     def last(self) -> int:
-        """The number of the last cell that has made the state, which tells all before it; 0 if there is none."""
+        """The number of the last cell that led to the state, which implies all before it; 0 if there is none."""
         return self.past[-1].number if self.past else 0
 
     def is_of(self, line: Container[int]) -> bool:
-        """Whether the state was gone through on the way to a later one, which these cells have made."""
+        """Whether this state was passed on the way to a later one, to which these cells have led."""
         return not self.past or self.last in line
 
 
 class Checkpoint:
     """The state of a session's memory at one moment: variables, imports, directory, environment, random state.
 
-    It can be gone back to any number of times, until it is dropped or its host is closed. After its session was closed, it is
-    also dropped when the program has no reference to it any more.
+    A session can go back to it any number of times, until it is dropped or its host is closed. After its session was closed,
+    it is also dropped when the program has no reference to it any more.
 
     Attributes:
-        id: What it is called; unique.
-        name: What its maker calls it; may be empty.
+        id: Its unique id.
+        name: Its user-given name; may be empty.
         made: When it was made.
         at: The same (`time.monotonic`): the clock can be set back.
         execution_count: The number of the last cell before it.
-        automatic: Whether it was made automatically. Such ones are dropped when there are too many.
-        moment: What it holds; for the host.
+        automatic: Whether it was made automatically. Automatic ones are dropped when there are too many.
+        moment: Its content, for the host.
         snapshot: The files that it holds; None if it holds none.
-        without_files: Why they could not be kept; empty if they were, or if nobody tried.
+        without_files: Why they could not be kept; empty if they were, or if that was not requested.
     """
 
     def __init__(
         self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int, kept: Kept | None = None
     ) -> None:
-        """Made by `Session.checkpoint`; if it is `kept`, by an earlier host."""
+        """Made by `Session.checkpoint`; with `kept`, it was made by an earlier host."""
         self.id = f"cp-{secrets.token_hex(4)}" if kept is None else kept.id
         self.name = name
         self.made, self.at = datetime.now(UTC), time.monotonic()
@@ -144,11 +144,11 @@ class Checkpoint:
 
     @property
     def alive(self) -> bool:
-        """Whether it can be gone back to."""
+        """Whether a session can go back to it."""
         return not self.moment.copy.gone.done()
 
     def check(self) -> None:
-        """Check that it can be gone back to.
+        """Check that a session can go back to it.
 
         Raises:
             CheckpointError: It was dropped, or its process has ended.
@@ -157,7 +157,7 @@ class Checkpoint:
             raise CheckpointError(f"checkpoint {self.name or self.id!r} is gone: it was dropped, or its process was killed")
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
-        """Take files; `drop` is called with them when they are no longer needed."""
+        """Attach files; `drop` is called with them when they are no longer needed."""
         self.snapshot, self.without_files = snapshot, ""
         finalizer = weakref.finalize(self, drop, snapshot)
         finalizer.atexit = False  # the host removes all of them
@@ -172,13 +172,13 @@ class Checkpoint:
             self._owner.note_files(self)
 
     def miss(self, reason: str) -> None:
-        """Release its files, if it holds some, and take note why it holds none."""
+        """Release its files, if it holds some, and record why it holds none."""
         self.let_go()
         self.without_files = reason
         self._owner.note_files(self)
 
     def belongs_to(self, owner: Owner) -> None:
-        """Take note that another session keeps it from now on."""
+        """Give it to another session."""
         self._owner = owner
 
     def discard(self) -> None:
@@ -189,6 +189,6 @@ class Checkpoint:
         self._owner.forget(self)
 
     async def drop(self) -> None:
-        """End it, and free its memory. Sessions that were made of it go on. Dropping twice is fine."""
+        """End it, and free its memory. Sessions that were made from it continue. It can be repeated."""
         self.discard()
         await self.moment.copy.family.settle()

@@ -1,4 +1,4 @@
-"""The checkpoints of one session: made, kept, and gone back to."""
+"""The checkpoints of one session: making them, keeping them, and going back to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
@@ -45,30 +46,30 @@ _GOES_BACK = "The session goes back to an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _FILES_LOST = "they could not be read when the host was replaced that had kept them"
 _MAX_ADOPTED = 1000
-"""Calls of adopted branches that are remembered"""
+"""How many calls of adopted branches are remembered."""
 
 
 class CheckpointHost(KernelMaker, Protocol):
-    """What is needed of a host.
+    """The part of a host that checkpoints need.
 
     Attributes:
-        checkpoint_budget: What its sessions may make and keep of automatic checkpoints.
+        checkpoint_budget: The limits on automatic checkpoints of all its sessions.
     """
 
     checkpoint_budget: Budget
 
 
 class Checkpoints:
-    """What `Session` does with checkpoints.
+    """The checkpoints of one `Session`.
 
     Attributes:
-        files: The files of the session's directory.
+        files: Keeps and restores the files of the session's directory.
         automatic: The checkpoints that are made automatically.
-        resuming: Makes kernels of them.
-        branch: Where its files are, if not in the workspace of its sandbox.
-        ended: Why there are no checkpoints of earlier cells, if the session goes on with what a killed process has left.
-        keeping: Writes down what a later host needs to go back to them; None if there is to be none.
-        lost: How many cells an earlier host has found lost when the kernel died: it had gone on from an earlier state already.
+        resuming: Makes kernels from them.
+        branch: The directory of its files, if it is not the workspace of its sandbox.
+        ended: Why there are no checkpoints of earlier cells, if the session was taken over from a killed process.
+        keeping: Records what a later host needs to go back to them; None without a later host.
+        lost: How many cells an earlier host found lost when the kernel died: it had continued from an earlier state already.
     """
 
     def __init__(
@@ -86,21 +87,21 @@ class Checkpoints:
         files: CheckpointFiles,
         branch: BranchDirectory | None,
     ) -> None:
-        """Begin without checkpoints.
+        """Start without checkpoints.
 
         Args:
-            name: What messages call the session.
-            host: Makes kernels of copies.
-            options: The session's options: those of sessions that are made of its checkpoints.
-            resolved: What they come to.
-            wanted: What each kernel of the session is asked to be.
-            cells: What runs in it.
-            kernels: Where that runs.
+            name: The session's name in messages.
+            host: Makes kernels from copies.
+            options: The session's options, also for sessions that are made from its checkpoints.
+            resolved: The options with all defaults filled in.
+            wanted: The specification of the session's kernels.
+            cells: The session's cells.
+            kernels: Where they run.
             kind: How automatic checkpoints are made; None: they are not.
-            environment: Returns the variables for a proxy that listens on a port in the session.
-            outside: Returns what was allowed outside since a time.
-            files: The files of the session's directory.
-            branch: Where these are, if not in the workspace of its sandbox.
+            environment: Returns the environment variables for a proxy that listens on a port in the session.
+            outside: Returns the outside calls that were allowed since a time.
+            files: Keeps and restores the files of the session's directory.
+            branch: The directory of these files, if it is not the workspace of its sandbox.
         """
         self._name = name
         self._host = host
@@ -114,7 +115,7 @@ class Checkpoints:
         self.branch = branch
         self._kept: list[Checkpoint] = []
         self._fresh = 0
-        """The state that its last fresh kernel began with; 0 if it has had none"""
+        """The state that its last fresh kernel began with; 0 if it has had none."""
         self.ended = ""
         self.keeping: StateKeeping | None = None
         self._deadly: set[int] = set()
@@ -138,7 +139,7 @@ class Checkpoints:
                 if files == "copy":
                     try:
                         checkpoint.hold(await self.files.take(), self.files.drop)
-                    except BaseException:  # also a cancellation: nobody else has the checkpoint
+                    except BaseException:  # also a cancellation: nothing else owns the checkpoint
                         checkpoint.discard()
                         raise
                 return checkpoint
@@ -159,7 +160,7 @@ class Checkpoints:
 
     @property
     def crowded(self) -> bool:
-        """Whether another kernel that has all of the session's variables could be over the limit of memory."""
+        """Whether a second kernel with all of the session's variables could exceed the limit of memory."""
         kernel = self._kernels.current
         limit = None if self._wanted.isolate == "none" else self._wanted.policy.resources.memory
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
@@ -170,18 +171,18 @@ class Checkpoints:
         return self._cells.past.state == self._fresh
 
     def all(self) -> list[Checkpoint]:
-        """Return those that can be gone back to, oldest first."""
+        """Return the usable ones, oldest first."""
         self._kept = [checkpoint for checkpoint in self._kept if checkpoint.alive]
         return [*self._kept]
 
     def forget(self, checkpoint: Checkpoint) -> None:
-        """Take note that one was dropped."""
+        """Remove a checkpoint that was dropped."""
         if checkpoint in self._kept:
             self._kept.remove(checkpoint)
             self.write("gone", checkpoint.id)
 
     def note_files(self, checkpoint: Checkpoint) -> None:
-        """Take note that one holds other files, or none."""
+        """Record a change of a checkpoint's files."""
         if self.keeping is not None:
             self.keeping.files(checkpoint)
 
@@ -189,7 +190,7 @@ class Checkpoints:
 
     @property
     def past(self) -> Past:
-        """What the session ran."""
+        """The session's history."""
         return self._cells.past
 
     @property
@@ -203,11 +204,11 @@ class Checkpoints:
         return self.automatic.filing.first
 
     def describe(self, snapshot: Snapshot | None) -> Description | None:
-        """Return what it takes to find files again."""
+        """Return what a later host needs to find files again."""
         return self.files.describe(snapshot)
 
     def keep(self, log: StateLog) -> None:
-        """Have everything from now on written down for a later host."""
+        """Record everything from now on for a later host."""
         kernel = self._kernels.current
         self._keep(StateKeeping(log, self, kernel=0 if kernel is None else kernel.number))
 
@@ -218,29 +219,29 @@ class Checkpoints:
         self.automatic.filing.on_first = lambda: keeping.write("first", self.describe(self.first))
 
     def rewrite(self) -> None:
-        """Have all written down anew: more has changed than single steps say."""
+        """Record the whole state anew: more has changed than single records express."""
         if self.keeping is not None:
             self.keeping.log.rebase()
 
     def note_outside(self, call: str) -> None:
-        """Take note of what was allowed outside just now."""
+        """Record an outside call that was allowed just now."""
         self.write("outside", time.monotonic(), call)
 
     @property
     def past_since(self) -> float:
-        """When the past begins, in seconds since the epoch, if an earlier host has written it down; else 0."""
+        """Start of the past in seconds since the epoch, if an earlier host has recorded it; else 0."""
         return 0.0 if self.keeping is None else self.keeping.since
 
     def write(self, word: str, *rest: object) -> None:
-        """Write something down for a later host, if there is to be one; see `StateKeeping.write`."""
+        """Record an event for a later host, if records are kept; see `StateKeeping.write`."""
         if self.keeping is not None:
             self.keeping.write(word, *rest)
 
     def recall(self, log: StateLog, recalled: Recalled) -> Takeover:
-        """Go on with the states that an earlier host has written down. What its processes no longer have is left out.
+        """Continue with the recorded states of an earlier host. Those whose copies have ended are left out.
 
         Returns:
-            What is left to do until the session takes cells.
+            The steps that remain until the session takes cells.
         """
         self._cells.past = recalled.past
         self._fresh = recalled.fresh
@@ -281,7 +282,7 @@ class Checkpoints:
     # -- going back ----------------------------------------------------------------------------------------------------
 
     def find(self, checkpoint: Checkpoint | str) -> Checkpoint:
-        """Return a checkpoint that this session can use, given as it is, or by its name or id.
+        """Return a checkpoint that this session can use, given as an object, a name or an id.
 
         Raises:
             InvalidInputError, CheckpointError: There is none of this name; as for `check`.
@@ -301,7 +302,7 @@ class Checkpoints:
         """Check that this session can use a checkpoint.
 
         Raises:
-            InvalidInputError, CheckpointError: It is not one; it is gone, or belongs to another host.
+            InvalidInputError, CheckpointError: It is not a checkpoint; it is gone, or belongs to another host.
         """
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"checkpoint must be a checkpoint, its name or its id, not {checkpoint!r:.100}")
@@ -313,7 +314,7 @@ class Checkpoints:
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
     async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
-        """Go to the state of a checkpoint, in the session's turn; of the files, only to what was changed in some spans."""
+        """Go to a checkpoint's state, in the session's turn; `within`: restore only files that were changed in these spans."""
         changes, began = Changes(), files_time()
         self._begin_going(checkpoint.id, "restore" if within is None else "undo")
 
@@ -323,13 +324,39 @@ class Checkpoints:
             return kernel
 
         try:
-            await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
+            async with self._still(files=checkpoint.snapshot is not None):
+                await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
         except BaseException:
             self.write("stayed")
             raise
         finally:
             self.automatic.has_ended()  # this one may be dropped before the next cell, or hold no files
         return changes
+
+    @asynccontextmanager
+    async def _still(self, *, files: bool = True) -> AsyncIterator[None]:
+        """While files are brought back and the kernel is replaced, stop all that runs in the session: it could write to them.
+
+        Args:
+            files: Whether there are files to bring back.
+
+        Raises:
+            CheckpointError: A process cannot be stopped.
+        """
+        kernel = self._kernels.current
+        if kernel is None or kernel.death is not None or not files:
+            yield
+            return
+        try:
+            if left := await kernel.freeze():
+                raise CheckpointError(
+                    f"{left} of the session's processes cannot be stopped, and could write to files that are brought back: "
+                    "wait a moment, or end them"
+                )
+            yield
+        except BaseException:  # also a cancellation: what was stopped goes on, if it is still the session's
+            kernel.thaw()
+            raise
 
     def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
@@ -340,7 +367,7 @@ class Checkpoints:
     async def _resume_with_files(
         self, checkpoint: Checkpoint, beginning: Beginning | None = None, *, within: Spans | None = None
     ) -> tuple[Kernel, Changes]:
-        """Make a kernel of a checkpoint, after its files are back, if it holds any: the kernel opens its files again."""
+        """Make a kernel from a checkpoint. If it holds files, they are restored first: the kernel reopens its files."""
         made: list[Kernel] = []
 
         async def resume() -> None:
@@ -352,7 +379,7 @@ class Checkpoints:
                 return made[0], Changes()
             changes = await self.files.restore(checkpoint.snapshot, resume, within=within)
             return made[0], changes
-        except BaseException:  # also a cancellation: nobody else has the kernel
+        except BaseException:  # also a cancellation: nothing else owns the kernel
             for kernel in made:
                 await kernel.close()
             raise
@@ -365,7 +392,7 @@ class Checkpoints:
             try:
                 return await self._undo(self._cells.past.line, count, partial)
             finally:
-                self.automatic.has_ended()  # with what has stayed of the files
+                self.automatic.has_ended()  # with files that may have stayed as they are
 
     async def _undo(self, line: Sequence[Numbered], count: int, partial: bool) -> Undone:
         past = self._cells.past
@@ -387,7 +414,7 @@ class Checkpoints:
                 "else is undone"
             )
         changes = await (self.begin_again(snapshot, spans) if checkpoint is None else self.go_to(checkpoint, spans or None))
-        self.automatic.forget_files()  # they are kept again, with what has stayed
+        self.automatic.forget_files()  # they are kept again, including those that stayed as they are
         kept = {cell.number for cell in past.line}
         return Undone(
             [cell.entry for cell in line if cell.number not in kept],
@@ -398,7 +425,7 @@ class Checkpoints:
         )
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
-        """Go back to the fresh kernel that all cells of the line have followed, and to its files."""
+        """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
         numbers = [cell.number for cell in self._cells.past.line]
 
         async def renew() -> None:
@@ -413,7 +440,8 @@ class Checkpoints:
         self._begin_going("", "undo")
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
-            return await self.files.restore(files, renew, within=spans or None)
+            async with self._still():
+                return await self.files.restore(files, renew, within=spans or None)
         except CellblockError:
             self.write("stayed")
             raise
@@ -422,15 +450,15 @@ class Checkpoints:
             self.files.drop(files)
 
     def outside(self, since: float) -> list[str]:
-        """Return what was allowed outside since a time (`time.monotonic`), also in branches that were adopted since."""
+        """Return the outside calls that were allowed since a time (`time.monotonic`), including those of adopted branches."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def take_over(self, branch: Checkpoints) -> None:
-        """Take note of what was allowed in a branch that is adopted: its cells can be undone here from now on."""
+        """Take over the checkpoints and outside calls of an adopted branch: its cells can be undone here from now on."""
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self._cells.past.line[:-1]}
-        # The branch has one of the state that it began with, too. That of a fresh kernel needs none.
+        # The branch also has one of the state that it began with. That of a fresh kernel needs none.
         known = {one.moment.state for one in self.automatic.all()} | {self._fresh}
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
@@ -438,10 +466,10 @@ class Checkpoints:
             checkpoint.belongs_to(self)
         self._kept += earlier
         self.automatic.drop_surplus()
-        self.rewrite()  # the states of the branch are not of this session's past
+        self.rewrite()  # the states of the branch are not in this session's past
 
     async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
-        """Return why files cannot be brought back as they were; empty if they can, or if none have changed."""
+        """Return why files cannot be restored; empty if they can, or if none have changed."""
         try:
             if files is not None:
                 return await self.files.unkept_changed(files, spans)
@@ -457,10 +485,10 @@ class Checkpoints:
         return f"{changed}, and {why}"
 
     def _last_before(self, line: Sequence[Numbered], count: int) -> Checkpoint | None:
-        """Return the checkpoint of the latest state from before the last cells of a line; None if there is none.
+        """Return the checkpoint of the latest state from before the last `count` cells of a line; None if there is none.
 
-        The latest, whether or not it has files: those of an earlier one would not fit the variables. What no cell has run in
-        between, such as `put`, makes another state, too. Of one state, an automatic one has the newest files.
+        The latest, with or without files: those of an earlier one would not fit the variables. Actions other than cells, such
+        as `put`, also make another state. Among checkpoints of the same state, an automatic one has the newest files.
         """
         before = {cell.number for cell in line[:-count]}
         found = [checkpoint for checkpoint in self.all() if checkpoint.moment.is_of(before)]
@@ -487,7 +515,7 @@ class Checkpoints:
         return "; ".join([f"there is no checkpoint from before {_those(count)}: {reason}", *ways])
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
-        """Make the session's first kernel, of a checkpoint."""
+        """Make the session's first kernel from a checkpoint."""
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
         kernel, _ = await self._resume_with_files(checkpoint, beginning)
@@ -495,25 +523,25 @@ class Checkpoints:
         return kernel
 
     def begin_after_another(self) -> None:
-        """Take note that the session goes on with what a killed process has left, of which its states are not known."""
+        """Continue with the kernel of a killed process whose states are unknown."""
         self.ended = _ENDED
 
     def _begin_going(self, checkpoint: str, way: Way) -> None:
-        """Have written down, before anything is done, that the session goes to another state; empty: to a fresh kernel."""
+        """Record, before doing anything, that the session goes to another state; empty: to a fresh kernel."""
         self.write("going", checkpoint, way)
         self._cells.past.settle()
 
     def about_to_begin_anew(self) -> None:
-        """Take note that a fresh kernel is about to be started."""
+        """Record that a fresh kernel is about to be started."""
         self._begin_going("", "fresh")
 
     def begin(self) -> None:
-        """Take note that the session has its first kernel: its next cell is to be undone."""
+        """Handle the session's first kernel: make sure that its next cell can be undone."""
         if not self.fresh:
             self.automatic.has_ended()
 
     def begin_anew(self, kernel: Kernel) -> None:
-        """Take note of a fresh kernel."""
+        """Handle a fresh kernel."""
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh, self.ended = self._cells.past.state, ""
@@ -522,7 +550,7 @@ class Checkpoints:
     # -- after a crash -------------------------------------------------------------------------------------------------
 
     def to_recover(self, dead: Kernel) -> Checkpoint | None:
-        """Return the last state of a dead kernel that the session can go on from, if there is one."""
+        """Return the last state of a dead kernel from which the session can continue, if there is one."""
         line = {cell.number for cell in self._cells.past.line}
         kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
         found = [one for one in kept if one.moment.is_of(line)]
@@ -531,19 +559,19 @@ class Checkpoints:
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel of the last state that there is; None if there is none, or no kernel can be made of it."""
+        """Make a kernel from the last usable state; None if there is none, or no kernel can be made from it."""
         if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
-            # Something in that state ends it, such as a task in the background. It would do so again and again.
+            # Something in that state, such as a background task, ends the kernel. It would do so again and again.
             self._deadly.add(self._recovered[1])
         if (checkpoint := self.to_recover(dead)) is None:
             return None
         past = self._cells.past
-        # What no cell has run, such as `put`, is lost, too.
+        # Effects of actions other than cells, such as `put`, are lost too.
         restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
         return await self.replace_kernel(checkpoint, restored, dead.notice(restored))
 
     def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
-        """Return what it means to go on from a checkpoint, if a state had been reached that is lost."""
+        """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""
         lost = len(self._cells.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
         lost, self.lost = max(lost, self.lost), 0
         self.write("lost", lost)
@@ -575,7 +603,7 @@ class Checkpoints:
 
 
 def _has_ended_itself(dead: Kernel) -> bool:
-    """Whether a kernel ended without a cell, and nobody killed it."""
+    """Whether a kernel ended without a cell, and was not killed."""
     return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)
 
 

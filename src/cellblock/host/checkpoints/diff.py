@@ -1,4 +1,4 @@
-"""`Session.diff`: what has changed since a checkpoint."""
+"""`Session.diff`: the changes since a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cells import Cells
 
 _SECONDS = 2.0
-"""How long each of the two states may take to make digests of its values. What is not reached may have changed."""
+"""Time limit for hashing the values of each of the two states. Values beyond it count as possibly changed."""
 
 
 async def diff(cells: Cells, checkpoints: Checkpoints, wanted: Checkpoint | str) -> StateChanges:
-    """Compare a session with a checkpoint; see `Session.diff`. Nothing of the session is changed, its files included.
+    """Compare a session with a checkpoint; see `Session.diff`. The session and its files are not changed.
 
     Args:
-        cells: What runs in the session.
+        cells: The session's cells.
         checkpoints: Its checkpoints.
         wanted: The checkpoint, its name or its id.
     """
@@ -36,6 +36,6 @@ async def diff(cells: Cells, checkpoints: Checkpoints, wanted: Checkpoint | str)
             await kernel.close()
         files = None if checkpoint.snapshot is None else await checkpoints.files.diff(checkpoint.snapshot)
     except CellblockError:
-        checkpoint.check()  # nothing has failed: it was dropped meanwhile, or the session was ended
+        checkpoint.check()  # nothing has failed: it was dropped meanwhile, or the session was closed
         raise
     return StateChanges(diff_variables(before, after), files)

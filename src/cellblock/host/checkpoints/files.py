@@ -1,4 +1,4 @@
-"""The files of one session's checkpoints: kept, compared and brought back, in threads."""
+"""Keeps, compares and restores the files of one session's checkpoints, in threads."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from cellblock.threads import run_aside
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
 
-# What is kept automatically after each cell must cost little.
+# Keeping files automatically after each cell must be cheap.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)
 _PATIENCE = 30.0
-"""Seconds that a restore waits for another one in the same directory"""
+"""Seconds that a restore waits for another one in the same directory."""
 _LOOK_AGAIN = 0.01
 _MAX_SHARED = 2_000
-"""Files that are kept in a directory that nobody has given to the session: it is its program's, and may hold anything"""
+"""Maximum number of files kept in a directory that is the program's, not the session's: it may hold anything."""
 
 
 class CheckpointFiles:
-    """What `Checkpoints` does with the files of the session's directory.
+    """Keeps and restores the files of the session's directory, for `Checkpoints`.
 
     Attributes:
         own: Whether the program has given the session a directory of its own.
-        too_many: Why no files are kept automatically any more: there are too many in a directory that is not its own.
+        too_many: Why files are no longer kept automatically: a directory that is not the session's own has too many.
     """
 
     def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool) -> None:
-        """Look at nothing yet.
+        """Prepare; nothing is read yet.
 
         Args:
             workspace: The directory.
-            store: Returns where the host keeps files.
-            walls: What the session cannot read or write: what is there is not the session's. None: it has no sandbox.
+            store: Returns the host's store of files.
+            walls: What the session cannot read or write, which is not part of its files; None without a sandbox.
             own: Whether the program has given the session this directory.
         """
         self.own = own
@@ -62,11 +62,11 @@ class CheckpointFiles:
         self._known: Snapshot | None = None
 
     def begin_with(self, known: Snapshot) -> None:
-        """Take note of what an earlier host has read last: what has not changed since is not read again."""
+        """Start with the last snapshot of an earlier host: files that are unchanged since are not read again."""
         self._known = known
 
     def describe(self, snapshot: Snapshot | None) -> Description | None:
-        """Return what it takes for a later host to find a snapshot; None if there is none, or no later host."""
+        """Return what a later host needs to find a snapshot; None if there is no snapshot, or no later host."""
         return None if snapshot is None else self._make_store().describe(snapshot)
 
     async def take(self) -> Snapshot:
@@ -79,17 +79,17 @@ class CheckpointFiles:
         return await _owned(lambda: self._snapshots(store).take(), store.drop)
 
     async def take_small(self, stopped: Callable[[], bool], hurry: Callable[[], bool] = lambda: False) -> Snapshot | None:
-        """Keep the files as they are, unless something begins to change them, or they are many.
+        """Keep the files as they are, unless they begin to change or are too many.
 
         Args:
-            stopped: Returns whether something changes them. Asked in another thread.
-            hurry: Returns whether there is no time to read files. Asked in another thread.
+            stopped: Returns whether something changes them. Called in another thread.
+            hurry: Returns whether there is no time to read files. Called in another thread.
 
         Returns:
             The snapshot; None if there is none.
 
         Raises:
-            SnapshotError: They cannot be kept; or they are too many, and the message says so.
+            SnapshotError: They cannot be kept, or are too many; the message says which.
         """
         store = self._make_store()
         return await _owned(
@@ -116,7 +116,7 @@ class CheckpointFiles:
         return snapshot
 
     def touched(self) -> bool:
-        """Return whether files have changed since they were kept automatically, as far as is told, or may have."""
+        """Return whether files have changed, or may have, since they were kept automatically."""
         if self._made is None or self.too_many:
             return self._known is not None
         return self._made.touched()
@@ -124,16 +124,16 @@ class CheckpointFiles:
     async def restore(
         self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]], *, within: Spans | None = None
     ) -> Changes:
-        """Bring the files back. If another session restores files of the same directory now, this waits until it has.
+        """Restore the files. If another session is restoring files of the same directory, wait until it has finished.
 
         Args:
             snapshot: The files.
-            then: Runs when they are back: makes what opens them. If it fails, they become again what they were.
-            within: Replace and remove only what was last changed in these spans of time; see `Snapshots.restore`.
+            then: Runs when they are restored: starts the process that opens them. If it fails, the restore is rolled back.
+            within: Replace and remove only files that were last changed in these spans of time; see `Snapshots.restore`.
 
         Raises:
-            SnapshotError: They are as they were, unless the message says more.
-            CellblockError: Whatever `then` raises.
+            SnapshotError: They are unchanged, unless the message says more.
+            CellblockError: Raised by `then`.
         """
         store, loop = self._make_store(), asyncio.get_running_loop()
 
@@ -144,13 +144,13 @@ class CheckpointFiles:
         while True:
             try:
                 return await _owned(lambda: self._snapshots(store).restore(snapshot, finish, within=within), _forget)
-            except HeldError:  # not waited for in the thread: `then` of the restore that is under way may need one
+            except HeldError:  # not awaited in the thread: `then` of the restore in flight may need one
                 if loop.time() > deadline:
                     raise
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def changed_within(self, spans: Spans) -> str:
-        """Return, for a message, whether files were changed within some spans of time; empty if none were.
+        """Return, for a message, which files were changed within some spans of time; empty if none were.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -162,7 +162,7 @@ class CheckpointFiles:
         return "files have changed" if path == "." else f"{path[:200]!r} has changed"
 
     async def unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str:
-        """Return, for a message, whether a file has changed whose content was not kept; empty if none has.
+        """Return, for a message, a changed file whose content was not kept; empty if there is none.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -179,7 +179,7 @@ class CheckpointFiles:
         )
 
     async def diff(self, before: Snapshot) -> FileChanges:
-        """Return what has changed since.
+        """Return the changes since a snapshot.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -188,7 +188,7 @@ class CheckpointFiles:
         return await _owned(lambda: self._snapshots(store).diff(before), _forget)
 
     async def recover(self) -> None:
-        """Finish a restore here during which its program was killed, before the session starts."""
+        """Finish a restore here whose program was killed, before the session starts."""
         if not Snapshots.is_pending(self._workspace, _journals()):
             return
         try:
@@ -196,12 +196,12 @@ class CheckpointFiles:
             if await _owned(lambda: self._snapshots(store).recover(), _forget):
                 _log.warning("the files of %s are restored, as a program that was killed had begun to", self._workspace)
         except HeldError:
-            pass  # nobody was killed: another session restores these files now
+            pass  # it was not killed: another session is restoring these files now
         except SnapshotError as error:
             _log.warning("%s", error)
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Return the same files once more, to be dropped apart."""
+        """Return the same files as another snapshot with its own lifetime."""
         again = replace(snapshot)
         self._make_store().keep(again)
         return again
@@ -211,12 +211,12 @@ class CheckpointFiles:
         return pack(self._make_store(), snapshot, left_out)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot. Its files are removed in a thread: they may be many."""
+        """Drop a snapshot. Its files are removed in a thread: they may be many."""
         store = self._make_store()
         run_aside(lambda: store.drop(snapshot), "cellblock-files")
 
     async def close(self) -> None:
-        """Forget what was read last. Snapshots stay. It can be repeated."""
+        """Drop the cached state of the directory. Snapshots stay. It can be repeated."""
         with self._lock:
             made, self._made = self._made, None
         if made is not None:
@@ -224,7 +224,7 @@ class CheckpointFiles:
 
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
-            if self._made is None:  # not earlier: this looks at the file system
+            if self._made is None:  # not earlier: this reads the file system
                 names = () if self._walls is None else self._walls.names(str(self._workspace))
                 limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
                 self._made = Snapshots(self._workspace, store, _journals(), limits)
@@ -235,15 +235,15 @@ class CheckpointFiles:
 
 
 def make_store(*, lasting: bool) -> Store:
-    """Make a place for the files of one host's checkpoints, and remove those of hosts that were killed.
+    """Create a store for the files of one host's checkpoints, and remove those of killed hosts.
 
-    Not with the other directories of a host: files of one session are not to be read by another one whose policy is wide.
+    It is apart from the host's other directories: a session with a permissive policy must not read another one's files.
 
     Args:
         lasting: Whether the next host may take it over.
 
     Raises:
-        SnapshotError: It cannot be made.
+        SnapshotError: It cannot be created.
     """
     return Store.make(config.state_directory() / "snapshots", lasting=lasting)
 
@@ -253,7 +253,7 @@ def _journals() -> Path:
 
 
 async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
-    """Do something in a thread. It is waited for even if the caller is cancelled; what it has made is then forgotten."""
+    """Run a function in a thread. If the caller is cancelled, wait for it nevertheless, then drop its result."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await despite_cancellation(task)
@@ -265,4 +265,4 @@ async def _owned(work: Callable[[], T], forget: Callable[[T], Any]) -> T:
 
 
 def _forget(_: object) -> None:
-    """Nothing was made that needs an owner."""
+    """Drop a result that needs no owner."""

@@ -1,4 +1,4 @@
-"""Files that are kept automatically: at the end of a cell, or while a session waits for its next cell."""
+"""Keeps files automatically: at the end of a cell, or while a session waits for its next cell."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from cellblock.snapshots import Snapshot
 
 _AFTER = 0.1
-"""Seconds until files are looked at while a session is idle: that takes tens of milliseconds, in which the loop is slower."""
+"""Seconds of idleness before files are examined: that takes tens of milliseconds, in which the loop is slower."""
 
 _READING, _AT_LEAST = 0.025, 200
-"""Seconds that the next cell waits for files to be read, and how many are read in any case; the others are only looked at"""
+"""Seconds that the next cell waits for files to be read, and the minimum of files to read; of others, only the metadata."""
 
 _PATIENCE = 2.0
-"""Seconds that the next cell waits for files to be looked at"""
+"""Seconds that the next cell waits for files to be examined."""
 
 _AT_ONCE = "the next cell came before they could be kept"
 
 
 def _ignore(_: str) -> None:
-    """Nobody asks later."""
+    """Drop the reason; it is not needed."""
 
 
 class Filing:
@@ -35,13 +35,13 @@ class Filing:
 
     Attributes:
         skipped: Why none were kept the last time; empty if they were.
-        awaited: How many wait for files to be kept.
-        first: The files as they were before the first cell of a fresh kernel, if they were kept.
-        on_first: Called when these are others, or none.
+        awaited: How many callers wait for files to be kept.
+        first: The files before the first cell of a fresh kernel, if they were kept.
+        on_first: Called when `first` has changed.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
-        """Keep nothing yet.
+        """Start without kept files.
 
         Args:
             files: The files.
@@ -51,13 +51,13 @@ class Filing:
         self.on_first: Callable[[], None] = lambda: None
         self._files = files
         self._activity = 0
-        """How often something has begun or ended that may change files"""
+        """Counts beginnings and ends of actions that may change files."""
         self._task: asyncio.Task[Snapshot | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.awaited = 0
 
     def stop(self) -> None:
-        """Take note that something begins, or ends, that may change files: what is being kept is given up."""
+        """Cancel keeping files: an action that may change them begins or ends."""
         self._activity += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -66,13 +66,13 @@ class Filing:
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def keep(self) -> asyncio.Task[Snapshot | None]:
-        """Begin to keep the files as they are now; `result` waits for it."""
+        """Start keeping the files as they are now; `result` waits for it."""
         self.skipped = _AT_ONCE
         self._task = asyncio.create_task(self._take(self._activity, self._task))
         return self._task
 
     async def result(self, task: asyncio.Task[Snapshot | None]) -> Snapshot | None:
-        """Wait for files that are being kept, and return them, for the caller to drop; None if it takes too long, or fails."""
+        """Wait for files that are being kept, and return them, owned by the caller; None if it takes too long, or fails."""
         await asyncio.wait([task], timeout=_PATIENCE)
         if task.done():
             return task.result()
@@ -95,7 +95,7 @@ class Filing:
 
         try:
             snapshot = await self._files.take_small(lambda: self._activity != begun, hurry)
-        except (SnapshotError, RuntimeError) as error:  # there may be no room for a thread
+        except (SnapshotError, RuntimeError) as error:  # perhaps no thread can be started
             self.skipped = str(error)
             return None
         if snapshot is not None:
@@ -105,11 +105,11 @@ class Filing:
     # -- while the session is idle -------------------------------------------------------------------------------------
 
     def begin(self, hold: Callable[[Snapshot], None], miss: Callable[[str], None] = _ignore) -> None:
-        """Begin to keep the files after a moment, until something begins.
+        """Start keeping the files after a moment of idleness, unless cancelled by `stop`.
 
         Args:
-            hold: Takes them.
-            miss: Takes the reason if they cannot be kept, such as that one is too large.
+            hold: Takes the files.
+            miss: Takes the reason if they cannot be kept, for example because one is too large.
         """
         self.skipped = _AT_ONCE
         begun = self._activity
@@ -128,31 +128,31 @@ class Filing:
             else:
                 self._files.drop(files)
 
-        # Not a task that sleeps: Python complains about tasks that are left when a program drops its event loop.
+        # Not a task that sleeps: Python complains about pending tasks when a program drops its event loop.
         self._timer = asyncio.get_running_loop().call_later(_AFTER, begin)
 
     # -- before the first cell -----------------------------------------------------------------------------------------
 
     def begin_first(self) -> None:
-        """Begin to keep the files as they are before the first cell, if that does not come at once."""
+        """Start keeping the files from before the first cell, unless that cell comes at once."""
         self.drop_first()
         self.begin(self.hold_first)
 
     def hold_first(self, files: Snapshot) -> None:
-        """Take the files as they are before the first cell."""
+        """Store the files from before the first cell."""
         self.drop_first()
         self.first = files
         self.on_first()
 
     def drop_first(self) -> None:
-        """Forget them."""
+        """Drop the files from before the first cell."""
         if self.first is not None:
             self._files.drop(self.first)
             self.first = None
             self.on_first()
 
     async def close(self) -> None:
-        """Give up, and forget everything. It can be repeated."""
+        """Cancel, and drop everything. It can be repeated."""
         self.stop()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])

@@ -1,4 +1,4 @@
-"""Whether a session may go on with a kernel that was made for another one: both must have the same sandbox."""
+"""Checks whether a session may continue with a kernel that was made for another one: both must have the same sandbox."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
-    """Check that kernels of one session can be those of another.
+    """Check that kernels of one session can serve another.
 
-    A kernel keeps the sandbox that it was started in, whatever options the session has that continues with it.
+    A kernel keeps the sandbox that it was started in, whatever options its new session has.
 
     Args:
-        theirs: What the kernels of the checkpoint's session are asked to be.
-        ours: What those of the other session are asked to be.
+        theirs: The kernel specification of the checkpoint's session.
+        ours: The kernel specification of the other session.
 
     Raises:
-        CheckpointError: The message says what differs.
+        CheckpointError: They differ; the message says in what.
     """
     if theirs.isolate != ours.isolate:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""How a session is forked: branches are made, and all of them start, or those that do are ended."""
+"""Forks a session: makes branches and starts them, and ends all of them if one fails."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Trunk(Protocol):
     """A session that is forked."""
 
     def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
-        """Return what becomes of the files of its branches."""
+        """Return how the files of its branches are handled."""
 
     async def checkpoint(self, name: str = ..., *, files: FilesMode = ...) -> Checkpoint:
         """Make a checkpoint."""
 
 
 class Branching(NamedTuple):
-    """How a session is forked: see `Session.fork`."""
+    """The arguments of `Session.fork`."""
 
     n: int
     files: FilesMode | None
@@ -39,10 +39,10 @@ class Branching(NamedTuple):
     return_exceptions: bool
 
     def check(self) -> None:
-        """Check the numbers.
+        """Check the arguments.
 
         Raises:
-            InvalidInputError: One is wrong.
+            InvalidInputError: One is not valid.
         """
         check_branches(self.n, self.seeds)
         if self.seeds is not None and self.same_random_state:
@@ -63,15 +63,15 @@ class Branching(NamedTuple):
             session: The session.
             make: Makes a branch.
             start: Starts one.
-            end: Ends one, whether or not it has started.
+            end: Ends one, started or not.
 
         Returns:
-            The branches; if `return_exceptions`, the exception in place of one that could not be started.
+            The branches; with `return_exceptions`, the exception in place of one that could not be started.
         """
         self.check()
         files = session.check_files_of_branches(self.files)
         checkpoint = await session.checkpoint(files=files)
-        # Generators without a state yet, as NumPy's before its first use, get the same one by the same seed.
+        # Generators without a state yet, such as NumPy's before its first use, get a common state from a common seed.
         common = secrets.randbits(32) if self.same_random_state else None
         seeds = [common] * self.n if self.seeds is None else self.seeds
         branches: list[B] = []
@@ -80,7 +80,7 @@ class Branching(NamedTuple):
                 branches.append(make(Beginning(checkpoint, files, seed, self.same_random_state)))  # noqa: PERF401  # one may fail
             ends = await asyncio.gather(*map(start, branches), return_exceptions=True)
             await checkpoint.drop()
-        except BaseException:  # mostly a cancelled caller, who does not get the branches: nobody else can end them
+        except BaseException:  # usually a cancelled caller, who does not get the branches: end them here
             checkpoint.discard()
             await _end_all(branches, end)
             raise
@@ -92,7 +92,7 @@ class Branching(NamedTuple):
 
 
 async def _end_all(branches: Sequence[B], end: Callable[[B], Awaitable[None]]) -> None:
-    """End branches, also while the caller is being cancelled."""
+    """End branches, even while the caller is being cancelled."""
 
     async def end_all() -> None:
         await asyncio.gather(*map(end, branches), return_exceptions=True)

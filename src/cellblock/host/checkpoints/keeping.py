@@ -1,4 +1,4 @@
-"""What the next host is told of one session's states, so that it can go back to them if this one is killed."""
+"""Records one session's states for the next host, so that it can go back to them if this one is killed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 _MAX_OUTSIDE = 1000
-"""Calls outside that a later host can name"""
+"""How many outside calls a later host can name."""
 
 
 class States(Protocol):
-    """What there is to tell at any moment."""
+    """The states to record, at any moment."""
 
     @property
     def past(self) -> Past:
-        """What the session ran."""
+        """The session's history."""
 
     @property
     def fresh_state(self) -> int:
@@ -41,24 +41,24 @@ class States(Protocol):
         """Return its checkpoints, oldest first."""
 
     def describe(self, snapshot: Snapshot | None) -> Description | None:
-        """Return what it takes to find files again."""
+        """Return what a later host needs to find files again."""
 
 
 class StateKeeping:
-    """Writes down what happens to the states of a session.
+    """Records changes of a session's states.
 
     Attributes:
-        log: Where it is written down.
-        since: When the session's past begins, in seconds since the epoch.
+        log: Where they are recorded.
+        since: Start of the session's past, in seconds since the epoch.
     """
 
     def __init__(self, log: StateLog, states: States, recalled: Recalled | None = None, kernel: int = 0) -> None:
-        """Begin, or go on where an earlier host was.
+        """Start, or continue from an earlier host.
 
         Args:
-            log: Where to write it down.
-            states: What there is to tell.
-            recalled: What is written there.
+            log: Where to record changes.
+            states: The states to record.
+            recalled: The content of the log, if an earlier host has written it.
             kernel: Otherwise: the number of its kernel, if it has one.
         """
         self.log = log
@@ -73,7 +73,7 @@ class StateKeeping:
             log.rebase()
 
     def write(self, word: str, *rest: Any) -> None:
-        """Write down what has happened: see `Recalled` and `Past.apply`."""
+        """Record an event: see `Recalled` and `Past.apply`."""
         match word:
             case "cell":
                 self._cell = LastCell(*rest)
@@ -94,11 +94,11 @@ class StateKeeping:
         self.log.append(word, *rest)
 
     def made(self, checkpoint: Checkpoint) -> None:
-        """Write down that there is a checkpoint of the present state."""
+        """Record a new checkpoint of the present state."""
         self.write("made", tuple(_kept(checkpoint)))
 
     def files(self, checkpoint: Checkpoint) -> None:
-        """Write down which files a checkpoint holds."""
+        """Record the files of a checkpoint."""
         self.write("files", checkpoint.id, self._states.describe(checkpoint.snapshot), checkpoint.without_files)
 
     def _base(self) -> Record:

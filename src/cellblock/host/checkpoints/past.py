@@ -1,4 +1,4 @@
-"""What a session ran: which cells have made the state that it has, and which belong to states that it has left."""
+"""The history of a session: which cells led to its present state, and which belong to states that it has left."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cellblock.model import HistoryEntry
 
 _KEPT = 1000
 _MAX_WRITTEN = 4 * 1024 * 1024
-"""Characters of code that are written down at once for a later host; of the oldest cells beyond, only the beginning is"""
+"""Characters of code that are recorded for a later host; of older cells beyond this limit, only the beginning."""
 
 _BEGINNING = 1000
 
 Line: TypeAlias = tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]
-"""A line, written down: the numbers of its cells, and those cells that whoever reads it does not know"""
+"""A line as recorded: the numbers of its cells, and those cells that the reader does not know."""
 
 
 class _Numbers:
-    """Numbers of which no two are the same in one process, and in those that it goes on for."""
+    """Numbers that are unique in one process and in those that it continues."""
 
     def __init__(self) -> None:
         self.last = 0
 
     def next(self) -> int:
-        """Return another one."""
+        """Return the next one."""
         self.last += 1
         return self.last
 
@@ -35,17 +35,17 @@ class _Numbers:
 _numbers = _Numbers()
 _states = _Numbers()
 _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
-"""Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems read this clock, which goes in steps of
-milliseconds; others read the usual one, which is ahead of it."""
+"""Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems use this clock, which advances in steps of
+milliseconds; others use the usual one, which is ahead of it."""
 
 
 class Numbered(NamedTuple):
     """A cell of a line.
 
     Attributes:
-        number: The number that it has in this process.
-        entry: What is known of it.
-        begun_in: The state that it began in; 0 if that is not known.
+        number: Its number in this process.
+        entry: Its entry in the history.
+        begun_in: The state that it began in; 0 if unknown.
     """
 
     number: int
@@ -54,14 +54,14 @@ class Numbered(NamedTuple):
 
 
 class Past:
-    """The cells of one session, and the line of those that lead to its present state.
+    """The cells of one session, and the line of those that led to its present state.
 
     Attributes:
-        state: Which state the session is in. Two moments have the same number only if nothing has run between them, or if the
-            session went back from the one to the other. A later state has a larger number.
-        before: The state in which the cell began that runs, or was the last to run; 0 if none has run.
-        write: Takes what has happened, in words of `apply`, for a later host.
-        settle: Has all of that written down before anything else happens.
+        state: The number of the session's state. Two moments share a number only if nothing has run between them, or if the
+            session went back from one to the other. A later state has a larger number.
+        before: The state in which the running or last cell began; 0 if none has run.
+        write: Records an event for a later host, in the words of `apply`.
+        settle: Makes sure that all events are recorded before anything else happens.
     """
 
     def __init__(self) -> None:
@@ -70,29 +70,29 @@ class Past:
         self._cells: dict[int, Numbered] = {}
         self._line: list[int] = []
         self._ended: dict[int, int] = {}
-        """Cells whose state ended with their kernel, and the state of the fresh kernel that took its place"""
+        """Cells whose state ended with their kernel, and the state of the fresh kernel that replaced it."""
         self.state = _states.next()
         self.before = 0
         self._spans: list[tuple[int, int, int | None]] = []
-        """The states that led to the present one, and when something changed files for each: from when until when"""
+        """The states that led to the present one, each with the span in which files were changed: start and end."""
 
     @property
     def entries(self) -> list[HistoryEntry]:
-        """The last cells that were run, oldest first, also those of states that were left."""
+        """The last cells, oldest first, including those of states that were left."""
         return [cell.entry for cell in self._cells.values()]
 
     @property
     def present(self) -> list[HistoryEntry]:
-        """The last cells that have made the present state, oldest first."""
+        """The last cells that led to the present state, oldest first."""
         return [self._cells[number].entry for number in self._line]
 
     @property
     def line(self) -> tuple[Numbered, ...]:
-        """These cells with their numbers."""
+        """The same cells with their numbers."""
         return tuple(self._cells[number] for number in self._line)
 
     def begin(self) -> None:
-        """Take note that a cell begins, a silent one perhaps: whatever it does, the state is another one."""
+        """Begin a cell, possibly a silent one: whatever it does, it makes another state."""
         self._begin(_states.next(), files_time())
 
     def _begin(self, state: int, at: int) -> None:
@@ -102,13 +102,13 @@ class Past:
         self.write("begin", state, at)
 
     def unbegin(self) -> None:
-        """Take note that the cell that was to begin has not: no kernel was sent it."""
+        """Undo `begin`: the cell was not sent to any kernel."""
         self._spans = [span for span in self._spans if span[0] != self.state]
         self.state = self.before
         self.write("unbegun")
 
     def rest(self, state: int) -> None:
-        """Take note that a cell has ended, or that the files were kept after it: later changes are not its work."""
+        """Record that a cell has ended, or that the files were kept after it: later changes are not its work."""
         self._rest(state, time.time_ns())
 
     def _rest(self, state: int, at: int) -> None:
@@ -117,7 +117,7 @@ class Past:
             self.write("rest", state, at)
 
     def brought_back(self, began: int) -> None:
-        """Take note that files were brought back for the present state, from some time on until now."""
+        """Record that files were restored for the present state, from some time until now."""
         self._brought_back(began, time.time_ns())
 
     def _brought_back(self, began: int, ended: int) -> None:
@@ -125,16 +125,16 @@ class Past:
         self.write("brought", began, ended)
 
     def spans_after(self, state: int) -> list[tuple[int, int]]:
-        """Return when files were changed to get from a state to the present one: from when until when, in nanoseconds."""
+        """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds."""
         spans = [span for span in self._spans if span[0] > state]
         nexts = [*(began for _, began, _ in spans), sys.maxsize][1:]
         return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
-        """Take note of a cell that has ended; if the kernel died with it, it has made no state."""
+        """Add a cell that has ended; if the kernel died with it, it has led to no state."""
         self._add(Numbered(_numbers.next(), entry, self.before), died)
 
-    def _add(self, cell: Numbered, died: bool) -> None:  # as it is written
+    def _add(self, cell: Numbered, died: bool) -> None:  # in its recorded form
         self._cells[cell.number] = cell
         if not cell.entry.abandoned and not died:
             self._line.append(cell.number)
@@ -142,7 +142,7 @@ class Past:
         self.write("add", _written(cell), died)
 
     def replace(self, entries: Iterable[HistoryEntry]) -> None:
-        """Take note that the session has the past of another one: it was loaded. What is written down is to be so anew."""
+        """Replace the history with that of a loaded session. The caller has to record the whole state anew."""
         self._cells.clear()
         self._line.clear()
         self._ended.clear()
@@ -153,7 +153,7 @@ class Past:
         self.state = _states.next()
 
     def begin_anew(self) -> None:
-        """Take note that the kernel is fresh: no cell has made its state. The cells before it are done with."""
+        """Start a new line: the kernel is fresh, and no cell has led to its state. Earlier cells are no longer in the line."""
         self._begin_anew(_states.next())
 
     def _begin_anew(self, state: int) -> None:
@@ -164,10 +164,10 @@ class Past:
         self.write("anew", state)
 
     def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
-        """Take note that the session has another state now, and return the cells that were left by that.
+        """Move to another state, and return the cells that this leaves.
 
         Args:
-            line: The cells that have made that state; of another session, perhaps.
+            line: The cells that led to that state; possibly of another session.
             state: The number of that state.
         """
         line = [*line]
@@ -178,7 +178,7 @@ class Past:
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
         for cell in line:
             self._cells[cell.number] = _marked(cell, abandoned=False)
-        self._cells = dict(sorted(self._cells.items()))  # some may be back that were forgotten, or come from elsewhere
+        self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
         self._spans = [span for span in self._spans if span[0] <= state]
@@ -191,7 +191,7 @@ class Past:
         return [number for number in self._line if number not in kept]
 
     def abandon(self, numbers: Iterable[int]) -> None:
-        """Take note that the state that these cells have made was left."""
+        """Mark cells as abandoned: the state to which they led was left."""
         numbers = [*numbers]
         self._abandon(numbers)
         self.write("abandon", numbers)
@@ -212,7 +212,7 @@ class Past:
     # -- for a later host ----------------------------------------------------------------------------------------------
 
     def saved(self) -> tuple[Any, ...]:
-        """Return all of it, for `restored`."""
+        """Return everything, for `restore`."""
         left, cells = _MAX_WRITTEN, []
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
@@ -220,13 +220,13 @@ class Past:
         return self.state, self.before, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Go on with what another host has saved."""
+        """Continue with what another host has saved."""
         self.state, self.before, cells, self._line, self._ended, self._spans = saved
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
 
     def apply(self, word: str, *rest: Any) -> bool:
-        """Take note of what another host has written down (`write`); return whether it was about the past."""
+        """Apply an event that another host has recorded (`write`); return whether it belongs to the past."""
         match word, rest:
             case "begin", (state, at):
                 self._begin(state, at)
@@ -250,18 +250,18 @@ class Past:
         return True
 
     def reserve(self, *states: int) -> None:
-        """Give none of the numbers again that another host has given."""
+        """Reserve the numbers that another host has assigned."""
         _states.last = max(_states.last, self.state, *states)
         _numbers.last = max(_numbers.last, *self._cells, 0)
 
     def written_line(self, line: Iterable[Numbered]) -> Line:
-        """Return a line as it can be written down: in full, those cells that are not this session's."""
+        """Return a line in its recorded form: cells of other sessions are included in full."""
         line = [*line]
         unknown = (_written(cell, _BEGINNING) for cell in line if cell.number not in self._cells)
         return tuple(cell.number for cell in line), tuple(unknown)
 
     def read_line(self, line: Line) -> tuple[Numbered, ...]:
-        """Return a line that another host has written down."""
+        """Return a line from its recorded form."""
         numbers, cells = line
         _numbers.last = max(_numbers.last, *numbers, 0)
         unknown = {cell.number: cell for cell in map(_read, cells)}
@@ -269,7 +269,7 @@ class Past:
 
 
 def _nowhere(*_: object) -> None:
-    """Write nothing down: there is no later host."""
+    """Record nothing: there is no later host."""
 
 
 def _written(cell: Numbered, most: int | None = None) -> tuple[Any, ...]:
@@ -287,5 +287,5 @@ def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
 
 
 def files_time() -> int:
-    """Return a time, in nanoseconds, that is not later than that of any file that is changed from now on."""
+    """Return a time, in nanoseconds, not later than the time of any file that is changed from now on."""
     return time.clock_gettime_ns(_COARSE)

@@ -1,4 +1,4 @@
-"""What a host that was killed has written down of the states of one session, read again by the next host."""
+"""The states of one session as recorded by a killed host, read back by the next one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Way: TypeAlias = Literal["undo", "restore", "crash", "fresh"]
 
 
 class Going(NamedTuple):
-    """What a session was about to do.
+    """A move to another state that was about to begin.
 
     Attributes:
-        checkpoint: The id of the checkpoint that it was to go to; empty: a fresh kernel.
-        way: Why: ``undo`` and ``restore`` bring files back, too.
+        checkpoint: The id of the target checkpoint; empty: a fresh kernel.
+        way: The reason: ``undo`` and ``restore`` also restore files.
     """
 
     checkpoint: str
@@ -31,12 +31,12 @@ class Going(NamedTuple):
 
 
 class LastCell(NamedTuple):
-    """The last cell that was to begin.
+    """The last cell that was about to begin.
 
     Attributes:
-        position: Where (`Kernel.position`).
+        position: Its position (`Kernel.position`).
         not_undoable: Why it cannot be undone; empty if it can.
-        added: Whether it has ended, and is among those of the past.
+        added: Whether it has ended, and is in the past.
         lost: How many earlier ones were lost when its kernel died.
     """
 
@@ -47,11 +47,11 @@ class LastCell(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A checkpoint as it is written down. See `Checkpoint` and `Moment`.
+    """A checkpoint in its recorded form. See `Checkpoint` and `Moment`.
 
     Attributes:
-        family: What the launcher calls the first kernel of the copy's init.
-        copy: What that init knows the copy by.
+        family: The number that the launcher gave the first kernel of the copy's init.
+        copy: The copy's number, given by that init.
     """
 
     id: str
@@ -67,14 +67,14 @@ class Kept(NamedTuple):
 
 @dataclass
 class KeptState:
-    """A checkpoint of a host that was killed.
+    """A checkpoint of a killed host.
 
     Attributes:
-        kept: What is written down of it.
-        past: The cells that have made its state.
-        files: The files that it holds, if it holds some.
+        kept: Its recorded form.
+        past: The cells that led to its state.
+        files: The description of its files, if it holds some.
         without_files: See `Checkpoint`.
-        copy: The copy of the kernel, once it is known; None: it has ended.
+        copy: The copy of the kernel, once it is found; None: it has ended.
         snapshot: The files, once they are found.
     """
 
@@ -91,16 +91,16 @@ class Recalled:
     """The states of one session.
 
     Attributes:
-        past: What it ran.
+        past: Its history.
         states: Its checkpoints, by their ids, oldest first.
         fresh: The state that its last fresh kernel began with; 0 if it has had none.
         first: The files before the first cell of that kernel, if they were kept.
         first_snapshot: These files, once they are found.
         kernel: The number of its kernel.
         cell: Its last cell.
-        going: What it was about to do, if that was not finished.
-        since: When the past begins, in seconds since the epoch.
-        outside: What was allowed outside, and when (`time.monotonic`).
+        going: The move that it had begun and not finished.
+        since: Start of the past, in seconds since the epoch.
+        outside: Outside calls that were allowed, with their times (`time.monotonic`).
     """
 
     past: Past = field(default_factory=Past)
@@ -116,7 +116,7 @@ class Recalled:
 
     @classmethod
     def read(cls, records: Sequence[Record]) -> Recalled | None:
-        """Read what is written down; None if that is not all."""
+        """Read the records; None if they are incomplete."""
         if not records or records[0][0] != "base":
             return None
         recalled = cls()
@@ -126,12 +126,12 @@ class Recalled:
 
     @property
     def described(self) -> list[Description]:
-        """All files that are kept."""
+        """The descriptions of all kept files."""
         found = [state.files for state in self.states.values()]
         return [one for one in (*found, self.first) if one is not None]
 
     def take_files(self, found: Iterator[Snapshot | None]) -> None:
-        """Take the files that were found: those of `described`, in that order."""
+        """Take the snapshots that were found for `described`, in the same order."""
         for state in self.states.values():
             if state.files is not None:
                 state.snapshot = next(found)
@@ -139,7 +139,7 @@ class Recalled:
             self.first_snapshot = next(found)
 
     def drop(self, store: Store | None) -> None:
-        """End all copies, and forget all files: nobody goes on with the session."""
+        """End all copies and drop all files: the session is not continued."""
         for state in self.states.values():
             if state.copy is not None:
                 state.copy.family.drop(state.copy)

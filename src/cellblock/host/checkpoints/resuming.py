@@ -1,4 +1,4 @@
-"""Makes kernels of checkpoints for one session: to go on with, or only to look at."""
+"""Makes kernels from checkpoints for one session: to continue with, or only to inspect."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 class KernelMaker(Protocol):
-    """What is needed of a host."""
+    """The part of a host that makes kernels."""
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
-        """Make a kernel of a copy, and wait until it takes cells."""
+        """Make a kernel from a copy, and wait until it takes cells."""
 
 
 class Resuming:
-    """Makes kernels of checkpoints.
+    """Makes kernels from checkpoints.
 
     Attributes:
-        ports: Where the session's services listen in the sandbox of `serving`, by name.
-        serving: The kernels that can reach these.
+        ports: The ports of the session's services in the sandbox of `serving`, by name.
+        serving: The kernels that can reach these services.
     """
 
     def __init__(self, host: KernelMaker, wanted: KernelSpec, environment: Callable[[int], Mapping[str, str]]) -> None:
-        """Make nothing yet.
+        """Prepare; no kernel is made yet.
 
         Args:
-            host: Makes kernels of copies.
-            wanted: What each kernel of the session is asked to be.
-            environment: Returns the variables for a proxy that listens on a port in the session.
+            host: Makes kernels from copies.
+            wanted: The specification of the session's kernels.
+            environment: Returns the environment variables for a proxy that listens on a port in the session.
         """
         self._host = host
         self._wanted = wanted
@@ -50,12 +50,12 @@ class Resuming:
     async def resume(
         self, checkpoint: Checkpoint, beginning: Beginning | None = None, notice: DeathNotice | None = None
     ) -> Kernel:
-        """Make a kernel of a checkpoint for this session.
+        """Make a kernel from a checkpoint for this session.
 
         Args:
             checkpoint: The checkpoint.
-            beginning: For the session's first one, which shares no random state unless it is to.
-            notice: What is to be said of the kernel that it replaces, if that has died.
+            beginning: For the session's first kernel, which shares the random state only if this says so.
+            notice: The notice of death of the kernel that it replaces, if that has died.
         """
         family = checkpoint.moment.copy.family
         listeners: dict[str, Listener] = {}
@@ -88,7 +88,7 @@ class Resuming:
         return kernel
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
-        """Make a kernel of a checkpoint, only to look at its variables. It can reach nothing, and is the caller's to close."""
+        """Make a kernel from a checkpoint, to inspect its variables. It can reach nothing; the caller closes it."""
         wanted = replace(self._wanted, kept=None)  # no later host continues with it
         try:
             return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))

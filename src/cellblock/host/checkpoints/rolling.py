@@ -1,4 +1,4 @@
-"""Automatic checkpoints, and what a session goes on from when its kernel dies."""
+"""Options and budget of automatic checkpoints, and the state from which a session continues when its kernel dies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
 
 _APART = 0.02
-"""Seconds from the beginning of one automatic checkpoint of a host to that of the next one."""
+"""Minimum seconds between the starts of two automatic checkpoints of a host."""
 
 _MAX_KEPT = 500
-"""Earlier automatic checkpoints of all sessions of a host: 1 to 2 MB each"""
+"""Earlier automatic checkpoints of all sessions of a host: 1 to 2 MB each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Exact:
     """Automatic checkpoints of every state: a session makes one at the end of each cell, and the next cell waits for it.
 
     Attributes:
-        keep: How many cells can be undone: so many checkpoints are kept, and the one of the present state.
+        keep: How many cells can be undone: as many checkpoints are kept, plus the one of the present state.
 
     Raises:
         InvalidInputError: The number is out of range.
@@ -39,13 +39,13 @@ class Exact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rolling:
-    """Automatic checkpoints for programs whose cells follow each other at once: a session makes them while it is idle.
+    """Automatic checkpoints for programs that run one cell right after the other: a session makes them while it is idle.
 
     Attributes:
         keep: How many are kept: how far `Session.undo` can go back.
-        after: Seconds from the end of a cell, or a little more if the host has many sessions. If the next cell comes earlier,
-            none is made.
-        longest: Seconds that one may take. After one that took longer, no more are made.
+        after: Seconds from the end of a cell to its checkpoint, or a little more if the host has many sessions. If the next
+            cell comes earlier, none is made.
+        longest: Seconds that one may take. If one takes longer, no more are made.
 
     Raises:
         InvalidInputError: A value is out of range.
@@ -69,35 +69,35 @@ def _check_keep(keep: object) -> None:
 
 
 RecoveryOption: TypeAlias = Exact | Rolling | Literal["exact", "rolling", "none"]
-"""The option of a session that says which checkpoints it makes by itself."""
+"""The session option that selects its automatic checkpoints."""
 
 
 def check_recovery(wanted: object) -> None:
-    """Check the option.
+    """Check the `recovery` option.
 
     Raises:
-        InvalidInputError: It is something else.
+        InvalidInputError: It is not valid.
     """
     if not isinstance(wanted, Exact | Rolling) and wanted not in ("exact", "rolling", "none"):
         raise InvalidInputError(f"recovery must be 'exact', 'rolling', 'none', an Exact or a Rolling, not {shown(wanted)}")
 
 
 class Budget:
-    """What all sessions of a host may make and keep of automatic checkpoints.
+    """Limits the automatic checkpoints of all sessions of a host.
 
-    Of those that are made while a session is idle, 50 in a second. A copy takes the processors as long as several small cells,
-    and the next cell copies the pages that it writes to: many sessions that each wait for a moment between two cells would
-    spend more time on copies than on cells.
+    Of those made while a session is idle: 50 per second. A copy takes as much processor time as several small cells, and the
+    next cell copies the pages that it writes to: many sessions with short pauses between cells would spend more time on copies
+    than on cells.
 
-    Of those that are not the last one of their session, 500 at a time.
+    Of those that are not the last one of their session: 500 at a time.
     """
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._kept: deque[weakref.ref[Checkpoint]] = deque()  # each holds what its session has run, and so all of it
+        self._kept: deque[weakref.ref[Checkpoint]] = deque()  # each holds its session's history, and so all of it
 
     def ask(self) -> float:
-        """Return for how many seconds to wait; 0: it is the caller's turn."""
+        """Return the seconds to wait; 0: the caller may go ahead."""
         now = time.monotonic()
         if now < self._next:
             return self._next - now
@@ -105,7 +105,7 @@ class Budget:
         return 0.0
 
     def spend(self, checkpoint: Checkpoint) -> None:
-        """Take note that a checkpoint is no longer the last one of its session, and drop the oldest if there are too many."""
+        """Count a checkpoint that is no longer the last one of its session, and drop the oldest if there are too many."""
         self._kept.append(weakref.ref(checkpoint))
         if len(self._kept) > _MAX_KEPT:
             self._kept = deque(kept for kept in self._kept if (one := kept()) is not None and one.alive)
@@ -116,7 +116,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a session goes on from whose kernel has died.
+    """The state from which a session continues whose kernel has died.
 
     Attributes:
         execution_count: The number of the last cell before that state.
@@ -128,7 +128,7 @@ class Restored:
 
     @property
     def sentence(self) -> str:
-        """The same for a person."""
+        """The same in words for people."""
         where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
         if not self.lost:
             return f"The session goes on from {where}: variables are kept as they were."
@@ -137,7 +137,7 @@ class Restored:
 
 
 def kind_of(recovery: RecoveryOption) -> Exact | Rolling | None:
-    """Return how automatic checkpoints are made, according to the option; None if none are made."""
+    """Return how automatic checkpoints are made for the `recovery` option; None if none are made."""
     match recovery:
         case "exact":
             return Exact()

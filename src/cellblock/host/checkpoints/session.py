@@ -1,4 +1,4 @@
-"""What a session offers about checkpoints: `Session` inherits it."""
+"""The checkpoint methods of `Session`, which inherits them."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class WithCheckpoints:
     _host: SessionHost
 
     async def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> Checkpoint:
-        """Keep the state that the session's memory has now, to go back to later, any number of times.
+        """Keep the present state of the session's memory, to go back to later, any number of times.
 
-        The kernel is forked, and the copy waits. That takes a few milliseconds, and memory only for what changes later. What a
-        copy of a process cannot have is lost when the session goes back: threads, and the connections of sockets
+        The kernel is forked, and the copy waits. That takes a few milliseconds, and memory only for later changes. What a copy
+        of a process cannot have is lost when the session goes back: threads, and the connections of sockets
         (docs/checkpoints.md).
 
         Args:
-            name: What to call it.
-            files: Whether the state of the workspace's files belongs to it (``copy``), or they stay as they are (``shared``).
+            name: Its name.
+            files: Whether the workspace's files belong to the state (``copy``), or stay as they are (``shared``).
 
         Raises:
             SnapshotError: The files cannot be kept. There is no checkpoint then.
-            CheckpointError: The state would not survive, for example because of a library with threads of its own. The message
-                names it, and says what to do. The session goes on.
+            CheckpointError: The state would not survive, for example because of a library with its own threads. The message
+                 names it and gives advice. The session continues.
             InvalidInputError, StateError, LaunchError, KernelDiedError: As for `execute`.
         """
         return await self._checkpoints.make(name, files)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """Return the session's checkpoints, oldest first, also those that were made automatically."""
+        """Return the session's checkpoints, oldest first, including automatic ones."""
         return self._checkpoints.all()
 
     @property
@@ -53,9 +53,9 @@ class WithCheckpoints:
         return self._checkpoints.automatic.skipped
 
     async def restore(self, checkpoint: Checkpoint | str) -> Changes:
-        """Go back to a checkpoint: of this session, or of another one of the same host, also of one that was closed.
+        """Go back to a checkpoint of this session, or of any session of the same host, even a closed one.
 
-        What runs is stopped, as by `reset`. If going back fails, the session stays as it is.
+        A running cell is stopped, as by `reset`. If going back fails, the session stays as it is.
 
         Args:
             checkpoint: A checkpoint, or the name or id of one of this session. It stays.
@@ -71,29 +71,29 @@ class WithCheckpoints:
         return await self._checkpoints.restore(checkpoint)
 
     def note_outside(self, call: str) -> None:
-        """Take note of what was allowed outside the session just now, so that a later host can say what no undo undoes."""
+        """Record an outside call that was allowed just now, so that a later host can tell what no undo undoes."""
         self._checkpoints.note_outside(call)
 
     @property
     def states_lost(self) -> bool:
-        """Whether it goes on with a kernel of an earlier host whose checkpoints are lost."""
+        """Whether it continues with a kernel of an earlier host whose checkpoints are lost."""
         return bool(self._checkpoints.ended)
 
     @property
     def past_since(self) -> float:
-        """When what `history` knows begins, in seconds since the epoch, if an earlier host has written it down; else 0."""
+        """Start of `history` in seconds since the epoch, if an earlier host has recorded it; else 0."""
         return self._checkpoints.past_since
 
     async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
         """Go back over the last cells: variables, directory, environment, execution count, history, and files.
 
-        Exactly these cells are undone, or none: if something cannot come back, such as the files of a workspace that is too
-        large to be kept, nothing is changed (docs/checkpoints.md).
+        Exactly these cells are undone, or none: if something cannot be restored, such as the files of a workspace that is too
+        large to keep, nothing is changed (docs/checkpoints.md).
 
         Args:
             count: How many cells.
             partial: Whether to go back to the last checkpoint from before these cells, even if that undoes more of them, and
-                to leave files as they are if they cannot come back. The result says so.
+                 to leave files as they are if they cannot be restored. The result says so.
 
         Returns:
             What was undone.
@@ -134,23 +134,23 @@ class WithCheckpoints:
         same_random_state: bool = False,
         return_exceptions: bool = False,
     ) -> list[Session] | list[Session | BaseException]:
-        """Make sessions that begin with the state that this one has now, and are independent of it and of each other.
+        """Make sessions that start from this one's present state, independent of it and of each other.
 
-        They share the sandbox with this session: its view of the file system, its network, and its limit of processes.
+        They share this session's sandbox: its view of the file system, its network, and its limit of processes.
 
         Args:
             n: How many.
             files: ``copy`` gives each branch the files of the workspace in a directory of its own, which is its working
                 directory and is removed with it. With ``shared``, all work in one directory. By default ``copy`` if the
                 session has a ``working_dir``, else ``shared``.
-            seeds: What `random`, and NumPy's and PyTorch's own generators if they are imported, begin with in each branch; by
-                default something new. Generators in variables are copied with their state, as all variables are.
-            same_random_state: Whether these generators go on where those of this session are. Not together with `seeds`.
+            seeds: For each branch, the seed of `random`, and of NumPy's and PyTorch's own generators if they are imported; by
+                default a new one. Generators in variables are copied with their state, like all variables.
+            same_random_state: Whether these generators continue from this session's state. Not together with `seeds`.
             return_exceptions: Whether a branch that could not be started is returned as its exception. Otherwise the others
                 are closed, and the first exception is raised.
 
         Returns:
-            The sessions, started. They are the caller's to close; at the latest, their host closes them.
+            The sessions, started. The caller closes them; at the latest, their host does.
 
         Raises:
             SnapshotError: The files cannot be copied: they are too many, too large, or there is no space.
@@ -164,10 +164,10 @@ class WithCheckpoints:
         )
 
     def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
-        """Return what becomes of the files of this session's branches.
+        """Return how the files of this session's branches are handled.
 
         Args:
-            files: What was asked; None for nothing.
+            files: The mode that was passed; None for the default.
 
         Raises:
             InvalidInputError: The session has no directory of its own.
@@ -178,12 +178,12 @@ class WithCheckpoints:
         return files or ("copy" if own else "shared")
 
     async def adopt(self, branch: Session) -> Changes:
-        """Go on with the state of another session of the same host, which is closed by that.
+        """Continue with the state of another session of the same host, and close that session.
 
-        If it is a branch with files of its own, these replace the ones of this session's workspace, as `restore` does it.
+        If it is a branch with its own files, they replace those of this session's workspace, as with `restore`.
 
         Args:
-            branch: The session, mostly one that `fork` has made.
+            branch: The session, usually one that `fork` has made.
 
         Returns:
             Which files have changed.
@@ -207,5 +207,5 @@ class WithCheckpoints:
             await checkpoint.drop()
         self._checkpoints.take_over(branch._checkpoints)  # noqa: SLF001  # the same class
         await branch.close()
-        # No branch has what is left out at the top of the workspace, such as `.git`: it need not be said that it stays.
+        # No branch contains what is left out at the top of the workspace, such as `.git`: no need to report that it stays.
         return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))

@@ -1,7 +1,7 @@
-"""What a host writes down of the states of one session, so that the next host can go back to them: a log in memory.
+"""Records one session's states in memory, so that the next host can go back to them.
 
-A custodian holds the file. Records are written in few appends, never in the way of a cell, and none is waited for. Content is
-trusted: nobody but hosts of this user can write to it.
+A custodian holds the file. Records are written in few appends; no cell waits for them. The content is trusted: only hosts of
+this user can write to it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any, TypeAlias
 from cellblock.host.kernels.tape import punch
 
 Record: TypeAlias = tuple[Any, ...]
-"""What has happened, by a word, and what belongs to it."""
+"""An event: its word and its values."""
 
 _SIZE = struct.Struct("<I")
 _START = struct.Struct("<Q")
-_FIRST = 4096  # where the first record is: a page begins there
-_LIMIT = 256 * 1024  # bytes of records after which all is written anew, if that is shorter
+_FIRST = 4096  # where the first record begins: a page
+_LIMIT = 256 * 1024  # bytes of records after which the log is rewritten, if that makes it shorter
 
 
 class StateLog:
-    """The log of one session. If something cannot be written, it is emptied: a part of it would be wrong.
+    """The log of one session. If a write fails, it is emptied: a part of it would be wrong.
 
     Attributes:
         fd: The file.
-        make_base: Returns a record that stands for all before it.
+        make_base: Returns a record that replaces all before it.
     """
 
     def __init__(self, fd: int) -> None:
-        """Go on with a file, in which nothing was written, or which was read (`read`)."""
+        """Continue with a file that is empty or was read (`read`)."""
         self.fd = fd
         self.make_base: Callable[[], Record] = lambda: ("base",)
         self._end = _FIRST
@@ -45,10 +45,10 @@ class StateLog:
 
     @classmethod
     def make(cls) -> StateLog:
-        """Make an empty one.
+        """Create an empty one.
 
         Raises:
-            OSError: There is no room.
+            OSError: It cannot be created.
         """
         fd = os.memfd_create("cellblock-states")
         try:
@@ -59,7 +59,7 @@ class StateLog:
         return cls(fd)
 
     def append(self, *record: Any) -> None:
-        """Write a record, at the latest in the next turn of the loop, in one piece with what else comes in this one."""
+        """Append a record, written at the latest in the next turn of the loop, in one piece with others from this turn."""
         if self._broken or self._closed:
             return
         if not self._unwritten:
@@ -67,19 +67,19 @@ class StateLog:
         self._unwritten.append(_framed(record))
 
     def flush(self) -> None:
-        """Write what was appended."""
+        """Write the appended records."""
         unwritten, self._unwritten = self._unwritten, []
         if unwritten and not self._broken and not self._closed:
             self._write(b"".join(unwritten))
 
     def _tidy(self) -> None:
-        """Write what was appended, and all of it anew if it is long: not in the way of a cell, for which `flush` is called."""
+        """Write the appended records, and rewrite a long log. A cell does not wait for this; it calls `flush`."""
         self.flush()
         if self._end - self._start > max(_LIMIT, 2 * self._longest):
             self.rebase()
 
     def rebase(self) -> None:
-        """Write one record that stands for all before it, and give back the memory of these."""
+        """Write one record that replaces all before it, and free their memory."""
         if self._broken or self._closed:
             return
         self._unwritten.clear()
@@ -110,7 +110,7 @@ class StateLog:
         os.ftruncate(self.fd, 0)
 
     def read(self) -> list[Record]:
-        """Return what another host has written, and go on after it; empty if that could not write all of it."""
+        """Return what another host has written, and continue after it; empty if that host could not write everything."""
         size = os.fstat(self.fd).st_size
         head = os.pread(self.fd, _START.size, 0)
         if len(head) < _START.size:

@@ -1,4 +1,4 @@
-"""Goes on with what a host that was killed has left of one session's states: its kernel, and what it had begun."""
+"""Continues one session of a killed host: its kernel, and a move to another state that had begun."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 
 
 class Takeover:
-    """Takes one session over, until it takes cells."""
+    """Takes over one session, until it takes cells."""
 
     def __init__(self, checkpoints: Checkpoints, recalled: Recalled) -> None:
-        """Begin.
+        """Prepare the takeover.
 
         Args:
             checkpoints: The session's.
@@ -31,12 +31,12 @@ class Takeover:
         self._recalled: Recalled | None = recalled
 
     def take_kernel(self, kernel: Kernel, cell: Cell | None, *, replaced: bool) -> None:
-        """Take note of the kernel of an earlier host that the session goes on with.
+        """Take over the kernel of an earlier host.
 
         Args:
             kernel: The kernel.
-            cell: The cell that it runs, or has run last.
-            replaced: Whether it has just taken the place of another one.
+            cell: Its running or last cell.
+            replaced: Whether it has just replaced another one.
         """
         recalled = self._recalled
         if recalled is None:
@@ -54,7 +54,7 @@ class Takeover:
             self._checkpoints.automatic.go_on()
 
     def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
-        """Take note of a kernel that has taken the place of one that ended: what comes after that was not done yet."""
+        """Take over a kernel that has just replaced another one: the steps after that are still to be done."""
         going, recalled.going = recalled.going, None
         if going is None or not going.checkpoint:
             self._checkpoints.begin_anew(kernel)
@@ -64,7 +64,7 @@ class Takeover:
             kernel.count, kernel.of_copy = state.kept.execution_count, True
 
     async def finish_going(self) -> str:
-        """Finish going back to another state, if an earlier host had begun to: files may be there already.
+        """Finish a move to another state that an earlier host had begun: some files may be restored already.
 
         Returns:
             Why that is not possible; empty if it is, or if it is not needed.
@@ -87,7 +87,7 @@ class Takeover:
         return ""
 
     async def recover_left(self) -> Kernel | None:
-        """Make a kernel of the last state of a session whose kernel has ended with its host; None if there is none."""
+        """Make a kernel from the last state of a session whose kernel has ended with its host; None if there is none."""
         recalled, self._recalled = self._recalled, None
         going = None if recalled is None else recalled.going
         if recalled is None or not self._checkpoints.automatic.wanted or (going is not None and not going.checkpoint):
@@ -102,7 +102,7 @@ class Takeover:
         return await self._checkpoints.replace_kernel(checkpoint, restored, notice)
 
     def settled(self) -> None:
-        """Take note that the session goes on: nothing of an earlier host is to be finished any more."""
+        """End the takeover: nothing of an earlier host is left to finish."""
         if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.first is None:
-            self._checkpoints.automatic.has_ended()  # that host was killed before it had kept them
+            self._checkpoints.automatic.has_ended()  # that host was killed before it had kept the files
         self._recalled = None

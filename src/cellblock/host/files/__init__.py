@@ -1,6 +1,6 @@
 """The files of a session, reached from outside it: every step beneath the workspace, whatever the code inside plants.
 
-The names are loaded when they are first used: what writes a cell's images takes one step of this, and not the archives.
+The names are loaded on first use: writing a cell's images needs one step of this, and not the archives.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,9 +1,9 @@
 """Tar archives from anywhere, read without I/O: bytes in, members and their data out, and a `FilesError` for the rest.
 
-Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on
-negative ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters
-judge a member by paths that may mean something else by the time they are used. What is kept of it is the decoding of a
-single header block, which is pure. Only files and folders are accepted here, which is all that `pack` makes.
+Not `tarfile`: its reader takes whole extended headers into memory whatever size they claim, has looped forever on negative
+ones, follows sparse maps and hard links, and differs between the Python releases that we support; its filters judge a member
+by paths that may mean something else by the time they are used. Only its decoding of a single header block is used here, which
+is pure. Only files and folders are accepted, which is all that `pack` makes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file or folder of an archive.
+    """A file or folder in an archive.
 
     Attributes:
         parts: Its path, safe to use; ``()`` is the archive's own root.
         folder: Whether it is a folder.
-        size: How many bytes of data follow.
-        mode: Its mode, as the archive claims it.
-        modified: Its time, as the archive claims it.
+        size: Bytes of data that follow.
+        mode: Its mode, as claimed by the archive.
+        modified: Its modification time, as claimed by the archive.
     """
 
     parts: Parts
@@ -56,12 +56,12 @@ class Member:
 
 
 def refuse(why: str) -> NoReturn:
-    """Refuse an archive as a whole."""
+    """Reject a whole archive."""
     raise FilesError(f"the archive was refused, and nothing was unpacked: {why}")
 
 
 class Gunzip:
-    """Decompresses a stream if it begins like gzip, and otherwise passes it on."""
+    """Decompresses a gzip stream, and passes any other through."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -69,7 +69,7 @@ class Gunzip:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Take some bytes and yield what they hold, in pieces of a megabyte at most."""
+        """Take some bytes and yield their content, in pieces of at most a megabyte."""
         if self._plain is None:
             data = self._head = self._head + data
             if len(data) < 2:
@@ -79,7 +79,7 @@ class Gunzip:
             yield data
             return
         while data:
-            if self._inflate.eof:  # one gzip stream after another is one stream, as parallel compressors write it
+            if self._inflate.eof:  # concatenated gzip streams are one stream, as parallel compressors write it
                 self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
             try:
                 out = self._inflate.decompress(data, MIB)
@@ -90,13 +90,13 @@ class Gunzip:
                 yield out
 
     def finish(self) -> None:
-        """Take note of the end of the stream."""
+        """Check that the stream is complete."""
         if self._plain is False and not self._inflate.eof:
             refuse("its gzip stream ends too early; send all of it")
 
 
 class TarReader:
-    """Reads an archive as a stream. Everything except ordinary files and folders is refused."""
+    """Reads an archive as a stream. Everything except ordinary files and folders is rejected."""
 
     def __init__(self, limits: FileLimits) -> None:
         self._limits = limits
@@ -113,7 +113,7 @@ class TarReader:
         self._members = self._total = 0
 
     def feed(self, data: bytes) -> Iterator[Member | memoryview]:
-        """Take some bytes; yield members, each followed by its data in as many pieces as it comes in."""
+        """Take some bytes; yield members, each followed by its data in any number of pieces."""
         view = memoryview(data)
         while view:
             if self._zeros == 2:
@@ -139,9 +139,9 @@ class TarReader:
                         yield member
 
     def finish(self) -> None:
-        """Take note of the end of the stream."""
+        """Check that the stream is complete."""
         if self._zeros < 2:
-            # Not tolerated, as it is by some: a stream that broke off between two members would look like a whole one.
+            # Some readers tolerate this, but a stream that broke off between two members would look complete.
             refuse("it ends too early; send all of it" if self._members else "it is not a tar archive, plain or gzipped")
 
     def _check_trailing(self, view: memoryview) -> None:
@@ -231,7 +231,7 @@ class TarReader:
         return member
 
     def _parts(self, name: str, folder: bool) -> Parts:
-        """Return a member's path, if it is one that leads only downwards."""
+        """Return a member's path, if it leads only downwards."""
         if "\0" in name:
             refuse(f"the name {name!r} has a NUL character")
         if name.startswith("/"):
@@ -253,7 +253,7 @@ def _padded(size: int) -> int:
 
 
 def _pax_records(data: bytes) -> dict[str, str]:
-    """Parse records of ``length key=value`` and a line end. The length counts all of the record, itself included."""
+    """Parse records of ``length key=value`` and a newline. The length counts the whole record, itself included."""
     records: dict[str, str] = {}
     while data:
         digits, space, _rest = data[:20].partition(b" ")
@@ -266,7 +266,7 @@ def _pax_records(data: bytes) -> dict[str, str]:
         name = key.decode("utf-8", "surrogateescape")
         if name in records:
             refuse(f"an extended header gives {name[:50]!r} twice")
-        # With "hdrcharset=BINARY" a value is raw bytes; these are the same characters under surrogateescape.
+        # With "hdrcharset=BINARY" a value is raw bytes; surrogateescape makes the same characters of them.
         records[name] = value.decode("utf-8", "surrogateescape")
     return records
 

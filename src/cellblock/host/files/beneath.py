@@ -1,8 +1,8 @@
-"""The beneath-only walk: from an open directory to something below it, and never anywhere else.
+"""Walks from an open directory to something beneath it, and never anywhere else.
 
-The code in a session writes to its workspace while the host works there, so no check of a *path* means anything: what
-it named may be a link to the host's files a microsecond later. What is checked here is therefore always what is open.
-Two walks do that, and the same tests hold for both:
+Code in a session writes to its workspace while the host works there, so checking a *path* proves nothing: a microsecond later
+it may be a link to the host's files. All checks here are therefore made on open descriptors. Two walks do that, and the same
+tests hold for both:
 
 - `openat2_walk` lets the kernel resolve the whole path and refuse links and ways out;
 - `stepwise_walk` opens one component after the other with ``O_NOFOLLOW``, for kernels (and seccomp filters) without it.
@@ -26,13 +26,13 @@ from cellblock.host.files.info import FileLimits, Parts
 from cellblock.sandbox.placeholders import is_placeholder
 
 Walk = Callable[[int, Parts, int], int]
-"""Opens what is at some path below an open directory: (directory, path, flags) to a new descriptor."""
+"""Opens a path below an open directory: (directory, path, flags) to a new descriptor."""
 
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
-# O_PATH needs no permission to read the folder, and opens nothing for real. macOS has none.
+# O_PATH needs no permission to read the folder, and opens nothing for real. macOS does not have it.
 ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
-# O_NONBLOCK: neither a FIFO nor a file under a lease may keep us waiting in open().
+# O_NONBLOCK: neither a FIFO nor a file under a lease may block open().
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _SAFE
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOCTTY | _SAFE
 
@@ -40,7 +40,7 @@ _SYS_OPENAT2 = 437  # the same on every architecture that Python 3.11 is package
 _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
 _RESOLVE = _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS
 _PATH_ROOM = 4000
-"""Bytes of a path that one system call takes (PATH_MAX, less a margin)."""
+"""Bytes of a path that one system call takes (PATH_MAX minus a margin)."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -55,7 +55,7 @@ def _libc() -> ctypes.CDLL:
 def _openat2(directory: int, path: bytes, flags: int) -> int:
     if b"\0" in path:
         raise ValueError("embedded null byte")  # C would end the path there, and open something else
-    # Without O_NOFOLLOW, under which a link at the end is no link that was refused, but "no directory".
+    # Without O_NOFOLLOW: with it, the error for a link at the end would be "not a directory" instead of ELOOP.
     how = _OpenHow(flags & ~os.O_NOFOLLOW, 0, _RESOLVE)
     fd = int(_libc().syscall(_SYS_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how)))
     if fd < 0:
@@ -65,7 +65,7 @@ def _openat2(directory: int, path: bytes, flags: int) -> int:
 
 
 def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
-    """Open what is below a directory by ``openat2``: as many components per call as a path may have bytes."""
+    """Open a path below a directory by ``openat2``: per call, as many components as fit into a path."""
     names = [os.fsencode(name) for name in parts]
     here = directory
     try:
@@ -86,7 +86,7 @@ def openat2_walk(directory: int, parts: Parts, flags: int) -> int:
 
 
 def stepwise_walk(directory: int, parts: Parts, flags: int) -> int:
-    """Open what is below a directory one component at a time, none of which may be a link."""
+    """Open a path below a directory one component at a time, none of which may be a link."""
     if not parts:
         return os.open(".", flags, dir_fd=directory)
     here = directory
@@ -105,7 +105,7 @@ def _step(directory: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags, dir_fd=directory)
     except NotADirectoryError:
-        # With O_DIRECTORY a link is "no directory". Nothing was opened; this only finds the better word for it.
+        # With O_DIRECTORY, the error for a link is "not a directory". Nothing was opened; this only finds the better error.
         if stat.S_ISLNK(os.lstat(name, dir_fd=directory).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
         raise
@@ -113,7 +113,7 @@ def _step(directory: int, name: str, flags: int) -> int:
 
 @functools.cache
 def best_walk() -> Walk:
-    """Return ``openat2`` if this kernel has it and lets us use it, else the walk in steps."""
+    """Return ``openat2`` if this kernel has it and we may use it, else the stepwise walk."""
     if not sys.platform.startswith("linux"):
         return stepwise_walk
     root = os.open("/", ENTER)
@@ -129,7 +129,7 @@ def best_walk() -> Walk:
 
 @contextmanager
 def held(fd: int) -> Iterator[int]:
-    """Close a descriptor when the context is left."""
+    """Close a descriptor on leaving the context."""
     try:
         yield fd
     finally:
@@ -137,9 +137,9 @@ def held(fd: int) -> Iterator[int]:
 
 
 class Tree:
-    """An open directory, and what is beneath it. Paths are `Parts`; nothing here follows a link.
+    """An open directory and everything beneath it. Paths are `Parts`; nothing here follows a link.
 
-    The errors of its methods are the system's own (`OSError`), unless a limit is met.
+    Its methods raise the system's own errors (`OSError`), unless a limit is exceeded.
     """
 
     def __init__(self, fd: int, walk: Walk, label: str = "") -> None:
@@ -153,8 +153,8 @@ class Tree:
 
         Args:
             path: The directory.
-            walk: The walk to take; the best one that there is by default.
-            label: What messages put before the paths in it.
+            walk: The walk to use; by default the best one available.
+            label: Prefix of its paths in messages.
         """
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), walk or best_walk(), label)
 
@@ -165,7 +165,7 @@ class Tree:
         os.close(self.fd)
 
     def name(self, parts: Parts) -> str:
-        """Return what messages call something beneath."""
+        """Return the name of something beneath, for messages."""
         return os.path.join(self.label, *parts) or "."
 
     def open(self, parts: Parts, flags: int) -> int:
@@ -183,34 +183,34 @@ class Tree:
             yield fd
 
     def lstat(self, parts: Parts) -> os.stat_result:
-        """Return what something is, without opening it."""
+        """Return the status of something, without opening it."""
         if not parts:
             return os.fstat(self.fd)
         with self.parent(parts) as fd:
             return os.lstat(parts[-1], dir_fd=fd)
 
     def open_file(self, parts: Parts) -> tuple[int, os.stat_result]:
-        """Open a regular file for reading; return its descriptor and what it is.
+        """Open a regular file for reading; return its descriptor and status.
 
         Raises:
             OSError: ``ELOOP`` for a link, ``EISDIR`` for a folder, ``ENXIO`` for a FIFO, socket or device.
         """
         with self.parent(parts) as directory:
             name = parts[-1] if parts else "."
-            # Looked at first, because opening some devices does something. Should it be swapped for another thing
-            # before the next line, then O_NOFOLLOW and O_NONBLOCK hold, and what was opened is looked at once more.
+            # Checked first, because opening some devices has effects. If it is swapped for something else before the next
+            # line, O_NOFOLLOW and O_NONBLOCK hold, and the open file is checked again.
             check_regular(os.lstat(name, dir_fd=directory))
             fd = self.walk(directory, (name,), READ)
         try:
             info = os.fstat(fd)
             check_regular(info)
-        except BaseException:  # whatever it is, we own the descriptor until it is returned
+        except BaseException:  # of any kind: we own the descriptor until it is returned
             os.close(fd)
             raise
         return fd, info
 
     def make_directories(self, parts: Parts) -> int:
-        """Make a folder, and those above it, if they are missing; return it opened for entering."""
+        """Make a folder and its missing parents; return it opened for entering."""
         try:
             return self.open(parts, ENTER)
         except FileNotFoundError:
@@ -222,7 +222,7 @@ class Tree:
                 try:
                     os.mkdir(name, dir_fd=above)
                 except FileExistsError:
-                    pass  # whatever it is: the walk opens it only if it is a folder
+                    pass  # of any kind: the walk opens it only if it is a folder
                 here = self.walk(above, (name,), ENTER)
             finally:
                 os.close(above)
@@ -231,16 +231,16 @@ class Tree:
     def scan(
         self, parts: Parts, limits: FileLimits, verb: str, *, recursive: bool = True
     ) -> Iterator[tuple[Parts, os.stat_result]]:
-        """Yield everything below a folder with what it is: each folder's entries by name, its folders' after them.
+        """Yield everything below a folder with its status: each folder's entries by name, then those of its folders.
 
-        Each folder is reached from the top again, with one descriptor open at a time: what is moved about meanwhile
-        cannot lead out, and depth costs no descriptors. What vanishes meanwhile is left out, and so are the empty folders with
-        which the sandbox keeps names from being used.
+        Each folder is reached from the top again, with one descriptor open at a time: moving things meanwhile cannot lead
+        outside, and depth costs no descriptors. Entries that vanish meanwhile are left out, as are the empty folders with
+        which the sandbox blocks names.
 
         Args:
             parts: The folder.
-            limits: How many entries and how much depth to bear.
-            verb: What this is for, for the error.
+            limits: The maximum number of entries and depth.
+            verb: The operation, for the error.
             recursive: Whether to enter the folders in it.
 
         Yields:
@@ -264,7 +264,7 @@ class Tree:
             pending.extend(reversed(folders))
 
     def _entries(self, parts: Parts, top: bool, limits: FileLimits, count: int, verb: str) -> list[tuple[str, os.stat_result]]:
-        """Return a folder's entries, sorted; an empty list for one that is gone by now, unless it is where we began."""
+        """Return a folder's entries, sorted; an empty list for one that has vanished, unless it is the top folder."""
         found: list[tuple[str, os.stat_result]] = []
         try:
             fd = self.open(parts, LIST)
@@ -285,33 +285,33 @@ class Tree:
 
 
 def create_file(directory: str, name: str) -> int:
-    """Make a file in a directory that links were resolved of before, and return it opened for writing.
+    """Create a file in a directory whose links were resolved before, and return it opened for writing.
 
-    From the root on nothing on the way may be a link by now: code in a session may have planted it since.
+    No component from the root on may be a link now: code in a session may have planted it since.
 
     Args:
-        directory: An absolute path. What is missing of it is made.
+        directory: An absolute path. Missing folders are created.
         name: The file's name.
 
     Raises:
-        OSError: It cannot be made, or something on the way there is a link or no directory.
+        OSError: It cannot be created, or a component on the way is a link or not a directory.
     """
     with Tree.at("/") as root, held(root.make_directories(Path(directory).parts[1:])) as place:
         return os.open(name, CREATE, 0o666, dir_fd=place)
 
 
 def remove_file(directory: str, name: str) -> None:
-    """Remove a file that `create_file` has made. On the way there no link is followed either.
+    """Remove a file that `create_file` has made, again without following links.
 
     Raises:
-        OSError: It cannot be removed, or is not there.
+        OSError: It cannot be removed, or does not exist.
     """
     with Tree.at("/") as root, root.parent((*Path(directory).parts[1:], name)) as place:
         os.unlink(name, dir_fd=place)
 
 
 CHANGED = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
-"""What opening something gives when it was swapped for something else since it was seen."""
+"""Errors from opening something that was swapped since it was seen."""
 
 
 def check_regular(info: os.stat_result) -> None:

@@ -1,4 +1,4 @@
-"""What the system's errors mean here, in words that say what to do."""
+"""Errors of the system in words that say what to do."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def telling(verb: str, path: str) -> Iterator[None]:
     """Turn errors of the system into `FilesError`; an error that names a path already is passed on.
 
     Args:
-        verb: What is being done, as in ``cannot read``.
-        path: To what. It is shown by its `repr`: a planted name must not forge lines or move a terminal's cursor.
+        verb: The operation, as in ``cannot read``.
+        path: Its subject. Shown by its `repr`: a planted name must not forge lines or move a terminal's cursor.
     """
     try:
         yield
@@ -48,15 +48,15 @@ def telling(verb: str, path: str) -> Iterator[None]:
 
 
 def over(verb: str, path: str, what: str, limit: str, value: int, remedy: str = "") -> FilesError:
-    """Return the error for something that is over a limit.
+    """Return the error for something that exceeds a limit.
 
     Args:
-        verb: What is being done.
-        path: To what.
-        what: What is too large, such as ``it has 12 bytes``.
+        verb: The operation.
+        path: Its subject.
+        what: The excess, such as ``it has 12 bytes``.
         limit: The name of the limit.
         value: Its value.
-        remedy: What to do; to raise the limit by default.
+        remedy: What to do; by default, to raise the limit.
     """
     remedy = remedy or f"give the session FileLimits with a larger {limit}, if that is meant"
     return FilesError(

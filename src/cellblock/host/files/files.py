@@ -1,4 +1,4 @@
-"""`Files`: what ``session.files`` is."""
+"""`Files`: the type of ``session.files``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 READ_BYTES = 64 * MIB
-"""What `Files.read` takes into memory unless it is told otherwise."""
+"""Default limit of bytes that `Files.read` takes into memory."""
 
 
 class Files:
@@ -36,14 +36,14 @@ class Files:
     except regular files and folders, or blocks the event loop. An operation that stops early, for example because it was
     cancelled, leaves nothing half done and no temporary file.
 
-    What the session itself cannot read or write, such as ``.env`` and ``.git``, is refused here, too, or left out of folders
-    and archives: what is written may come from the session, a file or a client. ``trusted=True`` lifts that for one call.
+    Files that the session itself cannot read or write, such as ``.env`` and ``.git``, are refused here too, or left out of
+    folders and archives: content may come from the session, a file or a client. ``trusted=True`` lifts that for one call.
 
     Args:
-        root: The workspace. It is opened when it is first needed.
-        limits: What one operation may handle.
-        walk: How to reach what is beneath; by default, the best way that this system has.
-        walls: What the session cannot read or write; None: it has no sandbox.
+        root: The workspace. It is opened on first use.
+        limits: Limits of one operation.
+        walk: How paths are resolved; by default, the best way that this system has.
+        walls: What the session cannot read or write; None without a sandbox.
         on_change: Called when an operation that can change files has ended, whether or not it has changed any.
     """
 
@@ -72,7 +72,7 @@ class Files:
             path: The file. One that exists is replaced; its other hard links keep what they had.
             data: Its content; text is written as UTF-8.
             mode: Its permission bits; by default those of the file that it replaces, or 0o666 less the umask.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Returns:
             What was written.
@@ -103,7 +103,7 @@ class Files:
         Args:
             path: The file.
             max_bytes: How large it may be.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -117,13 +117,13 @@ class Files:
     async def read_part(
         self, path: str | PurePath, offset: int, count: int, *, trusted: bool = False
     ) -> tuple[FileInfo, bytes]:
-        """Read a part of a file, and describe the file as it is then.
+        """Read a part of a file, and describe the file as it is at that time.
 
         Args:
             path: The file.
-            offset: Where the part begins; at or beyond the end, it is empty.
-            count: How many bytes to read at most.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            offset: Start of the part; at or beyond the end, it is empty.
+            count: Maximum bytes to read.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError, FilesError: As for `read`.
@@ -145,7 +145,7 @@ class Files:
             path: The file.
             encoding: Its encoding.
             max_bytes: How large it may be.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError, FilesError: As for `read`; also for a file that is not text in this encoding.
@@ -164,13 +164,13 @@ class Files:
     async def list(self, path: str | PurePath = ".", *, recursive: bool = False, trusted: bool = False) -> list[FileInfo]:
         """List a folder, sorted by path. Links, FIFOs, sockets and devices are listed as such.
 
-        What the session cannot read is left out, and so are the empty folders with which the sandbox keeps names such as
-        ``.vscode`` from being used.
+        Files that the session cannot read are left out, as are the empty folders with which the sandbox blocks names such as
+        ``.vscode``.
 
         Args:
             path: The folder.
-            recursive: Whether to list what is in its folders too.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            recursive: Whether to list the contents of its folders too.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -184,7 +184,7 @@ class Files:
 
         Args:
             path: The path.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -198,7 +198,7 @@ class Files:
 
         Args:
             path: The path.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -213,7 +213,7 @@ class Files:
         Args:
             path: What to remove.
             recursive: Whether to remove a folder with its contents, however deep.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -234,14 +234,14 @@ class Files:
     ) -> Transfer:
         """Copy a file or a folder from this machine's disk into the workspace.
 
-        A file appears when it is complete, and so does a folder. If the folder exists already, the files are moved into it
-        when all of them are complete, and replace files of the same name. Links in a folder are left out.
+        A file or folder appears when it is complete. If the folder exists already, the files are moved into it when all of
+        them are complete, and replace files of the same name. Links in a folder are left out.
 
         Args:
             local: The file or folder.
-            path: What it becomes; by default its name, in the workspace.
-            progress: Called in this thread with the bytes done and the bytes in all. If it raises, the copy stops.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            path: The target; by default the same name, in the workspace.
+            progress: Called in this thread with the bytes done and the total. If it raises, the copy stops.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Returns:
             What was copied and what was left out.
@@ -276,10 +276,10 @@ class Files:
 
         Args:
             path: The file or folder.
-            local: What it becomes. A folder that exists receives the entries of a folder.
+            local: The target. A folder that exists receives the entries of a folder.
             overwrite: Whether files may replace files. Links are never replaced, nor written through.
-            progress: Called in this thread with the bytes done and the bytes in all. If it raises, the copy stops.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            progress: Called in this thread with the bytes done and the total. If it raises, the copy stops.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Returns:
             What was copied and what was left out.
@@ -311,9 +311,9 @@ class Files:
 
         Args:
             path: The file or folder.
-            on_skip: Called for whatever is left out: links, FIFOs, sockets, devices, anything that changes its kind, and what
-                the session cannot read.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            on_skip: Called for everything that is left out: links, FIFOs, sockets, devices, anything that changes its kind,
+                and files that the session cannot read.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Yields:
             The archive's bytes. A reader that stops early should close the generator.
@@ -342,14 +342,14 @@ class Files:
     ) -> Transfer:
         """Unpack a tar stream, plain or gzipped, into a folder of the workspace.
 
-        It may hold files and folders, each file once, and nothing else. One bad member refuses the whole archive: nothing
-        appears until all of it has been checked. What the session cannot write is left out; the result names it.
+        It may contain only files and folders, each file once. One bad member refuses the whole archive: nothing appears until
+        all of it has been checked. Files that the session cannot write are left out; the result names them.
 
         Args:
             stream: The archive's bytes.
             path: The folder, created if it is missing. Files replace files of the same name in it.
-            progress: Called with the bytes taken of the stream, and None.
-            trusted: Whether this program does it in its own name, so that the session's sandbox does not matter.
+            progress: Called with the bytes read from the stream, and None.
+            trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 
         Returns:
             What was unpacked.
@@ -365,21 +365,21 @@ class Files:
         return await self._changing(pour(unpacked, stream, progress))
 
     async def _changing(self, work: Awaitable[R]) -> R:
-        """Wait for something that can change files."""
+        """Await work that can change files, then call `on_change`."""
         try:
             return await work
         finally:
             self._on_change()
 
     def _within(self, work: Callable[[Tree, Bounds], Generator[Y, S, R]], trusted: bool) -> Generator[Y, S, R]:
-        """Open the workspace for as long as some work takes, which gets what it must not touch."""
+        """Open the workspace for the duration of some work, and pass it the paths that it must not touch."""
         with self._workspace.open() as tree:
             bounds = NO_BOUNDS if trusted or self._walls is None else self._walls.within(self._workspace.real)
             return (yield from work(tree, bounds))
 
 
 def _on_disk(where: str | None, workspace: Tree) -> Tree | nullcontext[Tree]:
-    """Open a directory of the caller's disk, or stay in the workspace, whose opener closes it."""
+    """Open a directory on the caller's disk, or use the workspace, whose opener closes it."""
     return nullcontext(workspace) if where is None else Tree.at(where, workspace.walk, where)
 
 
@@ -414,7 +414,7 @@ def _read(tree: Tree, parts: Parts, most: int, bounds: Bounds) -> Work[bytes]:
             if info.st_size > most:
                 what = f"it has {info.st_size:,} bytes"
                 raise over("read", path, what, "max_bytes", most, "pass a larger max_bytes, or download() it")
-            # What it had when it was opened, and no more: one that grows all the while would have no end.
+            # Only the size at opening: a file that grows all the while would have no end.
             data = bytearray()
             while len(data) < info.st_size and (piece := os.read(fd, min(MIB, info.st_size - len(data)))):
                 data += piece

@@ -1,4 +1,4 @@
-"""What is known of files: plain frozen data, and the limits that hold while they are handled."""
+"""Descriptions of files as plain frozen data, and the limits of operations on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cellblock.errors import InvalidInputError
 
 FileKind = Literal["file", "directory", "symlink", "other"]
 Parts = tuple[str, ...]
-"""A path as its components: none is empty, ``.`` or ``..``, none holds a slash or a NUL; ``()`` is the tree's root."""
+"""A path as its components: none is empty, ``.`` or ``..``, none contains a slash or a NUL; ``()`` is the tree's root."""
 
 MIB = 2**20
 
@@ -24,7 +24,7 @@ class FileInfo:
         path: Its path relative to the workspace; the workspace itself is ``.``. Bytes that are not UTF-8 become lone
             surrogates (`os.fsdecode`), so that the path names the same file when it is passed back.
         kind: ``file``, ``directory``, ``symlink``, or ``other`` for FIFOs, sockets and devices.
-        size: Its size in bytes as the file system tells it; a sparse file may say far more than it occupies.
+        size: Its size in bytes as reported by the file system; a sparse file may claim far more than it occupies.
         modified: When it was last modified, in seconds since 1970. The code in the session can set any number here.
         mode: Its permission bits.
     """
@@ -74,12 +74,12 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What an upload, a download or an unpacked archive transferred.
+    """The outcome of an upload, a download or an unpacked archive.
 
     Attributes:
         files: How many files.
-        bytes: How many bytes they have.
-        skipped: What was left out: links, FIFOs, sockets, devices, and what changed its kind while it was read.
+        bytes: Their total size.
+        skipped: What was left out: links, FIFOs, sockets, devices, and anything that changed its kind while it was read.
     """
 
     files: int
@@ -88,7 +88,7 @@ class Transfer:
 
 
 def kind_of(mode: int) -> FileKind:
-    """Return what an inode is, by its mode."""
+    """Return the kind of an inode, by its mode."""
     if stat.S_ISREG(mode):
         return "file"
     if stat.S_ISDIR(mode):
@@ -102,5 +102,5 @@ def show(parts: Parts) -> str:
 
 
 def describe(parts: Parts, info: os.stat_result) -> FileInfo:
-    """Return what `lstat` told as a `FileInfo`."""
+    """Return the result of `lstat` as a `FileInfo`."""
     return FileInfo(show(parts), kind_of(info.st_mode), info.st_size, info.st_mtime, stat.S_IMODE(info.st_mode))

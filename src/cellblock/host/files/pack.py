@@ -35,7 +35,7 @@ def pack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Genera
     """Make a tar stream: of a folder's entries, with paths relative to it, or of one file.
 
     Yields:
-        Bytes of the archive, and what is left out of it. Links are: a reader might follow them.
+        Bytes of the archive, and what is left out of it. Links are left out: a reader might follow them.
     """
     verb = "archive"
     bounds.check_readable(verb, parts)
@@ -82,7 +82,7 @@ def _pack_file(
         left = info.st_size
         while left:
             data = os.read(fd, min(MIB, left))
-            if not data:  # the header has promised more, and made-up bytes are no answer
+            if not data:  # the header promised more, and padding would forge content
                 raise FilesError(f"cannot archive {path!r}: it shrank while it was read; try again", path=path)
             left -= len(data)
             yield data
@@ -96,12 +96,12 @@ def _header(parts: Parts, info: os.stat_result, kind: bytes, size: int) -> bytes
     header.type = kind
     header.size = size
     header.mode = stat.S_IMODE(info.st_mode) & 0o777
-    header.mtime = max(0, min(int(info.st_mtime), 0o77777777777))  # what a plain header can hold
+    header.mtime = max(0, min(int(info.st_mtime), 0o77777777777))  # the largest value in a plain header
     return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink[Transfer]:
-    """Take a tar stream, and put its files and folders into a folder when all of it has proved to be sound."""
+    """Read a tar stream, and put its files and folders into a folder once all of it has been checked."""
     path = tree.name(parts)
     bounds.check_writable("unpack an archive into", parts)
     gunzip, reader = Gunzip(), TarReader(limits)
@@ -120,7 +120,7 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink
 
 
 class _Unpacker:
-    """Writes the members of an archive into a staging folder, but for those that are not to be written."""
+    """Writes the members of an archive into a staging folder, except those that the session may not write."""
 
     def __init__(self, staged: Tree, why_not: Callable[[Parts], str]) -> None:
         self._staged = staged
@@ -140,7 +140,7 @@ class _Unpacker:
             os.close(self._file)
 
     def take(self, event: Member | memoryview) -> None:
-        """Begin a member, or write some of its data."""
+        """Start a member, or write some of its data."""
         if isinstance(event, memoryview):
             if self._skipping:
                 return
@@ -159,7 +159,7 @@ class _Unpacker:
                 os.close(self._staged.make_directories(event.parts))
                 return
             with held(self._staged.make_directories(event.parts[:-1])) as folder:
-                # The file system finds out what is there twice, also if it takes two names for the same one.
+                # The file system detects duplicates, even if it treats two names as the same one.
                 self._file = create(folder, event.parts[-1], event.mode)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
@@ -169,7 +169,7 @@ class _Unpacker:
         self.files += 1
 
     def close_file(self) -> None:
-        """End the file that was begun."""
+        """Close the current file."""
         if self._file is not None:
             stamp(self._file, self._modified)
             os.close(self._file)

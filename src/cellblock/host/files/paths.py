@@ -1,4 +1,4 @@
-"""Which paths may be named: in the workspace, and on the caller's disk."""
+"""Checks which paths may be named: in the workspace, and on the caller's disk."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cellblock.sandbox.paths import is_inside
 class Workspace:
     """The directory that a session may write.
 
-    It is opened for each operation and not kept: a session holds no descriptor for files nobody asks for. The trusted
-    side gave its path, but another session may have it in *its* workspace and put a link in its place, so that it must
-    be the same directory each time.
+    It is opened for each operation and not kept: a session holds no descriptor for files that are not in use. The trusted side
+    gave its path, but another session may have it in *its* workspace and put a link in its place, so it must be the same
+    directory each time.
     """
 
     def __init__(self, root: str | os.PathLike[str], max_depth: int, walk: Walk | None) -> None:
@@ -31,7 +31,7 @@ class Workspace:
         """Open it as a tree.
 
         Raises:
-            FilesError: It does not exist, is not a directory, or is another one than it was.
+            FilesError: It does not exist, is not a directory, or is not the same directory as before.
         """
         with telling("open the workspace", self.path):
             tree = Tree.at(self.real, self._walk)
@@ -56,7 +56,7 @@ class Workspace:
         """Return a path in the workspace as its components.
 
         Raises:
-            InvalidInputError: It cannot be one.
+            InvalidInputError: It is not in the workspace.
         """
         if not isinstance(path, (str, PurePath)):
             raise InvalidInputError(f"path must be a string or a Path, not {type(path).__name__}")
@@ -97,15 +97,15 @@ class Workspace:
         return None
 
     def local(self, path: str | os.PathLike[str], *, follow: bool) -> tuple[str | None, Parts]:
-        """Return where a path on the caller's disk leads: a directory to open and the way from there.
+        """Resolve a path on the caller's disk: return a directory to open and the path below it.
 
-        Links on the caller's disk are the caller's. But by default the workspace is the current directory, and
-        ``Path("out.csv")`` is then where the session's code may have put a link to the caller's keys: for such a path
-        the directory is None, which means the workspace, where no link is followed.
+        Links on the caller's disk are the caller's. But by default the workspace is the current directory, and the session's
+        code may have planted ``Path("out.csv")`` there as a link to the caller's keys: for such a path the directory is None,
+        which stands for the workspace, where no link is followed.
 
         Args:
             path: The path.
-            follow: Whether it is followed where it is a link itself: so for what is read, not for what is written.
+            follow: Whether to follow a link at its end: yes for reading, no for writing.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise InvalidInputError(f"local must be a path, not {type(path).__name__}")
@@ -125,5 +125,5 @@ class Workspace:
 
 
 def name_of(local: str | os.PathLike[str]) -> str:
-    """Return what a file on the caller's disk is called there; for ``.`` the current directory's name."""
+    """Return the name of a file on the caller's disk; for ``.`` the current directory's name."""
     return os.path.basename(os.path.abspath(local))

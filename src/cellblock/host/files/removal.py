@@ -1,4 +1,4 @@
-"""Removing: files, and whole folders however deep, without following, recursing, or holding a descriptor per level."""
+"""Removes files and whole folders, however deep, without following links, recursing, or holding a descriptor per level."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from cellblock.host.files.beneath import CHANGED, ENTER, LIST, Walk
 
 _BATCH = 1000
 _MOST = 1_000_000
-"""Entries that one call removes: the session's code may be making them as fast as they are removed."""
+"""Maximum entries that one call removes: the session's code may be making them as fast as they are removed."""
 
 _IDLE = 100
-"""Rounds in which there was nothing to remove: code may have filled the folder again each time, so one is not enough."""
+"""Rounds without entries before giving up: code may have refilled the folder each time, so one is not enough."""
 
 
 def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, None]:
-    """Remove what has a name in a directory, with everything in it.
+    """Remove an entry of a directory, with everything in it.
 
-    A folder within the folder is moved up to the top before it is emptied: so the work is flat, and a tree of a million
+    A folder within the folder is moved up to the top before it is emptied: this keeps the work flat, and a tree of a million
     levels costs two descriptors. Other walks use ``..``, which can lead out, or recursion, which can overflow the stack.
 
     Args:
@@ -34,7 +34,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
         After each step.
 
     Raises:
-        OSError: Something cannot be removed; what was removed before is gone.
+        OSError: Something cannot be removed; earlier entries are gone.
         FilesError: There are more entries than one call removes.
     """
     if not stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode):
@@ -53,7 +53,7 @@ def remove_tree(directory: int, name: str, walk: Walk) -> Generator[None, None, 
 
 
 def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Empty a folder until it is gone. Every round yields, even if something keeps refilling it."""
+    """Empty a folder until it is gone. Every round yields, even if code keeps refilling it."""
     idle = 0
     while True:
         entries = _some(top)
@@ -71,10 +71,10 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
         try:
             os.rmdir(name, dir_fd=directory)
         except NotADirectoryError:
-            os.unlink(name, dir_fd=directory)  # swapped since it was opened: what took its place goes in its place
+            os.unlink(name, dir_fd=directory)  # swapped since it was opened: remove its replacement instead
             return
         except OSError as error:
-            # What is empty and yet cannot be removed was swapped for another folder: more rounds would not end it.
+            # An empty folder that cannot be removed was swapped for another one: more rounds would not help.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or idle >= _IDLE:
                 raise
         else:
@@ -83,7 +83,7 @@ def _clear(directory: int, name: str, top: int, walk: Walk) -> Generator[None, N
 
 
 def _flatten(name: str, top: int, walk: Walk) -> Generator[None, None, None]:
-    """Remove a folder in the top folder, after moving the folders in it up there, where each is found in turn."""
+    """Remove a folder in the top folder, after moving its folders up to the top, where they are found later."""
     _make_ours(top, name, walk)
     fd = walk(top, (name,), LIST)
     try:
@@ -104,12 +104,12 @@ def _flatten(name: str, top: int, walk: Walk) -> Generator[None, None, None]:
     try:
         os.rmdir(name, dir_fd=top)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # filled anew: it is found again
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # refilled: it is found again
             raise
 
 
 def _some(fd: int) -> list[tuple[str, bool]]:
-    """Return some entries: the names of a folder of millions must not be held in memory at once."""
+    """Return some entries: the names in a folder of millions must not be in memory at once."""
     found = []
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -120,14 +120,14 @@ def _some(fd: int) -> list[tuple[str, bool]]:
 
 
 def _make_ours(fd: int, name: str, walk: Walk) -> None:
-    """Give ourselves the permission that emptying or moving a folder of ours needs, if its mode denies that to us."""
+    """Add the permissions for emptying or moving one of our folders, if its mode lacks them."""
     info = os.lstat(name, dir_fd=fd)
     if info.st_mode & 0o700 == 0o700 or not hasattr(os, "O_PATH"):
         return
-    folder = walk(fd, (name,), ENTER)  # what is changed is what is open: by name it could be a link to the host's files
+    folder = walk(fd, (name,), ENTER)  # change the open folder: by name it could be a link to the host's files
     try:
         os.chmod(f"/proc/self/fd/{folder}", 0o700)
     except OSError:
-        pass  # not ours, or no /proc: the removal itself will say that it is not permitted
+        pass  # not ours, or no /proc: the removal itself will report it
     finally:
         os.close(folder)

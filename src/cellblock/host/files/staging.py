@@ -1,4 +1,4 @@
-"""New files and folders under a temporary name: moved into place when they are complete, and else removed."""
+"""New files and folders under a temporary name: moved into place when complete, otherwise removed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("cellblock")
 class Staging:
     """One new file or folder on its way to its place; a context manager that leaves nothing behind.
 
-    It is in the deepest folder that exists above its place (or is its place): so it is on the same file system, a
-    rename is all that is needed at the end, and no folder is made for what then fails.
+    It is staged in the deepest existing folder above its place (or the place itself): on the same file system, so that one
+    rename is enough at the end, and no folder is created for an operation that fails.
 
-    Only names that the session's code cannot guess are used, but it can list them, and put other things there. That
-    is why everything goes through descriptors: it may spoil what it could have spoilt a moment later, and no more.
+    Its name cannot be guessed, but the session's code can list it, and put something else there. That is why everything goes
+    through descriptors: the code can spoil only what it could have spoilt a moment later.
     """
 
     def __init__(self, tree: Tree, parts: Parts, *, folder: bool) -> None:
@@ -51,32 +51,32 @@ class Staging:
             for _step in remove_tree(self._beside, self._name, self._tree.walk):
                 pass
         except FileNotFoundError:
-            pass  # it is in its place, or was never made
+            pass  # it is in its place, or was never created
         except (OSError, FilesError) as error:
-            # Not raised: the error that brought us here says more. This happens only if code works against us all the time.
+            # Not raised: the original error says more. This happens only if code keeps working against us.
             log.warning("%r is left in a workspace: %s", self._name, error)
         finally:
             os.close(self._beside)
 
     def file(self, mode: int) -> int:
-        """Make the file; return its descriptor."""
+        """Create the file; return its descriptor."""
         return os.open(self._name, CREATE, mode & 0o777, dir_fd=self._beside)
 
     def folder(self) -> Tree:
-        """Make the folder; return it as a tree."""
+        """Create the folder; return it as a tree."""
         os.mkdir(self._name, dir_fd=self._beside)
         fd = self._tree.walk(self._beside, (self._name,), LIST)
         return Tree(fd, self._tree.walk, os.path.join(self._tree.label, *self._parts))
 
     def check_place(self, overwrite: bool) -> None:
-        """Check that nothing is in the file's place that may not be replaced."""
+        """Check that the file's place is free or may be replaced."""
         check_replaceable(status(self._tree, self._parts), stat.S_IFREG, overwrite)
 
     def commit_file(self, overwrite: bool) -> None:
         """Put the file in its place, whole and at once."""
         parent = self._tree.make_directories(self._parts[:-1])
         try:
-            # A courtesy to the caller, not a defence: whatever is put there after the check, a rename replaces the name
+            # For the caller's convenience, not a defence: whatever appears there after the check, a rename replaces the name
             # and follows nothing.
             self.check_place(overwrite)
             os.rename(self._name, self._parts[-1], src_dir_fd=self._beside, dst_dir_fd=parent)
@@ -84,7 +84,7 @@ class Staging:
             os.close(parent)
 
     def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool, verb: str) -> None:
-        """Put the folder in its place: at once if nothing is there, else entry by entry into what is there.
+        """Put the folder in its place: at once if the place is free, else entry by entry into the existing folder.
 
         Not in slices, so that no cancellation stops it half-way.
         """
@@ -104,7 +104,7 @@ class Staging:
 
 
 def status(tree: Tree, parts: Parts) -> os.stat_result | None:
-    """Return what something is, or None if nothing is."""
+    """Return the status of something, or None if it does not exist."""
     try:
         return tree.lstat(parts)
     except FileNotFoundError:
@@ -115,8 +115,8 @@ def check_replaceable(existing: os.stat_result | None, kind: int, overwrite: boo
     """Check that something new may take a place.
 
     Args:
-        existing: What is there.
-        kind: What is to come, as in `stat.S_IFMT`.
+        existing: The status of what is there.
+        kind: The kind of what is coming, as in `stat.S_IFMT`.
         overwrite: Whether files may replace files.
     """
     if existing is None:
@@ -134,14 +134,14 @@ def check_replaceable(existing: os.stat_result | None, kind: int, overwrite: boo
 
 
 def _check_merge(staged: Tree, target: Tree, limits: FileLimits, overwrite: bool, verb: str) -> None:
-    """Check that every entry may take its place, before the first one does."""
+    """Check that every entry may take its place, before the first one is moved."""
     for parts, info in staged.scan((), limits, verb):
         with telling(verb, target.name(parts)):
             check_replaceable(status(target, parts), stat.S_IFMT(info.st_mode), overwrite)
 
 
 def _merge(staged: Tree, target: Tree, verb: str) -> None:
-    """Move every entry to its place: whole folders where there is none yet."""
+    """Move every entry to its place: a whole folder where none exists yet."""
     pending: list[Parts] = [()]
     while pending:
         below = pending.pop()

@@ -1,7 +1,7 @@
-"""Blocking work in slices: generators that do a little at each step, driven in threads so that the event loop is free.
+"""Blocking work in slices: generators that do a little at each step, driven in threads to keep the event loop free.
 
-An operation is a generator with its cleaning up in ``finally``. Its driver need not know what that is: whether
-the caller cancels, a progress callback raises or a stream breaks off, closing the generator undoes what was begun.
+An operation is a generator that cleans up in ``finally``. If the caller cancels, a progress callback raises or a stream breaks
+off, its driver closes the generator, which undoes what was begun.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Done = tuple[int, int | None]
-"""Bytes done, and bytes in all if that is known."""
+"""Bytes done, and the total if it is known."""
 Progress = Callable[[int, int | None], object]
 Work = Generator[Done | None, None, T]
-"""Work that yields at least every few milliseconds what is done, or None if there is nothing to tell."""
+"""Work that yields its progress at least every few milliseconds, or None without progress to report."""
 Sink = Generator[None, bytes | None, T]
 """Work that is sent its input piece by piece, and None at its end."""
 
 SLICE = 0.02
-"""Seconds that a thread works before the event loop hears of it."""
+"""Seconds that a thread works before it returns to the event loop."""
 
 PIECE = 256 * 1024
-"""Bytes that are handed to a thread at once: an archive can swell a thousandfold, and a slice must remain one."""
+"""Bytes that are passed to a thread at once: an archive can expand a thousandfold, and a slice must stay short."""
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a thread. Unlike `asyncio.to_thread`, a cancellation waits until the thread is out of it.
+    """Call a function in a thread. Unlike `asyncio.to_thread`, a cancellation waits until the thread has returned.
 
-    Otherwise what it does would go on while its generator is to be closed, and its descriptors with it.
+    Otherwise the function would still be running while its generator and its descriptors are closed.
     """
     call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -46,14 +46,14 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
             try:
                 await asyncio.wait([call])
             except asyncio.CancelledError:
-                continue  # one is enough: it goes on as soon as the slice has ended
+                continue  # one is enough: it is raised as soon as the slice has ended
         if not call.cancelled():
-            call.exception()  # taken note of: the cancellation is what the caller hears
+            call.exception()  # mark as retrieved: the caller gets the cancellation
         raise
 
 
 async def complete(work: Work[T], progress: Progress | None = None) -> T:
-    """Drive work to its end and return its result; tell of its progress between the slices, in the caller's thread."""
+    """Drive work to its end and return its result; report progress between slices, in the caller's thread."""
     try:
         while True:
             finished, done, result = await in_thread(_advance, work)
@@ -68,7 +68,7 @@ async def complete(work: Work[T], progress: Progress | None = None) -> T:
 
 
 def _advance(work: Work[T]) -> tuple[bool, Done | None, tuple[T] | None]:
-    """Work for a slice. The step at which all is done always ends one, so that it is told before it is made final."""
+    """Work for one slice. A step that reaches the total also ends the slice, so that it is reported before the commit."""
     deadline = time.monotonic() + SLICE
     while True:
         try:
@@ -80,7 +80,7 @@ def _advance(work: Work[T]) -> tuple[bool, Done | None, tuple[T] | None]:
 
 
 async def pour(sink: Sink[T], stream: bytes | AsyncIterable[bytes], progress: Progress | None = None) -> T:
-    """Send a sink all of a stream, then its end, and return its result."""
+    """Send a stream and its end to a sink, and return the sink's result."""
     if isinstance(stream, bytes):
         return await complete(_fed(sink, stream), progress)
     done = 0
@@ -99,7 +99,7 @@ async def pour(sink: Sink[T], stream: bytes | AsyncIterable[bytes], progress: Pr
 
 
 def _fed(sink: Sink[T], data: bytes) -> Work[T]:
-    """Turn a sink and its input into work that needs no sending: for little data, a single slice."""
+    """Turn a sink and its input into work without sending: a single slice for little data."""
     with closing(sink):
         next(sink)
         for start in range(0, len(data), PIECE):
@@ -118,7 +118,7 @@ def _end(sink: Sink[T]) -> T:
 
 
 async def _pieces(stream: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """Cut what is large and join what is small."""
+    """Split large pieces and join small ones."""
     waiting = bytearray()
     async for chunk in stream:
         if not isinstance(chunk, (bytes, bytearray, memoryview)):
@@ -132,7 +132,7 @@ async def _pieces(stream: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 async def drain(source: Generator[T, None, None], size: Callable[[T], int]) -> AsyncGenerator[list[T], None]:
-    """Yield what a generator of blocking steps yields, as much at once as a slice brings, or a megabyte."""
+    """Yield the items of a generator of blocking steps, batched by slice or by megabyte."""
     try:
         while items := await in_thread(_gather, source, size):
             yield items

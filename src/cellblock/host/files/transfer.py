@@ -1,4 +1,4 @@
-"""Copying files and folders from one tree to another: uploads and downloads are the same, seen from two sides."""
+"""Copies files and folders from one tree to another: uploads and downloads are the same operation in two directions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Found = list[tuple[Parts, os.stat_result]]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """From where something is copied, and to where.
+    """Source and target of a copy.
 
     Attributes:
-        source: Where from.
-        parts: The file or folder there.
-        readable: What must not be read there.
-        target: Where to.
-        place: The path it gets there.
-        writable: What must not be written there.
+        source: The source tree.
+        parts: The file or folder in it.
+        readable: Limits on reading there.
+        target: The target tree.
+        place: The new path in it.
+        writable: Limits on writing there.
     """
 
     source: Tree
@@ -40,21 +40,21 @@ class Ends:
     writable: Bounds
 
     def why_not(self, below: Parts) -> str:
-        """Return why something in the folder must not be copied; empty if it may be."""
+        """Return why something in the folder must not be copied; empty if it may."""
         return self.readable.why_unreadable(self.parts + below) or self.writable.why_unwritable(self.place + below)
 
 
 def copy(ends: Ends, limits: FileLimits, *, overwrite: bool, verb: str) -> Work[Transfer]:
-    """Copy a file or a folder; nothing shows in its place before all of it is there.
+    """Copy a file or a folder; nothing appears in its place before it is complete.
 
     Args:
-        ends: From where, and to where.
-        limits: What is too large.
+        ends: Source and target.
+        limits: Limits of size.
         overwrite: Whether files may replace files.
-        verb: What this is, for messages.
+        verb: The operation, for messages.
 
     Yields:
-        Bytes done, and bytes in all.
+        Bytes done, and the total.
 
     Returns:
         What was copied and what was left out.
@@ -107,7 +107,7 @@ def survey(source: Tree, parts: Parts, limits: FileLimits, verb: str) -> Generat
 
 
 def check_sizes(source: Tree, parts: Parts, below: Parts, size: int, before: int, limits: FileLimits, verb: str) -> None:
-    """Check the size of one file of a folder, and that of all so far."""
+    """Check the size of one file in a folder, and the total so far."""
     check_size(source.name(parts + below), size, limits, verb)
     if before + size > limits.max_total_bytes:
         what = "its files have more bytes together"
@@ -121,7 +121,7 @@ def check_size(path: str, size: int, limits: FileLimits, verb: str) -> None:
 
 
 def why_skipped(info: os.stat_result) -> str:
-    """Return why something that is neither file nor folder is left out."""
+    """Return why something other than a file or folder is left out."""
     return "symbolic link" if kind_of(info.st_mode) == "symlink" else "FIFO, socket or device"
 
 
@@ -143,7 +143,7 @@ def _copy_one(
 
 
 def _copy_all(ends: Ends, found: Found, staged: Tree, limits: FileLimits, verb: str) -> Work[Transfer]:
-    """Copy the entries of a folder that were found in it, as far as they may be, and are still what they were."""
+    """Copy the entries that were found in a folder, if they may be copied and are unchanged."""
     source, parts = ends.source, ends.parts
     total = sum(info.st_size for _below, info in found if stat.S_ISREG(info.st_mode))
     files = done = 0
@@ -181,7 +181,7 @@ def create(folder: int, name: str, mode: int) -> int:
 
 
 def plain_mode(mode: int) -> int:
-    """Return what of a mode is taken over: permissions, less writing by others, and what set-id bits there are."""
+    """Return the bits of a mode to keep: permissions, without write access for others and without set-id bits."""
     return mode & 0o755 | 0o600
 
 
@@ -193,15 +193,15 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
 
 
 def stamp(fd: int, modified: float) -> None:
-    """Give a new file the time of the one it came from, if that is a time that the file system knows."""
+    """Set a new file's modification time to that of its source, if the file system accepts it."""
     try:
         os.utime(fd, (modified, modified))
     except (OSError, OverflowError, ValueError):
-        pass  # the code in a session, or the author of an archive, may claim any
+        pass  # code in a session, or the author of an archive, may claim any time
 
 
 def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
-    """Copy what a file had when it was opened, and no more: one that grows all the while would have no end."""
+    """Copy only the size at opening: a file that grows all the while would have no end."""
     done = 0
     while done < info.st_size and (data := os.read(fd, min(MIB, info.st_size - done))):
         write_all(out, data)
@@ -211,7 +211,7 @@ def _copy_data(fd: int, info: os.stat_result, out: int) -> Iterator[int]:
 
 
 def open_unchanged(source: Tree, parts: Parts, verb: str) -> tuple[int, os.stat_result] | None:
-    """Open a file that was seen in a folder; None if something else, or nothing, is there by now."""
+    """Open a file that was seen in a folder; None if it has been replaced or removed since."""
     with telling(verb, source.name(parts)):
         try:
             return source.open_file(parts)

@@ -1,7 +1,7 @@
-"""What the host may do to a workspace in a session's name: nothing that the session itself may not do.
+"""Limits what the host does to a workspace on a session's behalf: nothing that the session itself may not do.
 
-Whoever writes through the host, a client, a saved session or an archive, could otherwise do what the sandbox keeps code from:
-leave a file that the user's editor, agent or git obeys later, or read a secret that lies in the workspace.
+Otherwise a client, a saved session or an archive could use the host to do what the sandbox keeps code from: leave a file that
+the user's editor, agent or git obeys later, or read a secret in the workspace.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _WHY = "so nobody does that in the session's name (docs/files.md)"
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """The absolute paths that a policy keeps from a session. It is made once for a session; `within` looks at the disk.
+    """The absolute paths that a policy denies a session. Computed once per session; `within` resolves them on disk.
 
     Attributes:
-        hidden: What cannot be read or written.
-        shown: What can, although something above it is hidden.
-        protected: What cannot be written.
-        writable: What can be written, if it is not protected. ``/`` is everything.
-        hidden_like: What else is hidden, as a pattern of absolute paths.
-        protected_like: What else is protected.
+        hidden: Paths that cannot be read or written.
+        shown: Exceptions below hidden paths.
+        protected: Paths that cannot be written.
+        writable: Paths that can be written, unless protected. ``/`` stands for all.
+        hidden_like: Further hidden paths, as a pattern of absolute paths.
+        protected_like: Further protected paths.
     """
 
     hidden: tuple[str, ...] = ()
@@ -54,10 +54,10 @@ class Walls:
 
         Args:
             policy: Its policy.
-            facts: What this machine has.
+            facts: The facts of this machine.
             workspace: The workspace of its sandbox.
-            directory: Where it works: there, or in the directory of a branch. What is protected at the top of the workspace is
-                protected at the top of a branch, too, because a branch's files become those of the workspace.
+            directory: Its working directory: the workspace, or the directory of a branch. Names protected at the top of the
+                workspace are protected at the top of a branch too, because a branch's files become those of the workspace.
         """
         rules = policy.rules
         hidden, protected = [], []
@@ -75,7 +75,7 @@ class Walls:
         )
 
     def within(self, root: str) -> Bounds:
-        """Return what of this is in a directory, whatever links lead there now.
+        """Return the part of this that lies in a directory, with links resolved as they are now.
 
         Args:
             root: The directory, absolute and without links.
@@ -96,7 +96,7 @@ class Walls:
         )
 
     def names(self, root: str) -> set[str]:
-        """Return what of this is in a directory as a snapshot's limits have it: ``/.env`` is at the top.
+        """Return the part of this that lies in a directory, as patterns for a snapshot's limits: ``/.env`` is at the top.
 
         Args:
             root: The directory, absolute and without links.
@@ -106,9 +106,9 @@ class Walls:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The same for one operation: paths from the top of a workspace. The names are compared without regard to case.
+    """The same for one operation: paths from the top of a workspace. Names are compared without regard to case.
 
-    A file system may not distinguish ``.git`` from ``.GIT``; to refuse both where it does costs nothing.
+    A file system may not distinguish ``.git`` from ``.GIT``; refusing both is harmless where it does.
     """
 
     hidden: frozenset[Parts] = frozenset()
@@ -117,13 +117,13 @@ class Bounds:
     writable: frozenset[Parts] | None = None
     """None: everything."""
     all_hidden: bool = False
-    """Whether something around the workspace is hidden, and the workspace with it."""
+    """Whether a hidden path contains the workspace."""
     hidden_like: re.Pattern[str] | None = None
     protected_like: re.Pattern[str] | None = None
     root: str = ""
 
     def hides(self, parts: Parts) -> bool:
-        """Whether the session cannot read what is at a path."""
+        """Whether the session cannot read a path."""
         folded = _folded(parts)
         hidden, shown = _longest(folded, self.hidden), _longest(folded, self.shown)
         if self.hidden_like is not None:
@@ -131,15 +131,15 @@ class Bounds:
         return shown < hidden or (shown == 0 and self.all_hidden)
 
     def protects(self, parts: Parts) -> bool:
-        """Whether the session cannot write what is at a path."""
+        """Whether the session cannot write a path."""
         return bool(self.why_unwritable(parts))
 
     def why_unreadable(self, parts: Parts) -> str:
-        """Return why something must not be read; empty if it may be."""
+        """Return why a path must not be read; empty if it may."""
         return UNREADABLE if self.hides(parts) else ""
 
     def why_unwritable(self, parts: Parts) -> str:
-        """Return why something must not be written; empty if it may be."""
+        """Return why a path must not be written; empty if it may."""
         if self.hides(parts):
             return UNREADABLE
         folded = _folded(parts)
@@ -147,11 +147,11 @@ class Bounds:
             return UNWRITABLE
         if self.protected_like is not None and _longest_like(parts, self.protected_like, self.root) > 0:
             return UNWRITABLE
-        # Of the workspace itself nothing is written but what is in it, and that is checked.
+        # Of the workspace itself, only its entries are written, and those are checked.
         return "" if self.writable is None or not parts or _longest(folded, self.writable) > 0 else OUTSIDE
 
     def check_readable(self, verb: str, parts: Parts) -> None:
-        """Check that the session can read what is at a path.
+        """Check that the session can read a path.
 
         Raises:
             FilesError: It cannot.
@@ -160,7 +160,7 @@ class Bounds:
             raise _refusal(verb, parts, why)
 
     def check_writable(self, verb: str, parts: Parts) -> None:
-        """Check that the session can write what is at a path.
+        """Check that the session can write a path.
 
         Raises:
             FilesError: It cannot.
@@ -169,7 +169,7 @@ class Bounds:
             raise _refusal(verb, parts, why)
 
     def check_removable(self, verb: str, parts: Parts) -> None:
-        """Check that the session can write what is at a path, and everything below it.
+        """Check that the session can write a path, and everything below it.
 
         Raises:
             FilesError: It cannot.
@@ -182,7 +182,7 @@ class Bounds:
 
 
 NO_BOUNDS = Bounds()
-"""For what a program does in its own name, and for sessions without a sandbox."""
+"""For actions of the program itself, and for sessions without a sandbox."""
 
 
 def _refusal(verb: str, parts: Parts, why: str) -> FilesError:
@@ -195,23 +195,23 @@ def _folded(parts: Parts) -> Parts:
 
 
 def _longest(parts: Parts, among: frozenset[Parts]) -> int:
-    """Return the length of the longest path among some at which something is, or above it; 0 for none."""
+    """Return the length of the longest path in a set that is this path or above it; 0 for none."""
     return max((length for length in range(1, len(parts) + 1) if parts[:length] in among), default=0)
 
 
 def _beneath(root: str, paths: Iterable[str]) -> set[Parts]:
-    """Return those paths that are in a directory, and where those lead that are links, from its top."""
+    """Return those paths that lie in a directory, plus the targets of links among them, from its top."""
     places = {place for path in paths for place in (path, os.path.realpath(path))}
     return {tuple(place[len(root) :].strip("/").split("/")) for place in places if place != root and is_inside(place, root)}
 
 
 def _around(root: str, paths: Iterable[str]) -> int:
-    """Return the length of the longest path among some that is a directory or above it; 0 for none."""
+    """Return the length of the longest of some paths that is a directory or above it; 0 for none."""
     places = {place for path in paths for place in (path, os.path.realpath(path))}
     return max((len(place) for place in places if is_inside(root, place)), default=0)
 
 
 def _longest_like(parts: Parts, pattern: re.Pattern[str], root: str) -> int:
-    """Return the length of the longest beginning of a path that a pattern matches; 0 for none."""
+    """Return the length of the longest prefix of a path that a pattern matches; 0 for none."""
     lengths = range(1, len(parts) + 1)
     return max((length for length in lengths if pattern.fullmatch(f"{root}/{show(parts[:length])}")), default=0)

@@ -1,1 +1,1 @@
-"""A session's kernels and the cells that they run: asking, listening and stopping."""
+"""A session's kernels and the cells that they run: requests, output and stopping."""

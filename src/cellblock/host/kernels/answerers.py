@@ -1,4 +1,4 @@
-"""Threads that wait for a caller's answers: few of them, and separate from those that the rest of the program uses."""
+"""Threads that wait for a caller's answers: few of them, and separate from the program's other threads."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 _MOST = 3
-"""Threads of one cell. A cell whose `input()` was interrupted may ask again while the first one still waits."""
+"""Threads per cell. A cell whose `input()` was interrupted may ask again while the first call still waits."""
 
 
 class Answerers:
     """The threads in which one cell's questions are answered.
 
-    A thread cannot be cancelled. In the loop's default executor, a cell that asks again and again would take all of its
-    threads, and with them everything else that uses it. These are daemons: none of them keeps the program from ending.
+    A thread cannot be cancelled. In the loop's default executor, a cell that asks again and again would occupy all threads and
+    block everything else that uses them. These are daemon threads: none keeps the program from exiting.
     """
 
     def __init__(self) -> None:
         self._busy = 0
 
     async def run(self, function: Callable[[P], T], prompt: P) -> T:
-        """Call a function in a thread, and return what it returns.
+        """Call a function in a thread and return its result.
 
         Args:
             function: The function.
@@ -52,12 +52,12 @@ class Answerers:
             try:
                 got = context.run(function, prompt)
                 outcome: Callable[[], T] = lambda: got  # noqa: E731
-            except BaseException as error:  # the caller's, whatever it is; a thread has no use for it
+            except BaseException as error:  # the caller's, of any kind; a thread has no use for it
                 outcome = _raiser(error)
             try:
                 loop.call_soon_threadsafe(deliver, outcome)
             except RuntimeError:
-                return  # the loop is closed, and nobody waits any more
+                return  # the loop is closed, and nothing waits any more
 
         self._busy += 1
         threading.Thread(target=call, name="cellblock-on-input", daemon=True).start()

@@ -1,4 +1,4 @@
-"""One execution: the code, how to stop it, and its result."""
+"""One execution: its code, how it is stopped, and its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cellblock.wire.messages import Reply
 
 
 class Prompt(str):
-    """The prompt of `input()` or `getpass()`, which knows which of the two asks.
+    """The prompt of `input()` or `getpass()`; records which of the two asks.
 
     Attributes:
         password: Whether the answer must not be shown.
@@ -43,9 +43,9 @@ class Prompt(str):
 
 
 OnInput: TypeAlias = Callable[[Prompt], str | Awaitable[str | None] | None]
-"""Answers `input()`: takes the prompt, a `str`, and returns the line, or None for an `EOFError` in the code.
+"""Answers `input()`: takes the prompt, a `str`, and returns the line, or None to raise `EOFError` in the code.
 
-A plain function runs in a thread, as it may block."""
+A plain function runs in a thread, because it may block."""
 
 
 _LETTING_GO = 1.0  # seconds; the caller's function may not react to a cancellation
@@ -56,23 +56,23 @@ class Cell:
 
     Attributes:
         ended: Set when it has ended.
-        reason: Why it is being stopped, if it is.
+        reason: Why it is being stopped; None while it is not.
         recovery: The strongest means that was needed to stop it.
-        goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
-        not_undoable: Why it cannot be undone; empty if it can, or if nobody has asked for that.
-        says_so: Whether its output says so.
-        afterwards: If it was stopped because something else is to happen to the session, a sentence about that; else empty.
-        events: What its reader is given while it runs.
-        followed: Whether somebody reads its events.
-        silent: Whether it leaves no trace: no number, no history.
-        parent: The id of the Jupyter message that asks for it; empty if no Jupyter client does.
-        failure: What a callback of the caller has raised; it is the caller's when the cell has ended.
-        tag: What the caller calls it.
-        on_begin: Called with where it begins (`Kernel.position`) when it is about to be sent; before, with an empty text if it
-            has to wait for a kernel. What it raises keeps the cell from running.
-        timeout: Seconds that it may run, if that is limited.
-        trusted: Whether it is the program's own, so that nobody is asked about its commands.
-        counted: Whether it is among those that the session ran already: an earlier host has seen its end.
+        goes_on_from: The state from which the session continues, if the kernel died with the cell; None: a fresh one.
+        not_undoable: Why it cannot be undone; empty if it can, or if undo is not in use.
+        says_so: Whether its output says that it cannot be undone.
+        afterwards: A sentence about what happens to the session next, if the cell was stopped for that; else empty.
+        events: The queue of events for its reader.
+        followed: Whether it has a reader of events.
+        silent: Whether it leaves no trace: no execution number, no history.
+        parent: The id of the Jupyter message that requested it; empty without a Jupyter client.
+        failure: The exception that a callback of the caller has raised; raised to the caller when the cell has ended.
+        tag: The caller's label for it.
+        on_begin: Called with its position (`Kernel.position`) when it is about to be sent; first with an empty text if it has
+            to wait for a kernel. If it raises, the cell does not run.
+        timeout: Time limit in seconds, if there is one.
+        trusted: Whether it is the program's own code, whose commands need no approval.
+        counted: Whether the session has counted it already: an earlier host has seen its end.
     """
 
     def __init__(
@@ -90,20 +90,20 @@ class Cell:
         on_notice: Callable[[object], None] | None = None,
         trusted: bool = False,
     ) -> None:
-        """Describe an execution.
+        """Prepare an execution.
 
         Args:
             code: Its source.
-            on_input: Answers `input()`, or None if nobody does.
-            queue_limit: Bytes of chunks that may wait for a reader; None if nobody reads chunks.
-            followed: Whether somebody reads its events.
-            rich: Whether displayed values are to be events with all of their types.
+            on_input: Answers `input()`; None if there is no answer.
+            queue_limit: Bytes of chunks that may be queued for a reader; None without a reader of chunks.
+            followed: Whether it has a reader of events.
+            rich: Whether displayed values are queued with all of their MIME types.
             silent: Whether it leaves no trace in the session.
-            parent: The id of the Jupyter message that asks for it.
-            tag: What the caller calls it.
+            parent: The id of the Jupyter message that requested it.
+            tag: The caller's label for it.
             on_begin: Called when it is about to be sent, or has to wait for a kernel.
-            on_notice: Takes what `notify` was given, in place of a reader of events.
-            trusted: Whether it is the program's own.
+            on_notice: Receives the subject of each notice, instead of a reader of events.
+            trusted: Whether it is the program's own code.
         """
         self.code = code
         check_on_input(on_input)
@@ -141,7 +141,7 @@ class Cell:
         return time.perf_counter() - self._began
 
     def finish(self, ending: Reply | Death) -> None:
-        """Say that it has ended."""
+        """Mark it as ended."""
         if self._asking is not None:
             self._asking.cancel()
         if self._ending is None:
@@ -150,7 +150,7 @@ class Cell:
             self.ended.set()
             self.events.end()
 
-    # -- what its kernel does with it ----------------------------------------------------------------------------------
+    # -- in its kernel -------------------------------------------------------------------------------------------------
 
     def attach(
         self,
@@ -160,46 +160,46 @@ class Cell:
         after_death: Recovery | None = None,
         pause: Callable[[bool], None] = lambda _paused: None,
     ) -> None:
-        """Say that it runs in a kernel now.
+        """Connect it to the kernel that runs it.
 
         Args:
-            collector: What keeps the kernel's output.
-            rights: What the kernel may do.
-            after_death: What its result says of the kernel before this one, if that died without a result to say so.
-            pause: Has the kernel's output wait, or go on.
+            collector: Keeps the kernel's output.
+            rights: What the kernel is allowed to do.
+            after_death: The recovery that its result reports for the previous kernel, if no result has reported that death.
+            pause: Pauses (True) or resumes the kernel's output.
         """
         self._collector, self._rights, self._after_death = collector, rights, after_death
         self.events.pause = pause
 
     @property
     def asked(self) -> bool:
-        """Whether it waits for an answer to something that it asked."""
+        """Whether a request of its code is waiting for an answer."""
         return self._asking is not None and not self._asking.done()
 
     def answer(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Begin to answer what it asks now; it waits for one thing at a time, and no longer for what it asked before."""
+        """Start answering its current request. A cell waits for one at a time; the answer to an earlier one is cancelled."""
         if self._asking is not None:
             self._asking.cancel()
         self._asking = asyncio.create_task(answering)
 
     def fail(self, error: BaseException) -> None:
-        """Take note of what a callback of the caller has raised; the first of these is raised to the caller."""
+        """Record an exception of a caller's callback; the first one is raised to the caller."""
         if self.failure is None:
             self.failure = error
 
     async def wait_unanswered(self) -> None:
-        """Wait until nothing is done any more for what it asked last: a command that runs for it is killed first."""
+        """Wait until its last request is no longer being handled: a command that runs for it is killed first."""
         if self._asking is not None and not self._asking.done():
             await asyncio.wait([self._asking], timeout=_LETTING_GO)
 
-    # -- how it is stopped, see `stopping` -----------------------------------------------------------------------------
+    # -- stopping it, see `stopping` -----------------------------------------------------------------------------------
 
     def begin_stop(self, reason: Status, escalate: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin to stop it, for the first reason that there is.
+        """Start stopping it; only the first call counts.
 
         Args:
             reason: Why.
-            escalate: Stops its code by ever stronger means.
+            escalate: Stops its code by increasingly strong means.
         """
         if self._escalating is None and not self.ended.is_set():
             self.stopped_for(reason)
@@ -207,32 +207,32 @@ class Cell:
             self._escalating = asyncio.create_task(escalate())
 
     def stopped_for(self, reason: Status) -> None:
-        """Say why it is being stopped; the first reason counts."""
+        """Record why it is being stopped; the first reason counts."""
         self.reason = self.reason or reason
         self.events.stopping = True
 
     def stopped_by(self, means: Recovery) -> None:
-        """Say what is being done to stop it; the last and strongest means counts."""
+        """Record how it is being stopped; the last and strongest means counts."""
         self.recovery = means
 
     @property
     def escalating(self) -> asyncio.Task[None] | None:
-        """What stops it, if something does."""
+        """The task that stops it, if there is one."""
         return self._escalating
 
     # -- on a tape -----------------------------------------------------------------------------------------------------
 
     def saved(self) -> tuple[Any, ...]:
-        """Return what another host has to know of it. The kernel's collector is not part of it."""
+        """Return the state that another host needs. The kernel's collector is not part of it."""
         return (self.events.saved(), self.on_input is not None, *_values_to_save(self))
 
     @classmethod
     def restored(cls, saved: tuple[Any, ...], on_input: OnInput | None) -> Cell:
-        """Return a cell that another host has begun.
+        """Return a cell that another host has started.
 
         Args:
-            saved: What that has saved of it.
-            on_input: Answers `input()`; used if somebody did before.
+            saved: Its state, from `saved`.
+            on_input: Answers `input()`; used if the cell had an answerer before.
         """
         events, asks, *values = saved
         cell = cls("", on_input if asks else None, None)
@@ -244,7 +244,7 @@ class Cell:
     # -- the result ----------------------------------------------------------------------------------------------------
 
     async def finished(self, images_dir: Path) -> CodeExecutionResult:
-        """Make the result, once it has ended: in a thread, if there is much to decode or to write."""
+        """Make the result after its end: in a thread, if there is much to decode or to write."""
         assert self._collector is not None
         self._collector.close()
         if not self._collector.large:
@@ -252,7 +252,7 @@ class Cell:
         await self._collector.written()
         try:
             making = asyncio.get_running_loop().run_in_executor(_pool(), self.result, images_dir)
-        except RuntimeError:  # there is no room for the first thread: this holds up the loop, and the result is not lost
+        except RuntimeError:  # no thread can be started: this blocks the loop, but keeps the result
             return self.result(images_dir)
         return await making
 
@@ -277,7 +277,7 @@ class Cell:
 
     @property
     def died(self) -> bool:
-        """Whether it has ended with its kernel."""
+        """Whether it ended with its kernel."""
         return isinstance(self._ending, Death)
 
 
@@ -297,5 +297,5 @@ _values_to_save = operator.attrgetter(*_SAVED)
 
 @functools.cache
 def _pool() -> Threads:
-    """Threads that make results. Not asyncio's, which may all be waiting for somebody to answer `input()`."""
+    """Return the threads that make results. asyncio's own may all be waiting for answers to `input()`."""
     return Threads(2, "cellblock-result")

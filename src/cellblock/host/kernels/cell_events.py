@@ -1,4 +1,4 @@
-"""What the reader of a cell is given while it runs: output, and what needs an answer."""
+"""The queue of events for the reader of a running cell: output, and requests that need an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Notice:
     """Something other than output, for the reader of a cell's stream.
 
     Attributes:
-        about: What it is: an approval request. None if it was taken back.
+        about: Its subject: an approval request. None if it was withdrawn.
     """
 
     about: object
@@ -26,20 +26,20 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """The code has cleared its output (`IPython.display.clear_output`), for a reader who follows outputs.
+    """The code has cleared its output (`IPython.display.clear_output`).
 
     Attributes:
-        wait: Whether what was shown stays until the next output comes.
+        wait: Whether the old output stays until new output comes.
     """
 
     wait: bool
 
 
 Event: TypeAlias = CodeExecutionChunk | OutputItem | Cleared | Comm | Notice
-"""What the reader of a cell is given while it runs."""
+"""An event for the reader of a running cell."""
 
 _CHUNK = 256
-"""Bytes that a chunk in the queue costs, whatever its text."""
+"""Bytes that a queued chunk counts for, on top of its text."""
 
 _MAX_EMPTY = 1000
 
@@ -47,12 +47,12 @@ Saved: TypeAlias = tuple[list[tuple[Event, int]], int | None, bool, bool, int, b
 
 
 class CellEvents:
-    """The events of one cell, queued for its reader. If the reader is slow the kernel has to wait.
+    """The events of one cell, queued for its reader. A slow reader makes the kernel wait (backpressure).
 
     Attributes:
-        given: How many events of its output the reader has taken, and asked for the next one.
+        given: How many output events the reader has finished: it has asked for the next one.
         stopping: Whether the cell is being stopped, so that it waits for no reader.
-        pause: Has the kernel's output wait, or go on.
+        pause: Pauses (True) or resumes the kernel's output.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class CellEvents:
         """Begin without events.
 
         Args:
-            limit: Bytes of chunks that may wait for a reader; None if nobody reads chunks.
-            rich: Whether displayed values are to be events with all of their types, and not just text.
+            limit: Bytes of chunks that may be queued for a reader; None without a reader of chunks.
+            rich: Whether displayed values are events with all of their MIME types, and not just text.
             comms: Whether messages of widgets are events.
-            on_notice: Takes what notices are about, in place of a reader of events.
+            on_notice: Receives the subject of each notice, instead of a reader of events.
         """
         self._limit = limit
         self._rich = rich
@@ -89,25 +89,26 @@ class CellEvents:
 
     @property
     def streaming(self) -> bool:
-        """Whether somebody reads chunks."""
+        """Whether chunks are read."""
         return self._limit is not None
 
     def emit(self, text: str, name: StreamName | None, *, ours: bool = False) -> None:
-        """Queue a chunk. If the reader is slow the kernel has to wait, unless it is being stopped.
+        """Queue a chunk. If the reader is slow, the kernel has to wait, unless it is being stopped.
 
         Args:
             text: The text.
             name: The stream, or None for a displayed value.
-            ours: Whether it does not come from the kernel: that this waits would not stop it from coming, so it is dropped.
+            ours: Whether it comes from the host. Pausing the kernel would not hold it back, so it is dropped if the queue is
+                full.
         """
         if self._limit is None or not text:
             return
         if self._queued >= self._limit and (ours or self.stopping):
-            return  # the result has what is kept of it
+            return  # the result keeps its share of it
         self._queue(CodeExecutionChunk(text, name), len(text) + _CHUNK)
 
     def show(self, bundle: Bundle, kind: OutputKind) -> None:
-        """Queue a displayed value: as text, or with all of its types for a reader who wants them."""
+        """Queue a displayed value: as text, or with all of its MIME types for a rich reader."""
         if not self._rich:
             if self._limit is not None and (shown := bundle.text):
                 self.emit(f"{shown}\n", None)
@@ -115,17 +116,17 @@ class CellEvents:
             self._queue(bundle.item(kind), bundle.size + _CHUNK)
 
     def clear(self, wait: bool) -> None:
-        """Queue that the output was cleared, for a reader who follows outputs."""
+        """Queue that the output was cleared; only rich readers get this."""
         if self._rich and self._limit is not None:
             self._queue(Cleared(wait), _CHUNK)
 
     def pass_on(self, message: Comm) -> None:
-        """Queue a comm message, for a reader who follows outputs; it is not part of the result."""
+        """Queue a comm message, if comms are events; it is not part of the result."""
         if self._comms and self._limit is not None and not (self._queued >= self._limit and self.stopping):
             self._queue(message, len(message.content) + sum(map(len, message.buffers)) + _CHUNK)
 
     def _queue(self, event: Event, size: int) -> None:
-        """Queue an event, and have the kernel wait if the reader is slow."""
+        """Queue an event, and pause the kernel if the reader is slow."""
         self._events.append((event, size))
         self._queued += size
         self._changed.set()
@@ -134,7 +135,7 @@ class CellEvents:
             self.pause(True)
 
     def notify(self, notice: Notice) -> None:
-        """Queue something that is not output; it waits behind what the cell wrote before."""
+        """Queue a notice, behind what the cell wrote before."""
         if self._on_notice is not None:
             self._on_notice(notice.about)
             return
@@ -144,7 +145,7 @@ class CellEvents:
             self._changed.set()
 
     def retract(self, about: object) -> None:
-        """Take a notice back that nobody has read: what it is about is kept no longer, however slow the reader is."""
+        """Withdraw an unread notice and drop its subject, however slow the reader is."""
         notice = self._notices.pop(id(about), None)
         if notice is None:
             return
@@ -157,18 +158,18 @@ class CellEvents:
             self._empty = 0
 
     def release(self) -> None:
-        """Let the kernel go on, whether or not anybody reads."""
+        """Let the kernel continue, with or without a reader."""
         if self._paused:
             self._paused = False
             self.pause(False)
 
     def end(self) -> None:
-        """Say that there will be no more events: the cell has ended, or could not begin."""
+        """Mark the end of the events: the cell has ended, or could not start."""
         self._over = True
         self._changed.set()
 
     async def next(self) -> Event | None:
-        """Return the next event, or None when all were read and there will be no more."""
+        """Return the next event, or None after the last one."""
         if self._given is not None:
             self._given = None
             self.given += 1
@@ -192,14 +193,14 @@ class CellEvents:
         return event
 
     def saved(self) -> Saved:
-        """Return what another host has to know of them."""
+        """Return the state that another host needs."""
         given = () if self._given is None else (self._given,)
         waiting = (entry for entry in self._events if not isinstance(entry[0], Notice))
         return [*given, *waiting], self._limit, self._rich, self._comms, self.given, self.stopping
 
     @classmethod
     def restored(cls, saved: Saved) -> CellEvents:
-        """Return events that another host has queued."""
+        """Return the events that another host has queued."""
         waiting, limit, rich, comms, given, stopping = saved
         events = cls(limit, rich=rich, comms=comms)
         events.given, events.stopping = given, stopping

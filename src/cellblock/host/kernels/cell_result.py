@@ -1,4 +1,4 @@
-"""The result of a cell, made of its output and of how it ended."""
+"""Makes the result of a cell from its output and how it ended."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _RUNGS = {
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a kernel may do, as far as results explain it.
+    """The rights of a kernel, as far as results explain them.
 
     Attributes:
-        memory: Bytes that it can use, if that is limited.
+        memory: Bytes that it may use; None without a limit.
         installs: Whether it may install packages.
         sandboxed: Whether it is in a sandbox.
     """
@@ -52,17 +52,17 @@ class Outcome:
     """How a cell has ended.
 
     Attributes:
-        ending: What its worker has replied, or how its kernel died.
-        collector: What is kept of its output.
-        took: Seconds that it took.
-        reason: Why it was stopped, if it was.
+        ending: The worker's reply, or how the kernel died.
+        collector: Its kept output.
+        took: Duration in seconds.
+        reason: Why it was stopped; None if it was not.
         recovery: The strongest means that was needed to stop it.
-        goes_on_from: If it ended with its kernel, the state that the session goes on from; None: a fresh one.
-        afterwards: What becomes of the session, if it was stopped for that; else empty.
-        after_death: What is to be said of the kernel before its own, if that died without a result to say so.
-        rights: What its kernel could do.
+        goes_on_from: The state from which the session continues, if the kernel died with the cell; None: a fresh one.
+        afterwards: A sentence about what happens to the session next, if the cell was stopped for that; else empty.
+        after_death: The recovery to report for the previous kernel, if no result has reported its death.
+        rights: What its kernel was allowed to do.
         not_undoable: Why it cannot be undone; empty if it can.
-        says_so: Whether its output says so.
+        says_so: Whether its output says that it cannot be undone.
     """
 
     ending: Reply | Death
@@ -79,11 +79,11 @@ class Outcome:
 
 
 def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
-    """Make the result of a cell, once its output is complete.
+    """Make the result of a cell whose output is complete.
 
     Args:
         outcome: How the cell has ended.
-        images_dir: Where pictures are written.
+        images_dir: Directory for pictures.
     """
     ending, collector = outcome.ending, outcome.collector
     images: list[Path] = []
@@ -102,7 +102,7 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
     error, status = _error(outcome)
     if error is not None:
         shown = OutputItem("error", text="\n".join(error.traceback) or f"{error.ename}: {error.evalue}")
-        # One that did not end the cell was shown where it happened, as the worker told it.
+        # An error that did not end the cell was shown where it happened, with the worker's text.
         told = "\n".join(ending.traceback) if isinstance(ending, Reply) else shown.text
         there = [number for number, item in enumerate(items) if item.kind == "error" and item.text in (told, shown.text)]
         if there:
@@ -166,7 +166,7 @@ def _advice(outcome: Outcome, ending: Reply) -> str:
 
 
 def _place(items: list[OutputItem], later: int) -> int:
-    """Return the index for an error: before the values that were displayed after it."""
+    """Return the index for an error: before the last `later` displayed values."""
     place = len(items)
     for number in range(len(items) - 1, -1, -1):
         if not later:
@@ -177,13 +177,13 @@ def _place(items: list[OutputItem], later: int) -> int:
 
 
 def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> list[str]:
-    """Return a traceback that ends with what is told of its exception.
+    """Return a traceback with another text for its exception.
 
     Args:
         traceback: Its parts, as IPython makes them.
         before: The exception's name there; if it ends with another one, ours is added.
         name: The name to put in its place.
-        told: What to say of it.
+        told: The new text.
     """
     parts = list(traceback)
     if parts and parts[-1].startswith(f"{before}:"):
@@ -193,12 +193,12 @@ def _retell(traceback: tuple[str, ...], before: str, name: str, told: str) -> li
 
 
 def readable(items: list[OutputItem]) -> str | None:
-    """Return what a reader of plain text sees of some outputs, without empty lines around it; None for no outputs."""
+    """Return some outputs as plain text, without empty lines around it; None for no outputs."""
     text: list[str] = []
     for item in items:
         if not item.text:
             continue
-        # Streams go on where they were; a displayed value and a traceback start on a line of their own.
+        # Streams continue where they were; a displayed value and a traceback start on a new line.
         if item.kind != "stream" and text and not text[-1].endswith("\n"):
             text.append("\n")
         text.append(item.text)
@@ -212,7 +212,7 @@ def readable(items: list[OutputItem]) -> str | None:
 
 
 def _joined(text: list[str]) -> str:
-    """Join text, without empty lines around it and space after it: removed first, as two copies may not fit into memory."""
+    """Join text, without empty lines around it and space after it: stripped first, as two copies may not fit into memory."""
     for place, piece in enumerate(text):
         text[place] = piece.lstrip("\n")
         if text[place]:
@@ -221,7 +221,7 @@ def _joined(text: list[str]) -> str:
         text[place] = text[place].rstrip()
         if text[place]:
             break
-    return "".join([piece for piece in text if piece])  # of one piece, this is the piece, and not a copy
+    return "".join([piece for piece in text if piece])  # with one piece, this is that piece and not a copy
 
 
 def overwrite(text: str) -> str:
@@ -230,7 +230,7 @@ def overwrite(text: str) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """Return what is seen of a line. In each column that is the last piece that reaches it: so begin with the last one."""
+    """Return the visible part of a line. In each column the last piece that reaches it wins: so start with the last piece."""
     shown: list[str] = []
     width, end = 0, len(line)
     while end >= 0:

@@ -1,4 +1,4 @@
-"""The cells and questions of one session: one at a time, in the order in which they were requested."""
+"""The cells and questions of one session: one at a time, first come, first served."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _QUEUE = 4 * 1024 * 1024
 
 
 class Cells:
-    """What is run in the kernels of one session.
+    """Runs the cells of one session.
 
     Attributes:
-        state: Whether the session takes cells; the session says so.
-        current: The cell that runs, or was the last to run while its result is made.
-        past: What was run, and which of it has made the present state.
+        state: Whether the session takes cells; set by the session.
+        current: The cell that runs, or the last one while its result is being made.
+        past: The history, and which part of it led to the present state.
         on_begin: Called before a cell begins.
-        on_turn: Awaited when something has its turn, before it begins.
+        on_turn: Awaited at the start of each turn.
         on_idle: Called at the end of a turn.
-        on_stopped: Called when a cell has ended that was stopped.
-        before_cell: Called before a cell begins; returns why it cannot be undone, if that is wanted and it cannot.
-        after_cell: Awaited with the state that a cell began in when it has ended; returns why it cannot be undone.
-        can_recover: Returns whether there may be a state of a dead kernel to go on from.
+        on_stopped: Called when a stopped cell has ended.
+        before_cell: Called before a cell begins; returns why it cannot be undone, if undo is in use and it cannot.
+        after_cell: Awaited when a cell has ended, with the state that it began in; returns why it cannot be undone.
+        can_recover: Returns whether a dead kernel may have left a state to continue from.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Cells:
         images_dir: Path,
         kept: KeptResults,
     ) -> None:
-        """Begin without a cell.
+        """Start without a cell.
 
         Args:
-            name: What messages call the session.
+            name: The session's name in messages.
             kernels: Where cells run.
-            hooks: Who is told when a cell begins, and whose time does not count.
+            hooks: Told when a cell begins; their time does not count.
             trace: The session's spans.
             check_usable: Checks that the host can be used here and now.
-            images_dir: Where the pictures of a cell are written.
-            kept: Keeps the results of its cells.
+            images_dir: Directory for the pictures of cells.
+            kept: Keeps the results of cells.
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
@@ -77,7 +77,7 @@ class Cells:
         self.before_cell: Callable[[], str] = lambda: ""
         self.after_cell: Callable[[int], Awaitable[str]] = _nothing_wrong
         self._told = ""
-        """Why the last cell could not be undone"""
+        """Why the last cell could not be undone."""
         self.on_stopped: Callable[[], None] = lambda: None
         self.can_recover: Callable[[Kernel], bool] = lambda _dead: False
         self._name = name
@@ -94,7 +94,7 @@ class Cells:
         """Check that the session takes cells from this caller.
 
         Raises:
-            StateError: It is not started, or closed, or waits for the caller.
+            StateError: It is not started, or closed, or waits for this caller.
         """
         self._check_running()
         self._check_not_answering()
@@ -107,7 +107,7 @@ class Cells:
         self._check_usable()
 
     def _check_not_answering(self) -> None:
-        """Check that this is not called by what a cell of this session waits for: each would wait for the other."""
+        """Reject a call from a callback that answers a cell of this session: each would wait for the other."""
         cell = answering.get()
         if cell is not None and cell is self.current and cell.asked:
             raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
@@ -119,7 +119,7 @@ class Cells:
     # -- cells ---------------------------------------------------------------------------------------------------------
 
     async def run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
-        """Run a cell when it is its turn."""
+        """Run a cell in its turn."""
         self.on_begin()
         async with self._turn:
             await self.on_turn()
@@ -146,10 +146,10 @@ class Cells:
 
     @asynccontextmanager
     async def turn(self, *, stop: str = "") -> AsyncIterator[None]:
-        """Have a turn for something that is not a cell.
+        """Take a turn for something other than a cell.
 
         Args:
-            stop: What runs is stopped, instead of waiting for it, and its result says this sentence.
+            stop: If given, the running cell is stopped instead of awaited, and its result contains this sentence.
 
         Raises:
             StateError: As for `check`.
@@ -168,7 +168,7 @@ class Cells:
             yield
 
     async def adopt(self, kernel: Kernel, cell: Cell) -> asyncio.Task[CodeExecutionResult]:
-        """Go on with a cell that another host has begun. It has its turn when this returns."""
+        """Continue a cell that another host has started. It has its turn when this returns."""
         await self._turn.acquire()
         self.current = cell
         return asyncio.create_task(self._go_on(kernel, cell))
@@ -185,7 +185,7 @@ class Cells:
             self._turn.release()
 
     async def run_silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
-        """Run a cell that leaves no trace; what background work has printed until its end is for the next one."""
+        """Run a cell that leaves no trace; output of background work in the meantime is kept for the next cell."""
         check_code(code)
         self.check()
         result = await self.run(Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
@@ -196,7 +196,7 @@ class Cells:
     async def run_and_take(
         self, code: str, on_input: OnInput | None, take: Callable[[bytes], Awaitable[None]], timeout: float | None
     ) -> CodeExecutionResult:
-        """Run a cell that leaves no trace, and pass on each value that it sends while it runs; it waits meanwhile."""
+        """Run a cell that leaves no trace, and pass on each value that it sends while it runs; the cell waits meanwhile."""
         self.check()
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         printed = await self._take_values(cell, running := asyncio.create_task(self.run(cell, timeout)), take)
@@ -207,7 +207,7 @@ class Cells:
     async def _take_values(
         self, cell: Cell, running: asyncio.Task[CodeExecutionResult], take: Callable[[bytes], Awaitable[None]]
     ) -> list[CodeExecutionChunk]:
-        """Pass on each value that a cell sends; return what it has printed. If that fails, the cell is stopped."""
+        """Pass on each value that a cell sends; return what it has printed. If passing on fails, the cell is stopped."""
         running.add_done_callback(lambda _: cell.events.end())
         printed: list[CodeExecutionChunk] = []
         room = _QUEUE
@@ -226,7 +226,7 @@ class Cells:
         return printed
 
     async def run_elsewhere(self, kernel: Kernel, code: str, on_input: OnInput | None = None) -> CodeExecutionResult:
-        """Run a cell that leaves no trace in a kernel that is not the session's, and in which nothing else runs."""
+        """Run a cell that leaves no trace in an idle kernel that is not the session's."""
         return await self._run_elsewhere(kernel, Cell(code, on_input, queue_limit=None, silent=True), DEFAULT_TIMEOUT)
 
     async def take_elsewhere(
@@ -237,7 +237,7 @@ class Cells:
         take: Callable[[bytes], Awaitable[None]],
         timeout: float | None,
     ) -> CodeExecutionResult:
-        """Run a cell as `run_and_take` does, in such a kernel."""
+        """Run a cell as `run_and_take` does, in an idle kernel that is not the session's."""
         cell = Cell(code, on_input, queue_limit=_QUEUE, rich=True, silent=True)
         running = asyncio.create_task(self._run_elsewhere(kernel, cell, timeout))
         await self._take_values(cell, running, take)
@@ -255,7 +255,7 @@ class Cells:
         return await cell.finished(self._images_dir)
 
     def _keep_text(self, name: StreamName | None, text: str | None) -> None:
-        """Keep what background work has printed for the next cell."""
+        """Keep the output of background work for the next cell."""
         if (kernel := self._kernels.current) is not None and name is not None and text:
             kernel.output.insert(name, text.encode("utf-8", "replace"))
 
@@ -317,19 +317,19 @@ class Cells:
         return result
 
     async def _restored(self) -> Restored | None:
-        """Return what the session goes on from when its kernel has died; None if that is a fresh state."""
+        """Return the state from which the session continues after its kernel has died; None for a fresh state."""
         dead = self._kernels.current
         if dead is None or not self.can_recover(dead):
             return None
         try:
             return (await self._kernels.live()).restored
         except (LaunchError, StateError):
-            return None  # the next cell tries again, and raises what it meets
+            return None  # the next cell tries again, and raises the error
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
     async def ask(self, question: Question) -> Answer:
-        """Have a question answered when it is its turn."""
+        """Have a question answered in its turn."""
         self.check()
         async with self._turn:
             await self.on_turn()
@@ -340,7 +340,7 @@ class Cells:
                 self._questioned = None
 
     def take_changed(self) -> Changed | None:
-        """Return what the last cells have said to have changed (`Kernel.take_changed`)."""
+        """Return the changes that the last cells have reported (`Kernel.take_changed`)."""
         self.check()
         kernel = self._kernels.current
         return None if kernel is None or kernel.death is not None else kernel.take_changed()
@@ -348,10 +348,10 @@ class Cells:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     async def stop(self, afterwards: str = "") -> bool:
-        """Stop the cell that runs; return whether there was one.
+        """Stop the running cell; return whether there was one.
 
         Args:
-            afterwards: What becomes of the session then, for the cell's result; by default, it goes on.
+            afterwards: A sentence for the cell's result about what happens to the session next; empty if it just continues.
         """
         cell, kernel = self.current, self._kernels.current
         if cell is None or kernel is None or cell.ended.is_set():
@@ -362,12 +362,12 @@ class Cells:
         return True
 
     async def reset(self) -> None:
-        """Stop what runs and go on with a fresh kernel."""
+        """Stop the running cell and continue with a fresh kernel."""
         async with self.turn(stop="The session was restarted: variables and imports are lost."):
             await self._kernels.renew()
 
     async def close(self) -> None:
-        """Stop what runs, and end the kernel. It can be repeated."""
+        """Stop the running cell, and end the kernel. It can be repeated."""
         cell, kernel = self.current, self._kernels.current
         if cell is not None and kernel is not None and not cell.ended.is_set():
             cell.afterwards = "The session was ended."
@@ -376,9 +376,9 @@ class Cells:
 
 
 async def _nothing() -> None:
-    """Wait for nothing."""
+    """Do nothing."""
 
 
 async def _nothing_wrong(_: int) -> str:
-    """Find nothing that could be wrong."""
+    """Report no problem."""
     return ""

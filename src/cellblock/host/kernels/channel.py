@@ -19,16 +19,16 @@ from cellblock.wire.protocol import Conversation, Side, State
 
 _LAST_WORDS = 1024 * 1024
 _TURN = 0.005  # seconds of one turn of the loop for the messages of one kernel
-_SECONDS_BEHIND = 0.005  # until it is looked again whether what was read has been used up
+_SECONDS_BEHIND = 0.005  # until the next check whether the data that was read has been used up
 _EXIT_NEWS = 0.25  # seconds from the end of the channel to news of the process
 
 
 class Channel:
-    """What one worker and its host say to each other. The kernel still owns the descriptors.
+    """The conversation of one worker and its host. The kernel still owns the descriptors.
 
     Attributes:
-        on_long: Told between two messages that there is much on the tape.
-        behind: Says whether what was read has to be used up before more is read.
+        on_long: Called between two messages when the tape has become long.
+        behind: Returns whether the data that was read has to be used up before more is read.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Channel:
         on_broken: Callable[[str], None],
         tape: Tape | None = None,
     ) -> None:
-        """Prepare to talk; nothing is read before `listen`.
+        """Prepare the channel; nothing is read before `listen`.
 
         Args:
             ends: The host's ends of the kernel's descriptors.
             take: Takes each message.
-            take_text: Takes what is written to the pipes.
-            on_broken: Is told why, when the worker breaks the protocol or closes the channel.
-            tape: Where all of it is kept, if it is to outlive this process.
+            take_text: Takes text from the pipes.
+            on_broken: Called with the reason when the worker breaks the protocol or closes the channel.
+            tape: Records everything, if the kernel should outlive this process.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = ends.channel
@@ -60,7 +60,7 @@ class Channel:
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in self._names}
         self._open_pipes = list(self._names)
         self._received: Iterator[Message] | None = None
-        """What was read from the channel and not taken yet. Nothing else is read before it is, or the order would be lost."""
+        """Messages that were read and not handled yet. They come before any other read, or the order would be lost."""
         self._before: dict[int, int] = {}
         self._deaf = False
         self._ended = False
@@ -71,16 +71,16 @@ class Channel:
 
     @property
     def state(self) -> State:
-        """Where the conversation stands."""
+        """The state of the conversation."""
         return self._conversation.state
 
     @property
     def all_read(self) -> bool:
-        """Whether the worker has read everything that it was sent."""
+        """Whether the worker has read everything that was sent to it."""
         return not self._line.sending and not unread(self._socket.fileno())
 
     def listen(self, listen: bool) -> None:
-        """Read what the worker writes, or let it wait."""
+        """Start or stop reading; meanwhile the worker waits."""
         if self._ended:
             return
         self._listening = listen
@@ -91,7 +91,7 @@ class Channel:
                 self._loop.remove_reader(descriptor)
 
     def _wait_if_behind(self) -> None:
-        """Read no more until what was read has been used up."""
+        """Stop reading until the data that was read has been used up."""
         if not self._waiting and self.behind():
             self._waiting = True
             self.listen(self._listening)
@@ -111,7 +111,7 @@ class Channel:
             yield descriptor, partial(self._on_readable_pipe, descriptor)
 
     def end(self) -> None:
-        """Take what is in the pipes, and read no more."""
+        """Read what is left in the pipes, then stop reading."""
         self.drain_pipes()
         self.listen(False)
         self._loop.remove_writer(self._socket.fileno())
@@ -123,7 +123,7 @@ class Channel:
         """Send a message, as soon as there is room for it.
 
         Raises:
-            OSError: It could not be kept for a host that comes after this one. It was not said.
+            OSError: It could not be recorded for a later host. It was not sent.
         """
         before = self._conversation.state
         frame = self._conversation.send(message)
@@ -159,7 +159,7 @@ class Channel:
             self._loop.call_soon(self._go_on)
 
     def _receive(self) -> bytes:
-        # What is written from now on may stand behind anything that is read now.
+        # Text that is written from now on may follow any message that is read now.
         self._before = {descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes}
         try:
             data = self._line.receive()
@@ -169,12 +169,12 @@ class Channel:
             data = b""
         if not data:
             self._stop_hearing()
-            # Mostly the process has ended, and init is about to tell how.
+            # Usually the process has ended, and init is about to report how.
             self._loop.call_later(_EXIT_NEWS, self._on_broken, "the code closed the kernel's channel")
         return data
 
     def _take_received(self, until: float) -> bool:
-        """Take messages that were received until some time, as thousands fit into one read, and other sessions wait.
+        """Handle received messages until a deadline: one read may hold thousands, and other sessions wait.
 
         Returns:
             Whether there are more.
@@ -201,12 +201,12 @@ class Channel:
         self._loop.remove_reader(self._socket.fileno())
 
     def hear_out(self, wanted: Callable[[], bool], then: Callable[[], None], budget: int = _LAST_WORDS) -> None:
-        """Take what the worker had sent before it died.
+        """Read and handle what the worker sent before it died.
 
         Args:
-            wanted: Whether its last words are still wanted.
-            then: What to do when they have been heard.
-            budget: Bytes to read at most: processes that it left behind may go on writing.
+            wanted: Returns whether its last messages are still needed.
+            then: Called when all of them were handled.
+            budget: Maximum bytes to read: processes that it left behind may keep writing.
         """
         until = time.perf_counter() + _TURN
         while budget > 0 and wanted() and not self._ended:
@@ -228,22 +228,22 @@ class Channel:
 
     @property
     def offsets(self) -> tuple[int, int, int]:
-        """How many bytes of each stream have been used up, up to the last message, and the last whole character."""
+        """Bytes of each stream that are used up, up to the last message and the last whole character."""
         assert self._tape is not None
         _, stdout, stderr = self._tape.used
         out, err = (len(decoder.getstate()[0]) for decoder in self._decoders.values())
         return self._conversation.position, stdout - out, stderr - err
 
     def resume(self, state: State, position: int) -> None:
-        """Go on in the middle of a conversation: `replay` follows."""
+        """Continue in the middle of a conversation; call `replay` next."""
         self._replaying = True
         self._conversation.resume(state, position)
 
     def replay(self, until: int) -> bool:
-        """Take a message again that another process has taken.
+        """Handle a message again that another process has handled.
 
         Args:
-            until: How many had been taken at the point that is to be reached.
+            until: How many messages had been handled at the point to reach.
 
         Returns:
             Whether there was one; if not, the point is reached.
@@ -266,17 +266,17 @@ class Channel:
         return False
 
     def replay_sent(self, message: ToWorker) -> None:
-        """Take note of a message that another process has sent."""
+        """Record a message that another process has sent."""
         self._conversation.send(message)
 
     def replay_piece(self, stream: int, count: int) -> None:
-        """Take bytes of a pipe again that another process has taken."""
+        """Read bytes of a pipe again that another process has read."""
         assert self._tape is not None
         descriptor = list(self._names)[stream - STDOUT]
         self._decode(descriptor, self._tape.again(stream, count))
 
     def go_live(self) -> None:
-        """Go on with what nobody has taken yet: first what is on the tape, then what comes."""
+        """Handle what no host has handled yet: first from the tape, then live."""
         assert self._tape is not None
         self._replaying = False
         self._flush()
@@ -301,7 +301,7 @@ class Channel:
     # -- pipes ---------------------------------------------------------------------------------------------------------
 
     def _on_readable_pipe(self, descriptor: int) -> None:
-        # What was sent before these bytes were written comes first; both can have come since the loop last looked.
+        # Messages sent before these bytes were written come first; both can arrive between two turns of the loop.
         if not self._deaf:
             self._on_channel()
         if self._received is None and descriptor in self._open_pipes and not self._ended:
@@ -329,8 +329,8 @@ class Channel:
         self._before = {}
 
     def drain_pipes(self) -> None:
-        """Read what is in the pipes now, and no more: something may be writing to them without end."""
-        if not self._replaying:  # the tape says what was read, and when
+        """Read what is in the pipes now, and no more: a process may write to them without end."""
+        if not self._replaying:  # the tape records what was read, and when
             self._read_pipes({descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes})
 
     def _read_pipes(self, sizes: Mapping[int, int]) -> None:

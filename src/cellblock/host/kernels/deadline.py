@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Callable
 
 _STEP = 0.01
-"""Seconds between looks at `uncounted_seconds`, while it grows as fast as time passes."""
+"""Seconds between checks of `uncounted_seconds`, while it grows as fast as time passes."""
 
 
 class Deadline:
-    """Calls a function after some time, unless it is cancelled before."""
+    """Calls a function when a deadline has passed, unless it is cancelled before."""
 
     def __init__(self, seconds: float, uncounted_seconds: Callable[[], float], act: Callable[[], None]) -> None:
-        """Begin.
+        """Start the timer.
 
         Args:
             seconds: After how many counted seconds.
-            uncounted_seconds: Returns the seconds so far that do not count; they only grow.
-            act: What to do then.
+            uncounted_seconds: Returns the seconds so far that do not count; never decreases.
+            act: Called at the deadline.
         """
         self._loop = asyncio.get_running_loop()
         self._uncounted_seconds = uncounted_seconds
@@ -27,7 +27,7 @@ class Deadline:
         self._timer = self._loop.call_later(seconds, self._due)
 
     def cancel(self) -> None:
-        """Do nothing, if nothing was done yet."""
+        """Cancel the timer; no effect after the deadline."""
         self._timer.cancel()
 
     def _due(self) -> None:

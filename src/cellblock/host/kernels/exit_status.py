@@ -1,4 +1,4 @@
-"""How kernels die, in words for a person."""
+"""How kernels die, in words for people."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Death:
     """The end of a kernel's process.
 
     Attributes:
-        cause: Why it ended, for a person.
-        exit_status: As `CodeExecutionResult.exit_status` has it.
+        cause: Why it ended, for people.
+        exit_status: As in `CodeExecutionResult.exit_status`.
     """
 
     cause: str
@@ -33,7 +33,7 @@ _SIGNALS = {
 
 
 class _OutOfMemory:
-    """Tells whether the machine has killed a process because it ran out of memory, since the last call."""
+    """Detects whether the machine has killed a process for lack of memory since the last call."""
 
     def __init__(self) -> None:
         self._counted = self._count()
@@ -47,7 +47,7 @@ class _OutOfMemory:
             return 0  # not on Linux
 
     def struck(self) -> bool:
-        """Whether it has."""
+        """Return whether it has."""
         before, self._counted = self._counted, self._count()
         return self._counted > before
 
@@ -56,7 +56,7 @@ _out_of_memory = _OutOfMemory()
 
 
 def describe_status(status: int | None) -> str:
-    """Return what a wait status means, for a person."""
+    """Return the meaning of a wait status, for people."""
     if status is None or not _is_valid(status):
         return "its processes were killed"
     if os.WIFSIGNALED(status):
@@ -72,16 +72,16 @@ def describe_status(status: int | None) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code == _EXIT_BROKEN:
         return "the code broke the kernel's channel, or what the kernel itself runs on; the traceback is on stderr"
-    # The worker exits with 0 as well if its channel ends: it takes that for the end of the host.
+    # The worker also exits with 0 when its channel ends: it takes that for the end of the host.
     also = ", or the code shut the kernel's channel down" if code == 0 else ""
     return f"its process exited with status {code} (os._exit(), or exit() in C code{also})"
 
 
 def exit_status(status: int | None) -> int | None:
-    """Return what a wait status means, as `CodeExecutionResult.exit_status` has it."""
+    """Return the value of `CodeExecutionResult.exit_status` for a wait status."""
     return None if status is None or not _is_valid(status) else os.waitstatus_to_exitcode(status)
 
 
 def _is_valid(status: int) -> bool:
-    """Whether a status is one that a process can have: init, which shares a user with hostile code, may say nonsense."""
+    """Whether a process can have this status: init shares a user with hostile code and may report nonsense."""
     return 0 <= status <= 0xFFFF and (os.WIFSIGNALED(status) or os.WIFEXITED(status))

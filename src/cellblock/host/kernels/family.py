@@ -1,4 +1,4 @@
-"""Kernels and copies of kernels that were forked from one first kernel. They share its init, and so its sandbox."""
+"""Kernels and copies of kernels that were forked from the same first kernel. They share its init, and so its sandbox."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from cellblock.host.launch.control import Control
 
 Ask: TypeAlias = Callable[[Park], Awaitable[object]]
-"""Asks an idle kernel, and returns its `Parked`."""
+"""Sends a question to an idle kernel, and returns its `Parked`."""
 
-_PATIENCE = 5.0  # seconds for a copy to show that it lives
+_PATIENCE = 5.0  # seconds for a copy to report that it runs
 _GRACE = 2.0  # seconds for init to end
 _MOMENT, _MOMENTS = 0.001, 500  # between two attempts to remove a control group, and how many there are
 
 
 class Copy:
-    """A parked copy of a kernel. It takes no time, and memory only for what has changed since.
+    """A parked copy of a kernel. It takes no processor time, and memory only for pages that have changed since.
 
     Attributes:
-        number: What init knows it by.
+        number: Its number for init.
         gone: Done when it has ended, or was dropped.
     """
 
@@ -49,14 +49,14 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Anew:
-    """What differs in a kernel from the copy that it is made of.
+    """How a kernel differs from the copy that it is made from.
 
     Attributes:
-        env: Variables that change.
-        listeners: What init is to listen on for it, by name.
-        stay_in: The directory that it comes back to after each cell, or None to stay where the code goes.
-        seed: What random generators begin with; None: something new. If they go on, those without a state begin with it.
-        same_random_state: Whether they go on where they were when the copy was made.
+        env: Environment variables that change.
+        listeners: The listeners that init opens for it, by name.
+        stay_in: The directory that it returns to after each cell; None to stay where the code goes.
+        seed: Seed of the random generators; None: a new one. If they keep their state, it seeds those without one.
+        same_random_state: Whether they continue from where they were when the copy was made.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -70,23 +70,23 @@ class Family:
     """Kernels and copies that share an init. It lives until the last of them has ended.
 
     Attributes:
-        launcher: What has started the first kernel, and so init.
-        number: What the launcher calls that kernel.
-        on_connected: Told when the first copy is about to be made.
-        on_ports: Told when a port was given away.
-        on_closed: Told when init has ended, if there were copies.
-        group: The control group that all processes are in, if they have one.
-        ports: How many ports were given away to listeners of other sessions than the first one.
-        awaited: How many kernels of a host that was killed are yet to be taken over, or ended.
+        launcher: Started the first kernel, and so init.
+        number: That kernel's number, given by the launcher.
+        on_connected: Called when the first copy is about to be made.
+        on_ports: Called when a port was assigned.
+        on_closed: Called when init has ended, if there were copies.
+        group: The control group of all its processes, if they have one.
+        ports: How many ports were assigned to listeners of sessions other than the first one.
+        awaited: How many kernels of a killed host are still to be taken over or ended.
     """
 
     def __init__(self, launcher: Launcher, number: int, group: Group | None) -> None:
-        """Begin without kernels.
+        """Start without kernels.
 
         Args:
-            launcher: What starts the first kernel.
-            number: What the launcher calls it.
-            group: The control group that all processes are in, if they have one.
+            launcher: Starts the first kernel.
+            number: Its number, given by the launcher.
+            group: The control group of all its processes, if they have one.
         """
         self.launcher = launcher
         self.number = number
@@ -107,7 +107,7 @@ class Family:
 
     @property
     def shared(self) -> bool:
-        """Whether there are, or have been, copies, or other kernels: then init does not end with one kernel."""
+        """Whether there are, or have been, copies or other kernels: then init does not end with one kernel."""
         return self._connection is not None or len(self._kernels) > 1
 
     @property
@@ -121,7 +121,7 @@ class Family:
         return self.launcher.packages(self.number)
 
     def explain(self, said: str, status: int | None, cause: str) -> LaunchError:
-        """Return the reason why a kernel ended before it was ready: see `Launcher.explain`."""
+        """Return why a kernel ended before it was ready: see `Launcher.explain`."""
         return self.launcher.explain(self.number, said, status, cause)
 
     def kill(self) -> None:
@@ -136,18 +136,18 @@ class Family:
             self._loop.call_later(_GRACE, lambda: None if control.gone.done() else self.kill())
 
     def next_port(self, first: int) -> int:
-        """Return a port for a listener of another session: all share one network, in which each port is one listener's."""
+        """Return a port for a listener of another session: all share one network, where each port has one listener."""
         self.ports += 1
         self.on_ports(self)
         return first + self.ports
 
     def add(self, kernel: Kernel) -> None:
-        """Take note of a kernel of this family."""
+        """Add a kernel to this family."""
         self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
 
     async def leave(self, kernel: Kernel) -> None:
-        """Take note that a kernel has ended. If it was the last, and there is no copy, init ends."""
+        """Remove a kernel that has ended. If it was the last, and there is no copy, init ends."""
         self._kernels.discard(kernel)
         if not self.shared:
             await self._dissolve()
@@ -156,14 +156,14 @@ class Family:
     # -- copies --------------------------------------------------------------------------------------------------------
 
     async def copy(self, control: Control, ask: Ask) -> Copy:
-        """Have a copy of an idle kernel made.
+        """Make a copy of an idle kernel.
 
         Args:
             control: The kernel's connection to init.
-            ask: Asks the kernel.
+            ask: Sends a question to the kernel.
 
         Returns:
-            The copy, which has shown that it lives.
+            The copy, which has reported that it runs.
 
         Raises:
             CheckpointError: The kernel's state would not survive, there is no room, or the copy does not answer.
@@ -183,24 +183,24 @@ class Family:
             copy = copied.result()
         finally:
             del self._expected[number]
-            if copy is None:  # it may come yet, or be there with nobody to want it
+            if copy is None:  # it may still come, or exist without a user
                 self._copies.pop(number, None)
                 self._tell(Drop(number))
         return copy
 
     def resume(self, copy: Copy, how: Anew) -> Ends:
-        """Have a kernel made of a copy, which stays as it is.
+        """Make a kernel from a copy, which stays as it is.
 
         Args:
             copy: A copy of this family.
-            how: What differs from the kernel that was copied.
+            how: How it differs from the kernel that was copied.
 
         Returns:
-            The host's ends of the new kernel's connections. It says when it is ready.
+            The host's ends of the new kernel's connections. The kernel reports when it is ready.
 
         Raises:
             CheckpointError: The copy has ended.
-            OSError: There is no room for the connections.
+            OSError: The connections cannot be created.
         """
         if copy.gone.done() or self._connection is None:
             raise CheckpointError("the process that held the checkpoint has ended")
@@ -213,13 +213,13 @@ class Family:
         return connect(None, None, start)
 
     def drop_soon(self, copy: Copy) -> None:
-        """End a copy that nobody has any longer, and init with the last one. For finalizers: from any thread."""
+        """End a copy without owner, and init with the last one. For finalizers: from any thread."""
         if not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # it has just been closed
                 self._loop.call_soon_threadsafe(self.drop, copy)
 
     def drop(self, copy: Copy) -> None:
-        """End a copy; with the last one init ends, too, if there is no kernel."""
+        """End a copy; with the last one init ends too, if there is no kernel."""
         if self._copies.pop(copy.number, None) is not None:
             copy.gone.set_result(None)
             self._tell(Drop(copy.number))
@@ -236,7 +236,7 @@ class Family:
         with theirs:
             try:
                 control.connect(theirs)
-            except BaseException:  # whatever it is, nobody else closes it
+            except BaseException:  # of any kind: nothing else closes it
                 ours.close()
                 raise
         self._listen(ours)
@@ -247,14 +247,14 @@ class Family:
         self._loop.add_reader(connection.fileno(), self._on_readable)
 
     def go_on(self, connection: socket.socket, copies: Iterable[int]) -> dict[int, Copy]:
-        """Take over the copies of a host that was killed. Others that init has are ended: nobody knows what they are.
+        """Take over the copies of a killed host. All other copies that init has are ended: their purpose is unknown.
 
         Args:
             connection: That host's connection.
             copies: The numbers of the copies.
 
         Returns:
-            The copies, of which some may be found to have ended.
+            The copies. Some may turn out to have ended.
         """
         self._copies = {number: Copy(self, number) for number in copies}
         self._listen(connection)
@@ -263,7 +263,7 @@ class Family:
 
     @property
     def connection(self) -> socket.socket | None:
-        """The connection for copies, for a custodian to hold; None if there have been none."""
+        """The connection for copies, to be held by a custodian; None if there have been none."""
         return self._connection
 
     def _tell(self, message: ToFamily) -> None:
@@ -273,7 +273,7 @@ class Family:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what init was told, as soon as there is room for it."""
+        """Send queued messages to init, as soon as there is room."""
         assert self._connection is not None
         try:
             while self._unsent:
@@ -300,7 +300,7 @@ class Family:
                 copy = self._copies[number] = Copy(self, number)
                 self._expected[number].set_result(copy)
             case Copied(number):
-                self._tell(Drop(number))  # a kernel says so that was not asked, or nobody waits for it any longer
+                self._tell(Drop(number))  # from a kernel that was not asked, or whose request has timed out
             case Gone(number):
                 self._lose(number)
             case None:
@@ -315,13 +315,13 @@ class Family:
             copy.gone.set_result(None)
 
     async def settle(self) -> None:
-        """End init, if there is no kernel and no copy left."""
+        """End init, if no kernel and no copy is left."""
         if self._empty:
             await self._closing.finish(self._close)
 
     @property
     def _empty(self) -> bool:
-        """Whether nothing is left that init is needed for, but init."""
+        """Whether nothing but init itself is left."""
         return self._connection is not None and not self._kernels and not self._copies and not self.awaited
 
     async def close(self) -> None:
@@ -334,7 +334,7 @@ class Family:
         assert self._connection is not None
         assert self._gone is not None
         if not self._gone.done():
-            with contextlib.suppress(OSError):  # there is no init any more
+            with contextlib.suppress(OSError):  # init has ended already
                 self._connection.shutdown(socket.SHUT_WR)
             await asyncio.wait([self._gone], timeout=_GRACE)
         if not self._gone.done():
@@ -349,10 +349,10 @@ class Family:
         self.on_closed(self)
 
     async def _dissolve(self) -> None:
-        """Remove the control group, once there is no process left in it."""
+        """Remove the control group, once no process is left in it."""
         group = self.group
         for _ in range(_MOMENTS if group is not None else 0):
             if group is None or group.remove():
                 return
             await asyncio.sleep(_MOMENT)
-        # Something in it cannot be killed now. The host removes it when it closes, or a later one.
+        # A process in it cannot be killed now. The host removes the group when it closes, or a later host does.

@@ -1,4 +1,4 @@
-"""What to say of a file that a sandbox keeps from a cell: why, and what to do instead."""
+"""Advice about a file that a sandbox protects from a cell: why, and what to do instead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_GIT = (
 
 
 def advice(name: str | None, message: str) -> str:
-    """Return what to say about an exception, or nothing if it is not about a protected name.
+    """Return advice for an exception; empty if it is not about a protected name.
 
     Args:
         name: The exception's class.
@@ -40,9 +40,9 @@ def advice(name: str | None, message: str) -> str:
 
 
 def advice_on(output: str) -> str:
-    """Return what to say about a cell's output, or nothing if no git in it was kept from writing.
+    """Return advice for a cell's output; empty if it shows no git that was kept from writing.
 
     Args:
-        output: What was printed.
+        output: The printed text.
     """
     return _OF_GIT if _READ_ONLY in output and _IN_GIT.search(output) else ""

@@ -1,4 +1,4 @@
-"""One kernel, seen from the host: what it is asked and what it says, from start to end. All that it sends is hostile."""
+"""One kernel, seen from the host: its requests and messages, from start to end. Everything that it sends is hostile."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ from cellblock.wire.protocol import State
 _log = logging.getLogger("cellblock.sessions")
 _CLOSED = "it was closed"
 _MOMENT = 0.001
+_FREEZE = 1.0  # seconds for processes to stop; who waits for a disk or for a child that does not run yet does not stop at once
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -62,20 +63,20 @@ class Kernel:
     Attributes:
         family: The kernels and copies that share its init.
         ready: Done when it takes cells.
-        wanted: What it was asked to be.
+        wanted: Its specification.
         channel: The connection to its worker.
-        requests: What its code asks for while a cell runs.
-        recording: Its tape, if another host is to go on with it when this one is killed.
+        requests: Handles the requests of its code while a cell runs.
+        recording: Its tape, if a later host should continue it when this one is killed.
         count: The number of its last execution.
         cells: How many cells it has begun.
-        control: Its init, for what is done in the session and not by the kernel.
-        memory: How much memory its processes may use, and who watches that.
-        output: What it has written since its last cell ended, and the cell that runs.
-        held: Done when the custodian holds it, if one is to.
-        death_reported: Whether some result has said that it died.
-        death: Why it ended, once it has.
-        of_copy: Whether it was made of a copy of another one, with its variables.
-        restored: The state that it goes on from, if it is in the place of one that died.
+        control: The connection to its init, for actions that the kernel itself does not perform.
+        memory: Watches the memory of its processes.
+        output: Its output since its last cell ended, and the running cell.
+        held: Done when the custodian holds it; None without a custodian.
+        death_reported: Whether a result has reported its death.
+        death: Why it ended; None while it lives.
+        of_copy: Whether it was made from a copy of another one, with its variables.
+        restored: The state that it continues from, if it replaces a kernel that died.
     """
 
     def __init__(
@@ -89,16 +90,16 @@ class Kernel:
         *,
         listen: bool = True,
     ) -> None:
-        """Take a kernel whose processes are there, or about to be.
+        """Take over a kernel whose processes exist, or are about to.
 
         Args:
             family: The kernels that share its init.
-            number: What the host calls it.
+            number: Its number, given by the host.
             ends: The host's ends of its connections.
-            wanted: What it was asked to be.
-            on_closed: Told when it has ended.
-            recording: Its tape, if another host is to go on with it when this one is killed.
-            listen: Whether to listen to it; if not, `recovery` does.
+            wanted: Its specification.
+            on_closed: Called when it has ended.
+            recording: Its tape, if a later host should continue it when this one is killed.
+            listen: Whether to start listening; if not, `recovery` does.
         """
         self._loop = asyncio.get_running_loop()
         self.family = family
@@ -145,12 +146,12 @@ class Kernel:
 
     @property
     def number(self) -> int:
-        """What its host, and all that come after it, call it."""
+        """Its number for its host and all later hosts."""
         return self._number
 
     @property
     def position(self) -> str:
-        """Where its next cell begins. No other cell of this or another kernel has the same, also if hosts are killed."""
+        """Where its next cell begins. Unique among all cells of all kernels, even if hosts are killed."""
         return f"{self._number}/{self.cells}"
 
     @property
@@ -159,12 +160,12 @@ class Kernel:
         return self.death is None and not self._dying and self.output.cell is None and not hung_up(self._ends.channel.fileno())
 
     def begin(self, cell: Cell) -> None:
-        """Run a cell; `cell.ended` tells when it has ended.
+        """Run a cell; `cell.ended` is set when it has ended.
 
         Raises:
             KernelDiedError: The kernel has ended.
-            ProtocolError: It runs a cell already.
-            OSError: It could not be written down for a host that comes after this one, and was not sent.
+            ProtocolError: A cell is running already.
+            OSError: It could not be recorded for a later host, and was not sent.
         """
         self._check_alive()
         self.attach(cell)
@@ -179,21 +180,21 @@ class Kernel:
             raise
 
     def attach(self, cell: Cell) -> None:
-        """Take a cell for the one that runs."""
+        """Make a cell the running one."""
         self.output.attach(cell, self.memory.limit, lambda paused: self.channel.listen(not paused))
 
     def take_over_output(self, dead: Kernel) -> None:
-        """Take the place of a kernel that died while no cell ran: the next cell shows its last output, and says so."""
+        """Replace a kernel that died while no cell ran: the next cell shows its last output, and says so."""
         if (notice := dead.notice(self.restored)) is None:
             return
         dead.death_reported = True
         self.output.take_over(dead.output, notice)
 
     def notice(self, restored: Restored | None) -> DeathNotice | None:
-        """Return what is to be said of its death by the next result; None if it lives, or its last cell's result says so.
+        """Return the notice of its death for the next result; None if it lives, or its last cell's result reports it.
 
         Args:
-            restored: What the session goes on from; None: a fresh kernel.
+            restored: The state that the session continues from; None: a fresh kernel.
         """
         if self.death is None or self.death_reported:
             return None
@@ -203,11 +204,11 @@ class Kernel:
 
     @property
     def state(self) -> State:
-        """What it is doing."""
+        """The state of its conversation."""
         return self.channel.state
 
     def ask(self, question: Question) -> asyncio.Future[Answer]:
-        """Have something worked out while no cell runs; the future has it, or the `KernelDiedError` of a kernel that ends.
+        """Ask a question while no cell runs; the future gets the answer, or `KernelDiedError` if the kernel ends.
 
         Raises:
             KernelDiedError: The kernel has ended.
@@ -218,22 +219,22 @@ class Kernel:
         return self._query
 
     async def answered(self, patience: float) -> None:
-        """Wait until it has answered what another host had asked it: it takes nothing before."""
+        """Wait until it has answered the question of another host: it takes nothing before."""
         if self.channel.state is State.QUERY and self._query is None and self.death is None:
             self._query = self._loop.create_future()
             await asyncio.wait([self._query], timeout=patience)
 
     def take_changed(self) -> Changed | None:
-        """Return what its cells have said to have changed, once; None if they were not asked to."""
+        """Return the changes that its cells have reported, once; None if they do not report any."""
         changed, self._changed = self._changed, None
         return changed
 
     async def interrupt(self) -> None:
-        """Send SIGINT to the kernel's process group. When this returns the signal is on its way."""
+        """Send SIGINT to the kernel's process group. When this returns, the signal is on its way."""
         await self.control.command(Interrupt())
 
     async def begun(self, patience: float) -> None:
-        """Wait until the worker has read the cell that it was sent; an interrupt will then hit it."""
+        """Wait until the worker has read the cell that was sent; an interrupt will then hit it."""
         for _ in range(round(patience / _MOMENT)):
             if self.output.cell is None:
                 return
@@ -246,38 +247,57 @@ class Kernel:
         await self.control.command(KillChildren())
 
     async def kill(self, why: str | None = None) -> None:
-        """End every process of the kernel, whatever they are doing; ``why`` is what is said about its end."""
+        """End every process of the kernel, whatever they are doing; ``why`` is reported as the cause of its death."""
         if self.death is None:
             self._condemned = self._condemned or why
-        # Killing init kills its other kernels and copies as well, so that it gets more time if there are any.
+        # Killing init would also kill its other kernels and copies, so it gets more time if there are any.
         await self.control.end(4 * _GRACE if self.family.shared else _GRACE)
         if not self.control.gone.done():
             self.family.kill()
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 
     async def close(self) -> None:
-        """End the kernel: in good order if it is idle, by force if it is not or does not go. Closing twice is fine."""
+        """End the kernel: gracefully if it is idle, by force if it is not or does not exit. It can be repeated."""
         await self._closing.finish(self._close)
 
-    def follow(self) -> None:
-        """Take note that another kernel is about to take its place: if it died with a cell, a later host hears of it.
+    async def freeze(self) -> int:
+        """Stop all its processes, before something else takes its place; return how many could not be stopped.
 
-        That is so until `forget`. A host that is killed before anybody has the result of the cell would leave nobody who knows
-        how it ended.
+        Its exit handlers do not run any more.
+        """
+        left = await self.control.freeze()
+        for _ in range(round(_FREEZE / _MOMENT)):
+            if not left:
+                break
+            await asyncio.sleep(_MOMENT)
+            left = await self.control.freeze()
+        self._discarded = True
+        return left
+
+    def thaw(self) -> None:
+        """Have it go on after all."""
+        self._discarded = False
+        self.control.thaw()
+
+    def follow(self) -> None:
+        """Record that another kernel is about to replace it: if it died with a cell, a later host is told.
+
+        This holds until `forget`. If a host was killed before the cell's result was delivered, no one else would know how the
+        cell ended.
         """
         if self.recording is not None and self.death_reported and not self._closing.begun:
-            with contextlib.suppress(OSError):  # no room for that: a later host is not told of it then
+            with contextlib.suppress(OSError):  # no room: then a later host is not told
                 self.recording.followed()
                 self._followed = True
 
     async def forget(self) -> None:
-        """End it, and have no later host told of it: something else has begun, or nothing will."""
+        """End it, and tell no later host about it: the next cell has begun, or none will."""
         self._followed = False
         await self.close()
         self._on_closed(self)
 
     async def discard(self) -> None:
-        """End the kernel by force, as `close` does otherwise: what it would do at its end belongs to a state that was left."""
+        """End the kernel like `close`, but by force: its exit handlers belong to a state that was left."""
         self._discarded = True
         await self.close()
 
@@ -312,14 +332,14 @@ class Kernel:
         _log.info("%s: kernel %d ready in %.1f ms", self.wanted.session, self._number, took)
 
     async def settle(self) -> None:
-        """If the worker is gone and we have not been told yet, wait until we have."""
+        """If the worker is gone and its exit was not reported yet, wait for the report."""
         if self.death is None and hung_up(self._ends.channel.fileno()):
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if self._dying:
             await self._heard_out.wait()
 
     def abandon(self) -> None:
-        """Treat the kernel as dead: nothing that was done to end it has worked."""
+        """Treat the kernel as dead: no attempt to end it has worked."""
         self._die(None)
 
     @property
@@ -368,7 +388,7 @@ class Kernel:
                     self.ready.set_result(None)
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
-        """Take note of the means by which the running cell is being stopped."""
+        """Record how the running cell is being stopped."""
         self.output.collector.hurry()
         if self.recording is not None:
             self.recording.stopping(reason, means)
@@ -382,7 +402,7 @@ class Kernel:
     # -- another host's kernel -----------------------------------------------------------------------------------------
 
     def write_base(self, output: KernelOutput | None = None, *, more: bool = False) -> None:
-        """Write down how it stands, for a host that comes after this one."""
+        """Record its present state for a later host."""
         if self.recording is not None:
             output = output or self.output
             self.recording.standing.count, self.recording.standing.cells = self.count, self.cells
@@ -396,13 +416,13 @@ class Kernel:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _condemn(self, why: str) -> None:
-        """Kill the kernel for what it did."""
+        """Kill the kernel for a violation."""
         if self._condemned is None and self.death is None:
             self._condemned = why
             self.family.end(self.control)
 
     def exited(self, status: int | None) -> None:
-        """Take note of how its worker has ended: it is dead when everything was read that it wrote."""
+        """Record how its worker has exited: it counts as dead when all of its output was read."""
         if not self._dying:
             self._dying = True
             self.channel.hear_out(lambda: self._condemned is None, lambda: self._die(status))

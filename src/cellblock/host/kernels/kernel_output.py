@@ -1,4 +1,4 @@
-"""What the processes of a kernel write, on its way to what keeps it, to the reader of the running cell, and to the tape."""
+"""Passes a kernel's output on to the collector, to the reader of the running cell, and to the tape."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from cellblock.wire.messages import Display
 
 
 class KernelOutput:
-    """The output of a kernel since its last cell ended, or of the cell that runs.
+    """The output of a kernel since its last cell ended, or of the running cell.
 
     Attributes:
-        cell: The cell that runs, if one does.
+        cell: The running cell, if there is one.
         collector: Keeps the output.
-        after_death: What the next result says of the kernel before this one, if that died without a result to say so.
-        elsewhere: Takes what the kernel's processes write, if that is somebody else's output: of the kernel that this one was
-            made for.
+        after_death: The recovery that the next result reports for the previous kernel, if no result has reported that death.
+        elsewhere: Takes the output instead, while the kernel works for another one: it is that kernel's output.
     """
 
     def __init__(self, wanted: KernelSpec, recording: Recording | None) -> None:
-        """Begin without output.
+        """Start without output.
 
         Args:
-            wanted: What the kernel was asked to be.
+            wanted: The kernel's specification.
             recording: Its tape, if it has one.
         """
         self._wanted = wanted
@@ -44,12 +43,12 @@ class KernelOutput:
     # -- the running cell ----------------------------------------------------------------------------------------------
 
     def attach(self, cell: Cell, memory: int | None, pause: Callable[[bool], None]) -> None:
-        """Take a cell for the one that runs.
+        """Make a cell the running one.
 
         Args:
-            cell: The cell. What background work wrote since the last one was not shown to anybody yet, and becomes its own.
-            memory: Bytes that the kernel may use, if that is limited.
-            pause: Has the kernel's output wait, or go on.
+            cell: The cell. Output of background work since the last cell was not shown yet, and becomes its own.
+            memory: Bytes that the kernel may use; None without a limit.
+            pause: Pauses (True) or resumes the kernel's output.
         """
         wanted = self._wanted
         rights = Rights(memory, wanted.policy.resources.packages > 0, wanted.isolate != "none")
@@ -57,29 +56,29 @@ class KernelOutput:
         self.cell = cell
 
     def show_so_far(self) -> None:
-        """Show the reader of the running cell what was written before it."""
+        """Show the reader of the running cell the output from before it."""
         if self.cell is not None and self.cell.events.streaming:
             for shown, stream in self.collector.so_far():
                 self.cell.events.emit(shown, stream)
 
     def detach(self) -> Cell | None:
-        """Return the cell that has run, and begin anew; None if none ran."""
+        """Return the cell that ran, and start anew; None if none ran."""
         cell, self.cell = self.cell, None
         if cell is not None:
             if not cell.silent:
-                self.after_death = None  # somebody has been told
+                self.after_death = None  # it was reported
             self.collector = self._new_collector()
         return cell
 
     def take_over(self, dead: KernelOutput, notice: DeathNotice) -> None:
-        """Begin with what another kernel wrote last, and a notice of its death."""
+        """Start with the last output of another kernel, and a notice of its death."""
         ours, self.collector = self.collector, dead.collector
         self._add_notice(notice)
         for item in ours.items():
             self.collector.add_text(item.name or "stdout", (item.text or "").encode())
 
     def with_notice(self, notice: DeathNotice) -> KernelOutput:
-        """Return what the next host is to begin with if this one is killed before `take_over`."""
+        """Return the output with which the next host starts if this one is killed before `take_over`."""
         output = KernelOutput(self._wanted, None)
         output._add_notice(notice)
         return output
@@ -91,7 +90,7 @@ class KernelOutput:
     # -- of the kernel -------------------------------------------------------------------------------------------------
 
     def add_text(self, name: StreamName, text: bytes, *, ours: bool = False) -> None:
-        """Take text that the kernel has written; `ours` as for `CellEvents.emit`."""
+        """Take text from the kernel; `ours` as for `CellEvents.emit`."""
         if self.elsewhere is not None:
             self.elsewhere(name, text)
             return
@@ -100,7 +99,7 @@ class KernelOutput:
             self.cell.events.emit(text.decode("utf-8", "replace"), name, ours=ours)
 
     def add_display(self, message: Display) -> None:
-        """Take a value that was displayed."""
+        """Take a displayed value."""
         bundle = self.collector.add_display(message)
         if bundle is not None and self.cell is not None:
             self.cell.events.show(bundle, message.kind)
@@ -108,15 +107,15 @@ class KernelOutput:
             self.add_text("stderr", f"{self.collector.unsaid.pop(0)}\n".encode(), ours=True)
 
     def clear(self, wait: bool) -> None:
-        """Forget what was shown so far; with `wait`, when the next output comes."""
+        """Drop the output so far; with `wait`, when the next output comes."""
         self.collector.clear(wait)
         if self.cell is not None:
             self.cell.events.clear(wait)
 
-    # -- of others -----------------------------------------------------------------------------------------------------
+    # -- from elsewhere ------------------------------------------------------------------------------------------------
 
     def note(self, line: str) -> None:
-        """Tell the reader of the running cell, or of the next one, something that the host knows."""
+        """Show the reader of the running cell, or of the next one, a line from the host."""
         self.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
 
     def tell(self, line: str) -> None:
@@ -124,11 +123,11 @@ class KernelOutput:
         self.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
 
     def show(self, data: Mapping[str, bytes]) -> None:
-        """Show a MIME bundle from elsewhere to the reader of the running cell, or of the next one."""
+        """Show the reader of the running cell, or of the next one, a MIME bundle from elsewhere."""
         self.add_extra(Extra(shown=dict(data)))
 
     def insert(self, name: StreamName, text: bytes) -> None:
-        """Take text from elsewhere for the output of the running cell, or of the next one."""
+        """Add text from elsewhere to the output of the running cell, or of the next one."""
         self.add_extra(Extra(name, text))
 
     def add_extra(self, extra: Extra) -> None:

@@ -15,28 +15,28 @@ from cellblock.host.kernels.stopping import despite_cancellation
 _log = logging.getLogger("cellblock")
 Launch: TypeAlias = Callable[["Kernel | None"], Awaitable[Kernel]]
 _ATTEMPTS = 3
-"""Kernels that may die as soon as they are ready before the caller hears of it."""
+"""How many kernels may die as soon as they are ready before the caller gets an error."""
 
 
 class KernelSlot:
     """One session's kernels, one at a time.
 
-    The next kernel is always started by a task of the slot, which puts it in its place itself. Callers only wait for that
-    task: cancelling one of them loses nothing.
+    The next kernel is always started by a task of the slot, which also puts it into place. Callers only wait for that task:
+    cancelling one of them loses nothing.
 
     Attributes:
-        current: The one that there is, dead or alive; None before the first.
-        relieve: Frees memory of the session, if its kernel and its checkpoints are over the limit; returns whether it could.
-        on_put: Told of each kernel that takes its place, at once.
-        on_replaced: Called when another kernel has taken the place of one.
+        current: The present one, dead or alive; None before the first.
+        relieve: Frees memory of the session, if its kernel and its checkpoints exceed the limit; returns whether it could.
+        on_put: Called with each kernel as soon as it takes its place.
+        on_replaced: Called when a kernel has replaced another one.
     """
 
     def __init__(self, launch: Launch) -> None:
-        """Begin without a kernel.
+        """Start without a kernel.
 
         Args:
-            launch: Starts one, and returns when it takes cells. It is given the one that has died, whose state may be gone on
-                from. If it is cancelled it leaves nothing.
+            launch: Starts a kernel, and returns when it takes cells. Its argument is the one that has died, whose state may be
+                continued. If it is cancelled, it leaves nothing.
         """
         self._launch = launch
         self.relieve: Callable[[], bool] = lambda: False
@@ -45,19 +45,19 @@ class KernelSlot:
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self._left: Kernel | None = None
-        """The one that `swap` has put out of its place, until it is closed"""
+        """The kernel that `swap` has replaced, until it is closed."""
         self._dead: Kernel | None = None
-        """The one that died and ran the last cell, while another is in its place or about to be"""
+        """The dead kernel that ran the last cell, while its replacement is in place or about to be."""
         self.current: Kernel | None = None
 
     @property
     def count(self) -> int:
-        """The number of the last cell of the current kernel; 0 if it has run none."""
+        """The number of the current kernel's last cell; 0 if it has run none."""
         return 0 if self.current is None or self.current.death is not None else self.current.count
 
     @property
     def ready(self) -> Kernel | None:
-        """The kernel, if it takes a cell at once, as far as can be seen; else `live` has to be waited for."""
+        """The kernel, if it takes a cell at once, as far as can be seen; otherwise await `live`."""
         return self.current if self._starting is None and self.current is not None and self.current.fit else None
 
     async def live(self) -> Kernel:
@@ -80,23 +80,23 @@ class KernelSlot:
         raise LaunchError(f"{_ATTEMPTS} kernels died as soon as they were ready: {self.current.death.cause}")
 
     def adopt(self, kernel: Kernel) -> None:
-        """Begin with a kernel of another host."""
+        """Start with a kernel of another host."""
         kernel.memory.relieve = self.relieve
         self.current = kernel
 
     async def forget_dead(self) -> None:
-        """Take note that the last cell's result is known, or of no more use: the next one is about to begin."""
+        """Drop the dead kernel: its last cell's result is known, or no longer needed, as the next cell is about to begin."""
         if self._dead is not None:
             await self._dead.forget()
             self._dead = None
 
     def replace_dead(self) -> None:
-        """If the current one has died, begin to start the next one, for which nobody waits yet."""
+        """If the current kernel has died, start the next one in the background."""
         if self._starting is None and self.current is not None and self.current.death is not None:
             self._begin(self._replace(fresh=False)).add_done_callback(_take_note)
 
     async def renew(self) -> None:
-        """Put a fresh kernel in place of the current one, while nothing runs.
+        """Replace the current kernel with a fresh one, while nothing runs.
 
         Raises:
             LaunchError: It could not be started. The next call of `live` tries again.
@@ -105,7 +105,7 @@ class KernelSlot:
         if self._starting is not None:
             await asyncio.wait([self._starting])
             if self.current is not None and self.current.death is None and not self.current.of_copy:
-                return  # the last one had died, and what has taken its place is fresh
+                return  # the last one had died, and its replacement is fresh
         renewal = self._begin(self._replace(fresh=True))
         await asyncio.wait([renewal])
         _check(renewal)
@@ -113,10 +113,10 @@ class KernelSlot:
     async def swap(self, launch: Callable[[], Awaitable[Kernel]], swapped: Callable[[], None]) -> None:
         """Put another kernel in place of the current one, while nothing runs. If that fails, the current one stays.
 
-        A caller that is cancelled waits for the end of this, so that nothing else begins meanwhile.
+        A cancelled caller waits for the end of the exchange, so that nothing else begins meanwhile.
 
         Args:
-            launch: Starts the other one. If it is cancelled it leaves nothing.
+            launch: Starts the other one. If it is cancelled, it leaves nothing.
             swapped: Called when the other one is in place.
 
         Raises:
@@ -130,7 +130,7 @@ class KernelSlot:
         _check(exchange)
 
     async def close(self) -> None:
-        """End the current kernel, and whatever was to take its place. It can be repeated."""
+        """End the current kernel and any that was about to replace it. It can be repeated."""
         self._closed = True
         if self._starting is not None:
             self._starting.cancel()
@@ -186,19 +186,19 @@ class KernelSlot:
         kernel.memory.relieve = self.relieve
         self.current = kernel
         self.on_put(kernel)
-        with contextlib.suppress(OSError):  # no room for that: then the next cell cannot be written down either, and says so
-            kernel.write_base()  # again: now it is known what the kernel goes on from
+        with contextlib.suppress(OSError):  # no room: then the next cell cannot be recorded either, and reports it
+            kernel.write_base()  # again: now it is known from which state the kernel continues
         self.on_replaced()
 
 
 def _check(started: asyncio.Task[None]) -> None:
-    """Raise what a start has ended with, if it failed."""
+    """Raise the error of a start that failed."""
     if started.cancelled():
         raise StateError("the session was closed while a kernel started")
     started.result()
 
 
 def _take_note(task: asyncio.Task[None]) -> None:
-    """Take note of a failed start: the next cell tries again, and raises what it meets."""
+    """Log a failed start: the next cell tries again, and raises its error."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.warning("no new kernel after a death: %s", error)

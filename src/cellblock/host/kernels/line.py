@@ -1,4 +1,4 @@
-"""How the bytes of one kernel are moved: directly, or by way of a tape that outlives this process."""
+"""Moves the bytes of one kernel: directly, or through a tape that outlives this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cellblock.host.descriptors import pending, read_some
 from cellblock.host.kernels.tape import CHANNEL, STDERR, STDOUT, Tape
 from cellblock.host.launch.launcher import Ends
 
-_buffer = bytearray(256 * 1024)  # one for all kernels of the process: what is in it is copied out at once
+_buffer = bytearray(256 * 1024)  # shared by all kernels of the process: its content is copied out at once
 
 
 class Line:
@@ -17,24 +17,24 @@ class Line:
         self._outgoing = bytearray()
 
     def queue(self, frame: bytes) -> None:
-        """Take a frame that is to be sent."""
+        """Queue a frame to send."""
         self._outgoing += frame
 
     @property
     def sending(self) -> bool:
-        """Whether there is something that was not sent yet."""
+        """Whether something is still unsent."""
         return bool(self._outgoing)
 
     def drop_sending(self) -> None:
-        """Drop it: the socket is closed."""
+        """Drop what is unsent: the socket is closed."""
         self._outgoing.clear()
 
     def flush(self) -> None:
-        """Send what can be sent now.
+        """Send as much as possible now.
 
         Raises:
             BlockingIOError: The socket has no room for the rest.
-            OSError: It is of no more use.
+            OSError: The socket is broken.
         """
         while self._outgoing:
             del self._outgoing[: self._socket.send(self._outgoing)]
@@ -44,7 +44,7 @@ class Line:
 
         Raises:
             BlockingIOError: There is nothing now.
-            OSError: The socket is of no more use.
+            OSError: The socket is broken.
         """
         return bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer)])
 

@@ -1,4 +1,4 @@
-"""Watches how much memory a session uses, on a machine without control groups; with them, it only says whether it ran out."""
+"""Watches how much memory a session uses. With control groups, which enforce the limit, it only tells whether it was hit."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from cellblock.host.launch.control import Control
 from cellblock.sandbox.cgroups import Group
 from cellblock.sandbox.policy import Resources
 
-_BUSY, _IDLE = 0.25, 5.0  # seconds between looks at a session's memory
+_BUSY, _IDLE = 0.25, 5.0  # seconds between measurements of a session's memory
 _WITHOUT_COPIES, _ROOM = 10.0, 0.75
-"""Seconds without copies after some were dropped, and the share of the limit that may be used then to make one: otherwise a
-session whose cells follow each other quickly would be over its limit again at each look, with new copies."""
+"""Seconds without new copies after some were dropped, and the share of the limit below which one may be made again: otherwise
+a session with many short cells would exceed its limit again at each measurement, with new copies."""
 _FIRST_LOOKS = 4
-"""Looks at what was there before a kernel, until that is what takes the memory"""
+"""Measurements of a replacement kernel, until memory from before it counts as the culprit."""
 _PATIENCE = 30.0
-"""Seconds for an answer: what is not measured has no limit."""
+"""Seconds to wait for a measurement: memory that is not measured has no limit."""
 
 
 class MemoryWatch:
     """The memory that all processes of one kernel use together, and its limit.
 
     Attributes:
-        limit: Bytes that they may use; None if nobody watches.
-        relieve: Drops copies of the session's kernels, before it has to end; returns whether there were any.
-        hopeless: Whether a kernel that took the place of a dead one was over the limit from the beginning: what takes the
-            memory, such as files in /tmp, does not go with a kernel.
+        limit: Bytes that they may use; None without a limit.
+        relieve: Drops copies of the session's kernels, before the session has to end; returns whether there were any.
+        hopeless: Whether a replacement for a dead kernel exceeded the limit from the beginning: the memory is taken by
+            something that survives a kernel, such as files in /tmp.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class MemoryWatch:
         is_busy: Callable[[], bool],
         on_excess: Callable[[str], None],
     ) -> None:
-        """Watch nothing yet.
+        """Prepare; nothing is measured yet.
 
         Args:
-            limit: Bytes that the processes may use; None for no limit.
-            group: Their control group, if they have one: the machine itself sees to the limit then.
+            limit: Bytes that the processes may use; None without a limit.
+            group: Their control group, if they have one: the kernel of the machine enforces the limit then.
             control: Their init, which measures.
-            is_busy: Whether a cell runs: it is looked at more often then.
-            on_excess: Told why the session has to end; no other one should suffer for it.
+            is_busy: Returns whether a cell runs: then measurements are more frequent.
+            on_excess: Called with the reason why the session has to end; no other session should suffer for it.
         """
         self.limit = limit
         self._group = group
@@ -75,44 +75,44 @@ class MemoryWatch:
             raise SandboxError(f"the memory of a kernel cannot be limited: {error}") from error
 
     def look_soon(self) -> None:
-        """Look soon, and then again and again, unless the machine itself does."""
+        """Measure soon and then periodically, unless there is a control group."""
         if self.limit is not None and self._group is None:
             self._look_in(_BUSY)
 
     def look_first(self) -> None:
-        """Look now: at what was there before this kernel, which took the place of a dead one."""
+        """Measure now, for a replacement of a dead kernel: the memory may have been taken before it."""
         if self.limit is not None and self._group is None:
             self._first_looks = _FIRST_LOOKS
             self._look()
 
     @property
     def used(self) -> int:
-        """Bytes that the processes use, as of the last look; 0 if nobody looks."""
+        """Bytes that the processes use, as last measured; 0 if they are not measured."""
         return self._last if self._group is None else self._group.used()
 
     @property
     def short(self) -> bool:
-        """Whether there is too little memory for another copy: copies were dropped not long ago, or that was not enough."""
+        """Whether memory is too short for another copy: copies were dropped recently, or that was not enough."""
         if self.limit is None or not self._no_copies_until:
             return False
         return self._loop.time() < self._no_copies_until or self._last > _ROOM * self.limit
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         for timer in (self._timer, self._unanswered):
             if timer is not None:
                 timer.cancel()
 
     def cause_of_death(self) -> str | None:
-        """Return the cause that only the machine knows: the session was over the limit of its control group."""
+        """Return a cause that only the control group knows: the session exceeded its limit."""
         if self.limit is None or self._group is None or not self._group.ran_out_of_memory():
             return None
         return f"out of memory: the session may use {self.limit >> 20:,} MiB"
 
     def _look_in(self, seconds: float) -> None:
-        """Look after some time, unless that is to happen earlier anyway.
+        """Schedule a measurement, unless an earlier one is due anyway.
 
-        A later time never takes the place of an earlier one: cells that follow each other quickly would put it off forever.
+        A later time never replaces an earlier one: many short cells would postpone it forever.
         """
         if self._timer is not None:
             if self._timer.when() <= self._loop.time() + seconds:
@@ -132,12 +132,12 @@ class MemoryWatch:
             self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
     def _check(self, used: int, copies: int) -> None:
-        """Take note of what is used.
+        """Handle a measurement.
 
         Args:
-            used: How many bytes.
-            copies: At most so many less are used if copies are dropped. If that is too little, they stay: the session goes
-                on from the last of them.
+            used: Bytes in use.
+            copies: At most so many bytes are freed by dropping copies. If that is not enough, they stay: the session continues
+                from the last of them.
         """
         self._last = used
         if self._unanswered is not None:

@@ -1,4 +1,4 @@
-"""What to say of a module that a cell could not import: how to install it, and whether this session may."""
+"""Advice about a module that a cell could not import: how to install it, and whether this session may."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _NAMES = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""Packages by the modules that they are imported as, if the two names differ"""
+"""Packages by module name, where the two names differ."""
 
 _OURS = ("mcptools",)
-"""Modules that are generated, not installed"""
+"""Modules that are generated, not installed."""
 
 
 def advice(name: str | None, message: str, *, installs: bool) -> str:
-    """Return what to say about an exception, or nothing if it is not about a module that could be installed.
+    """Return advice for an exception; empty if it is not about a module that could be installed.
 
     Args:
         name: The exception's class.
@@ -65,5 +65,5 @@ def advice(name: str | None, message: str, *, installs: bool) -> str:
     if not installs:
         return "it is not installed, and this session may not install packages"
     package = _NAMES.get(module)
-    # Of another name nobody knows whether it is a package at all: it may be a file that is elsewhere.
+    # With any other name it is unknown whether it is a package at all: it may be a file in another directory.
     return f"to install it: %pip install {package}" if package else f"if it is a package, install it: %pip install {module}"

@@ -1,6 +1,6 @@
-"""What a host writes down of one kernel, and reads again when it has taken the kernel over from a host that was killed.
+"""Records one kernel's state on its tape, and reads it back after taking the kernel over from a killed host.
 
-Content of tapes is trusted: nobody but hosts of this user can write to them.
+The content of tapes is trusted: only hosts of this user can write to them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Standing:
 
     Attributes:
         cell: The running cell (`Cell.saved`), or the one that is about to begin.
-        after_death: What its next result says of the kernel before it, if that died and nobody has been told.
-        question: What the cell has asked and was not told yet.
-        begun: Whether what it asked for has begun, and so may not begin again.
-        decided: Whether it was told that its command may run.
+        after_death: The recovery that its next result reports for the previous kernel, if that death was not reported yet.
+        question: The cell's request that was not answered yet.
+        begun: Whether handling the request has begun, so that it must not begin again.
+        decided: Whether the cell was told that its command may run.
         count: The number of its last execution.
-        collector: What it has written since the last cell ended, or of the running one.
+        collector: Its output since the last cell ended, or of the running one.
         cells: How many cells it has begun.
     """
 
@@ -53,8 +53,8 @@ class Recording:
     """The tape of one kernel, as its host uses it.
 
     Attributes:
-        standing: How the kernel stands. Its cell and its collector are those of the last base that was read.
-        replaying: Whether it is being read.
+        standing: The kernel's state. Cell and collector are those of the last base that was read.
+        replaying: Whether the tape is being read.
     """
 
     def __init__(self, tape: Tape) -> None:
@@ -68,11 +68,11 @@ class Recording:
     def base(
         self, channel: Channel, collector: Collector, cell: Saved | None, *, after_death: Recovery | None, more: bool
     ) -> None:
-        """Write down how everything stands, between two messages.
+        """Write the whole state, between two messages.
 
         Args:
             channel: The kernel's channel.
-            collector: What it has written.
+            collector: Its output.
             cell: The running cell, or the one that is about to begin.
             after_death: As in `Standing`.
             more: Whether a message to the worker follows at once.
@@ -84,42 +84,42 @@ class Recording:
         self.tape.base(channel.offsets, content, more=more)
 
     def close(self) -> None:
-        """Close the tape. What is on it is lost."""
+        """Close the tape. Its content is lost."""
         self.tape.close()
 
     @property
     def long(self) -> bool:
-        """Whether there is more on the tape since the last base than that would take itself."""
+        """Whether the tape since the last base is longer than a new base would be."""
         return self.tape.length > 2 * self._longest
 
     def write_extra(self, what: Extra) -> None:
-        """Write down output that does not come from the kernel."""
+        """Record output that does not come from the kernel."""
         if not self.replaying:
             self.tape.append(Kind.EXTRA, pickle.dumps(what))
 
     def stopping(self, reason: Status | None, means: Recovery) -> None:
-        """Write down by which means a cell is being stopped."""
+        """Record how a cell is being stopped."""
         self.tape.append(Kind.STOP, pickle.dumps((reason, means)))
 
     def asked(self, question: Question) -> None:
-        """Take note of what the cell asks. It is written down already: it came from the kernel."""
+        """Remember the cell's request. It came from the kernel, so it is on the tape already."""
         self.standing.question, self.standing.begun, self.standing.decided = question, False, False
 
     def begun(self) -> None:
-        """Write down that what the cell has asked for is about to begin."""
+        """Record that handling the cell's request is about to begin."""
         self.standing.begun = True
         self.tape.append(Kind.BEGUN, b"")
 
     def exited(self, status: int) -> None:
-        """Write down how the worker has ended."""
+        """Record how the worker has exited."""
         self.tape.append(Kind.EXITED, b"%d" % status)
 
     def followed(self) -> None:
-        """Write down that it has died, and that another kernel is about to take its place."""
+        """Record that it has died, and that another kernel is about to replace it."""
         self.tape.append(Kind.FOLLOWED, b"")
 
     def told(self, message: Message) -> None:
-        """Take note of what the kernel was told."""
+        """Update the standing after a message to the kernel."""
         match message:
             case Decided(refusal=None) if self.standing.begun:
                 self.standing.decided = True
@@ -129,7 +129,7 @@ class Recording:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def stood(self) -> tuple[int, bool]:
-        """Return how many cells another host has begun in its kernel, and whether another kernel was to take its place."""
+        """Return how many cells another host has begun in its kernel, and whether it was about to be replaced."""
         try:
             base, records = self.tape.recover()
         except ValueError:
@@ -139,7 +139,7 @@ class Recording:
         )
 
     def recover(self, channel: Channel, spill_to: SpillDirectory | None) -> list[Record]:
-        """Put the channel to where the last base says, and take its standing; return what came after it."""
+        """Put the channel and the standing back to the last base; return the records after it."""
         base, records = self.tape.recover()
         state, *standing = pickle.loads(base.content)  # noqa: S301  # only hosts of this user can write to a tape
         self.standing = Standing(*standing)
@@ -170,11 +170,11 @@ class Extra:
 
 
 def sent_message(record: Record) -> ToWorker:
-    """Return the message of a frame that was to be sent."""
+    """Return the message in a `SENT` record."""
     (frame,) = FrameParser().feed(record.content)
-    return decode(frame)  # type: ignore[return-value]  # we have written it
+    return decode(frame)  # type: ignore[return-value]  # written by us
 
 
 def read_trusted(record: Record) -> Any:
-    """Return the object that a record holds. Only hosts of this user can write to a tape."""
+    """Return the object in a record. Only hosts of this user can write to a tape."""
     return pickle.loads(record.content)  # noqa: S301  # see above

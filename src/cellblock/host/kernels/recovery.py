@@ -1,4 +1,4 @@
-"""Goes on with a kernel of a host that was killed, by what that has written down of it."""
+"""Continues a kernel of a killed host, from its tape."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.channel import Channel
     from cellblock.host.kernels.kernel import Kernel
 
-_TURN = 0.005  # seconds of one turn of the loop for what another host has taken already
+_TURN = 0.005  # seconds of one turn of the loop for replayed messages
 
 
 async def recover(kernel: Kernel, on_input: OnInput | None) -> Cell | None:
-    """Go on with a kernel as if it had been this host's all the time.
+    """Continue a kernel as if it had been this host's all the time.
 
     Args:
         kernel: The kernel, which is not listened to yet.
-        on_input: Answers `input()` of a cell that had somebody to answer it.
+        on_input: Answers `input()` of a cell that had an answerer.
 
     Returns:
         The last cell, whether or not it has ended; None if there was none.

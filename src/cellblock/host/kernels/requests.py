@@ -1,4 +1,4 @@
-"""Answers requests of code while a cell runs: lines of input, packages, and commands."""
+"""Handles requests of code while a cell runs: lines of input, packages, and commands."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRe
 from cellblock.wire.protocol import State
 
 answering: contextvars.ContextVar[Cell | None] = contextvars.ContextVar("answering", default=None)
-"""The cell for which the current task, or thread, works out an answer."""
+"""The cell for which the current task, or thread, answers a request."""
 
 _REJECTED = "Rejected: the command was not approved"
 _CUT_OFF = "cellblock was killed while this ran, and its next process does not know how it ended"
 
 
 class Requests:
-    """What the cells of one kernel ask for. A cell waits for one thing at a time."""
+    """Handles the requests of one kernel's cells. A cell waits for one request at a time."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Requests:
         recording: Recording | None,
         condemn: Callable[[str], None],
     ) -> None:
-        """Prepare to answer.
+        """Prepare to handle requests.
 
         Args:
             kernel: The kernel.
             channel: The connection to its worker.
-            output: What it has written; knows which cell runs.
+            output: Its output; knows the running cell.
             recording: Its tape, if it has one.
             condemn: Kills the kernel, for a reason.
         """
@@ -59,7 +59,7 @@ class Requests:
         self._condemn = condemn
 
     def attend(self, question: Question) -> None:
-        """Answer what the running cell asks, while everything else goes on."""
+        """Handle a request of the running cell, in the background."""
         cell = self._output.cell
         if cell is None or (isinstance(question, InputRequest) and cell.on_input is None):
             what = "input" if isinstance(question, InputRequest) else "something"
@@ -72,7 +72,7 @@ class Requests:
         cell.answer(self._pass_on(cell, answers(self._kernel, cell, question, self._begins)))
 
     def go_on(self) -> None:
-        """Answer what a cell had asked of a host that was killed."""
+        """Handle a request that a cell had sent to a killed host."""
         assert self._recording is not None
         cell, standing = self._output.cell, self._recording.standing
         if cell is None or standing.question is None:
@@ -89,7 +89,7 @@ class Requests:
                     self._send(answer)
         except KernelDiedError:
             return  # and the cell with it
-        except Exception as error:  # the code would wait forever
+        except Exception as error:  # otherwise the code would wait forever
             cell.fail(error)
             self._condemn(f"what it asked for could not be answered: {error}")
 
@@ -99,7 +99,7 @@ class Requests:
         self._channel.send(answer)
 
     def _begins(self) -> None:
-        """Take note that what the cell has asked for begins now, and must not begin again."""
+        """Record that handling the cell's request begins now, and must not begin again."""
         if self._recording is not None:
             self._recording.begun()
 
@@ -107,13 +107,13 @@ class Requests:
 async def answers(
     kernel: RunningKernel, cell: Cell, question: Question, begins: Callable[[], None]
 ) -> AsyncIterator[ToWorker]:
-    """Yield the answers to a question.
+    """Yield the answers to a request.
 
     Args:
         kernel: The kernel that asks.
         cell: The cell that it runs.
-        question: What it asks.
-        begins: Called when what it asks for is about to begin.
+        question: The request.
+        begins: Called when handling it is about to begin.
     """
     answering.set(cell)
     match question:
@@ -127,7 +127,7 @@ async def answers(
 
 
 async def _line(cell: Cell, prompt: Prompt) -> str | None:
-    """Ask the caller for a line. If that fails the code gets an EOFError, and the caller what has failed."""
+    """Ask the caller for a line. If that fails, the code gets an EOFError, and the caller the exception."""
     ask: OnInput | None = cell.on_input
     assert ask is not None
     assert cell.answerers is not None
@@ -141,11 +141,11 @@ async def _line(cell: Cell, prompt: Prompt) -> str | None:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            raise  # nobody waits for the line any more
+            raise  # nothing waits for the line any more
         failure = InvalidInputError("on_input raised CancelledError; to give no line, return None")
         failure.__cause__ = error
         cell.fail(failure)
-    except BaseException as error:  # the caller's, whatever it is: the cell's reader is told
+    except BaseException as error:  # the caller's, of any kind: the cell's reader gets it
         cell.fail(error)
     return None
 
@@ -168,18 +168,18 @@ async def _have_installed(kernel: RunningKernel, cell: Cell, question: Install, 
         status = os.waitstatus_to_exitcode(await kernel.wanted.installer(kernel, arguments))
     except CellblockError as error:
         return Installed(number, 1, str(error))
-    return Installed(number, status if status >= 0 else 128 - status)  # as a shell has it for a signal
+    return Installed(number, status if status >= 0 else 128 - status)  # as shells do for a signal
 
 
 async def _have_run(
     kernel: RunningKernel, cell: Cell, command: Command, begins: Callable[[], None]
 ) -> AsyncIterator[ToWorker]:
-    """Have it decided whether a command may run; if the worker cannot run it, have it run."""
+    """Get a decision on a command; run it here if the worker cannot."""
     changes = {name: value if equals else None for name, equals, value in (text.partition("=") for text in command.changes)}
     request = CommandRequest(command.tool, command.text, command.program, command.cwd, changes)
     if (request.tool == "shell_magic") == bool(request.program):
         refusal = await _refusal(kernel, cell, request)
-    else:  # no worker of ours asks so: a program could be taken for a line by the decider, or a line for a script
+    else:  # no worker of ours does this: the decider could take a program for a line, or a line for a script
         refusal = "a script needs a program that reads it, and a line has none"
     if refusal is None and kernel.wanted.forbid_programs:
         place = _new_file(kernel) if command.keep != "nothing" else None
@@ -198,12 +198,12 @@ async def _have_run(
 
 
 async def recovered(kernel: RunningKernel, question: Question, *, decided: bool) -> AsyncIterator[ToWorker]:
-    """Yield the answers to a question whose answer another host had begun to carry out when it was killed.
+    """Yield the answers to a request that a killed host had begun to handle.
 
     Args:
         kernel: The kernel that has asked.
-        question: What it has asked.
-        decided: Whether it was told that its command may run.
+        question: The request.
+        decided: Whether the code was told that its command may run.
     """
     if isinstance(question, Install):
         yield Installed(question.number, 1, f"{_CUT_OFF}: run the cell again")
@@ -216,7 +216,7 @@ async def recovered(kernel: RunningKernel, question: Question, *, decided: bool)
 
 
 async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -> str | None:
-    """Have it decided whether a command may run; return why not. Nothing but a plain yes is one."""
+    """Get a decision on a command; return why it may not run. Only a plain True allows it."""
     decide = kernel.wanted.on_command
     if cell.trusted:
         return None
@@ -235,13 +235,13 @@ async def _refusal(kernel: RunningKernel, cell: Cell, request: CommandRequest) -
 
 
 def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: str | None) -> None:
-    """Begin to run what was shown, and nothing else that the worker has said."""
+    """Start exactly the command that was shown for approval, whatever else the worker has sent."""
     begin = functools.partial(kernel.control.begin, cwd=request.cwd, changes=request.environment, keep=keep, place=place)
     if request.tool == "shell":
         shell = kernel.wanted.setup.env.get("SHELL", "/bin/sh")
         begin([shell, "-c", request.command])
         return
-    # Not a pipe, and sealed: nobody can write to it between the decision and the program that reads it.
+    # Not a pipe, and sealed: its content cannot change between the decision and the program that reads it.
     script = os.memfd_create("script", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with os.fdopen(os.dup(script), "wb") as file:
@@ -256,6 +256,6 @@ def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: st
 
 
 def _new_file(kernel: RunningKernel) -> str:
-    """Return the path of a file for output, in the session's own directory for temporary files, that nobody can guess."""
+    """Return an unguessable path for an output file, in the session's own directory for temporary files."""
     directory = kernel.wanted.setup.env.get("TMPDIR", "/tmp") if kernel.wanted.isolate == "landlock" else "/tmp"
     return f"{directory}/.output-{secrets.token_hex(8)}"

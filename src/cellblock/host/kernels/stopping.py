@@ -1,4 +1,4 @@
-"""Stops cells and questions: with increasingly strong means, until their code no longer runs."""
+"""Stops cells and questions: by increasingly strong means, until their code no longer runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cellblock.wire.messages import Answer, Question
 _SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
 _QUESTION_TIMEOUT = 10.0  # seconds that a completion or an inspection may take
 
-# How a cell is stopped: what is done, what it is called, and how many seconds it is given to work.
+# How a cell is stopped: the name of each means, its action, and how many seconds it gets to work.
 _LADDER: tuple[tuple[Recovery, Callable[[Kernel], Awaitable[None]], float], ...] = (
     ("interrupted", Kernel.interrupt, 1.0),
     ("interrupted_twice", Kernel.interrupt, 0.5),
@@ -27,7 +27,7 @@ _ENDLESS_QUESTION = (
 )
 _LADDER_OF_QUESTIONS: tuple[tuple[Callable[[Kernel], Awaitable[None]], float], ...] = (
     # Several: the first may come before the worker has read the question, or hit one part of IPython's completer, which
-    # goes on with the next part.
+    # continues with the next part.
     (Kernel.interrupt, 0.1),
     (Kernel.interrupt, 0.3),
     (Kernel.interrupt, 0.6),
@@ -40,7 +40,7 @@ _LADDER_OF_QUESTIONS: tuple[tuple[Callable[[Kernel], Awaitable[None]], float], .
 
 
 def begin_stop(kernel: Kernel, cell: Cell, reason: Status) -> None:
-    """Begin to stop a cell, for the first reason that there is; `cell.ended` tells when it has."""
+    """Start stopping a cell; only the first reason counts. `cell.ended` is set when it has ended."""
     cell.begin_stop(reason, lambda: escalate(kernel, cell))
 
 
@@ -52,19 +52,19 @@ async def kill(kernel: Kernel, cell: Cell, reason: Status) -> None:
 
 
 async def leave(kernel: Kernel, cell: Cell) -> None:
-    """Leave a cell only when it has ended and nothing is under way for it, for whatever reason it is left."""
+    """Return when a cell has ended and nothing is in flight for it; stop it if necessary."""
     try:
-        # If it has not ended: the caller was cancelled, or the reader of a stream has left.
+        # If it has not ended, the caller was cancelled, or the reader of a stream has left.
         begin_stop(kernel, cell, "interrupted")
-        # Also if it has ended: a signal that is still on its way must not hit the next cell.
+        # Even if it has ended: a signal that is still on its way must not hit the next cell.
         await despite_cancellation(cell.escalating)
     finally:
         await cell.wait_unanswered()
 
 
 async def escalate(kernel: Kernel, cell: Cell) -> None:
-    """Stop a cell, by ever stronger means."""
-    # A signal that comes before the worker has read the cell is taken for one that is late for the cell before, and ignored.
+    """Stop a cell by increasingly strong means."""
+    # A signal that arrives before the worker has read the cell is ignored, as a late one for the previous cell.
     await kernel.begun(_SETTLING)
     for name, act, patience in _LADDER:
         cell.stopped_by(name)
@@ -82,14 +82,14 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
 
 
 async def answer_to(kernel: Kernel, question: Question) -> Answer:
-    """Have a kernel answer a question. When this returns, or is cancelled, the kernel takes cells again or has ended.
+    """Have a kernel answer a question. When this returns or is cancelled, the kernel takes cells again or has ended.
 
     Raises:
         KernelDiedError: The kernel has ended.
     """
     answer = kernel.ask(question)
     try:
-        # Looking at an object runs its own code, which may do anything, or never end.
+        # Inspecting an object runs its own code, which may do anything, or never end.
         await asyncio.wait([answer], timeout=_QUESTION_TIMEOUT)
     finally:
         if not answer.done():
@@ -110,10 +110,10 @@ async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Answer]) -> Non
 
 
 async def despite_cancellation(task: asyncio.Task[Any] | None) -> None:
-    """Wait for a task of ours that takes a few seconds at most, also while the waiter is being cancelled.
+    """Wait for a task of ours that takes a few seconds at most, even while the waiter is being cancelled.
 
     Raises:
-        asyncio.CancelledError: The waiter was cancelled meanwhile. It is raised when the task is done.
+        asyncio.CancelledError: The waiter was cancelled meanwhile. Raised when the task is done.
     """
     cancelled: asyncio.CancelledError | None = None
     while task is not None and not task.done():

@@ -1,4 +1,4 @@
-"""Keeps what a kernel writes, and what it is told, in memory files that outlive this process.
+"""Keeps what a kernel writes, and what it is sent, in memory files that outlive this process.
 
 Bytes go from the kernel's socket and pipes to a file inside the operating system (`splice`), and from a file to the socket
 (`sendfile`). So each byte is at any moment in exactly one place that the custodian holds as well, and SIGKILL loses none.
@@ -29,20 +29,20 @@ _OFFSETS = struct.Struct("<3Q")
 _PIECE = struct.Struct("<BI")
 CHANNEL, STDOUT, STDERR = 0, 1, 2
 _STREAMS = 3
-_LOG_LIMIT, _TAPE_LIMIT = 256 * 1024, 1024 * 1024  # what is kept of earlier cells, at most
+_LOG_LIMIT, _TAPE_LIMIT = 256 * 1024, 1024 * 1024  # limits for what is kept of earlier cells
 LONG = 4 * 1024 * 1024
-"""Bytes of one cell after which its output so far is written down, and what it came from is dropped."""
+"""Bytes of one cell after which its output so far is recorded as a base, and the raw bytes are dropped."""
 
 
 class Kind(IntEnum):
     """Kinds of records."""
 
     BASE = 1
-    """Where everything stood. What came before is of no more use."""
+    """The whole state. Records before it are no longer needed."""
     SENT = 2
-    """A frame for the worker. How much of it was sent is the position of the file."""
+    """A frame for the worker. The file's position tells how much of it was sent."""
     PIECE = 3
-    """Bytes of a pipe were taken."""
+    """Bytes of a pipe were used."""
     EXTRA = 4
     """Output that does not come from the kernel."""
     STOP = 5
@@ -50,13 +50,13 @@ class Kind(IntEnum):
     EXITED = 6
     """The worker's wait status."""
     BEGUN = 7
-    """Something was begun that must not be begun again."""
+    """Handling of a request has begun, and must not begin again."""
     FOLLOWED = 8
-    """It has died, and another kernel is about to take its place; perhaps nobody knows yet how its last cell has ended."""
+    """The kernel has died and is about to be replaced; its last cell's result may not be known yet."""
 
 
 class Record(NamedTuple):
-    """One record: its kind, how many messages of the worker were taken between the last base and it, and its content."""
+    """One record: its kind, how many of the worker's messages were handled between the last base and it, and its content."""
 
     kind: Kind
     messages: int
@@ -67,7 +67,7 @@ class Record(NamedTuple):
 class Aux:
     """The pipe through which bytes go from sockets to files, for all tapes of a host: there is no direct way.
 
-    Whose bytes are in it is written down in a page of memory, so that the next host knows.
+    The tape that owns the bytes in it is recorded in a memory page, so that the next host knows.
     """
 
     def __init__(self, reader: int, writer: int, owner: int) -> None:
@@ -78,7 +78,7 @@ class Aux:
 
     @classmethod
     def make(cls) -> Aux:
-        """Make one."""
+        """Create the pipe."""
         reader, writer = os.pipe()
         fcntl.fcntl(writer, _F_SETPIPE_SZ, _AUX_SIZE)
         os.set_blocking(reader, False)
@@ -87,15 +87,15 @@ class Aux:
         return cls(reader, writer, owner)
 
     def left(self) -> int | None:
-        """The number of the tape whose bytes were left in it; None if it is empty."""
+        """The number of the tape whose bytes are still in it; None if it is empty."""
         return self._owner[0] if pending(self._reader) else None
 
     def move(self, source: int, number: int, tape: int, size: int) -> int:
-        """Move what can be read from a socket to the end of a file.
+        """Move the available bytes of a socket to the end of a file.
 
         Args:
             source: The socket.
-            number: Whose the file is.
+            number: The tape that owns the file.
             tape: The file.
             size: Its size.
 
@@ -109,20 +109,20 @@ class Aux:
         moved = os.splice(source, self._writer, _AUX_SIZE, flags=os.SPLICE_F_NONBLOCK)
         try:
             self.flush(tape, size, moved)
-        except OSError:  # no memory is left: nothing of this kernel may become another's
+        except OSError:  # no memory is left: no byte of this kernel may become another's
             self.drain()
             raise
         return moved
 
     def flush(self, tape: int, size: int, count: int) -> None:
-        """Move what is in it to the end of a file."""
+        """Move its content to the end of a file."""
         while count > 0:
             done = os.splice(self._reader, tape, count, offset_dst=size)
             size += done
             count -= done
 
     def drain(self) -> None:
-        """Drop what is in it."""
+        """Drop its content."""
         while count := pending(self._reader):
             os.read(self._reader, count)
 
@@ -136,11 +136,11 @@ class Aux:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where a kernel stood at one moment.
+    """A kernel's state at one moment.
 
     Attributes:
-        offsets: How many bytes of the channel, of standard output and of standard error had been used up.
-        content: The rest, for `cellblock.host.kernels.replay`.
+        offsets: Bytes of the channel, of standard output and of standard error that had been used up.
+        content: The rest, for `cellblock.host.kernels.recovery`.
     """
 
     offsets: tuple[int, int, int]
@@ -153,7 +153,7 @@ class Tape:
     Attributes:
         number: The kernel's.
         fds: The files: the log, and those of the channel, standard output and standard error.
-        taken: Messages of the worker that were taken since the last base.
+        taken: How many of the worker's messages were handled since the last base.
     """
 
     def __init__(self, number: int, fds: tuple[int, int, int, int], aux: Aux) -> None:
@@ -171,11 +171,11 @@ class Tape:
         self._punched = _PAGE
         self._dropped = 0
         self._sending: list[tuple[int, int]] = []
-        """Where the frames are in the log that were not sent yet, or only in part."""
+        """The places in the log of frames that were not sent yet, or only in part."""
 
     @classmethod
     def make(cls, number: int, aux: Aux) -> Tape:
-        """Make an empty one."""
+        """Create an empty one."""
         fds: list[int] = []
         try:
             fds.extend(os.memfd_create(f"cellblock-{name}-{number}") for name in ("log", "channel", "stdout", "stderr"))
@@ -191,10 +191,10 @@ class Tape:
         for fd in self.fds:
             os.close(fd)
 
-    # -- what comes from the kernel ------------------------------------------------------------------------------------
+    # -- from the kernel -----------------------------------------------------------------------------------------------
 
     def unused(self, stream: int) -> int:
-        """Return how many bytes of a stream are on the tape that nobody has read."""
+        """Return how many bytes of a stream on the tape are still unread."""
         return self._sizes[stream] - self._used[stream]
 
     def receive(self, source: int, size: int) -> bytes:
@@ -202,7 +202,7 @@ class Tape:
 
         Raises:
             BlockingIOError: There is nothing now.
-            OSError: The socket is of no more use.
+            OSError: The socket is broken.
         """
         if not self.unused(CHANNEL):
             try:
@@ -232,10 +232,10 @@ class Tape:
         self._used[stream] += len(data)
         return data
 
-    # -- what goes to the kernel ---------------------------------------------------------------------------------------
+    # -- to the kernel -------------------------------------------------------------------------------------------------
 
     def queue(self, frame: bytes) -> None:
-        """Take a frame that is to be sent."""
+        """Queue a frame to send."""
         place = self.append(Kind.SENT, frame)
         self._drop()
         self._sending.append((place, place + len(frame)))
@@ -244,24 +244,24 @@ class Tape:
 
     @property
     def sending(self) -> bool:
-        """Whether there is something that was not sent yet."""
+        """Whether something is still unsent."""
         return bool(self._sending)
 
     def drop_sending(self) -> None:
-        """Drop it: the socket is closed."""
+        """Drop what is unsent: the socket is closed."""
         self._sending.clear()
 
     def flush(self, target: int) -> None:
-        """Send what can be sent now.
+        """Send as much as possible now.
 
         Raises:
             BlockingIOError: The socket has no room for the rest.
-            OSError: It is of no more use.
+            OSError: The socket is broken.
         """
         while self._sending:
             place = os.lseek(self._log, 0, os.SEEK_CUR)
             end = self._sending[0][1]
-            # The position of the file moves with what was sent, in one step for other processes.
+            # sendfile moves the file's position along with the bytes: one step for other processes.
             sent = os.sendfile(target, self._log, None, end - place)
             if place + sent >= end:
                 del self._sending[0]
@@ -271,7 +271,7 @@ class Tape:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def append(self, kind: Kind, content: bytes) -> int:
-        """Write a record. Returns where its content is in the log."""
+        """Write a record; return the place of its content in the log."""
         return self._write(self._begun + _RECORD.pack(self.taken, len(content), kind), content)
 
     def _write(self, head: bytes, content: bytes) -> int:
@@ -281,12 +281,12 @@ class Tape:
         return self._end - len(content)
 
     def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:
-        """Write down where everything stands. What came before is dropped when it is much.
+        """Write the whole state. Records before it are dropped if there are many.
 
         Args:
             offsets: See `Base`.
             content: See `Base`.
-            more: Whether another record follows at once, to be written in one go.
+            more: Whether another record follows at once, to be written together.
         """
         place = self._end
         head = _RECORD.pack(0, _OFFSETS.size + len(content), Kind.BASE) + _OFFSETS.pack(*offsets)
@@ -306,9 +306,9 @@ class Tape:
         return self._used[CHANNEL] + self._used[STDOUT] + self._used[STDERR] - self._based
 
     def _drop(self) -> None:
-        """Give back the memory of what came before a base that is written."""
+        """Free the memory of what came before a written base."""
         if self._old is None or self._sending:
-            return  # the frames that are being sent may be in it
+            return  # frames in flight may be in it
         (place, offsets), self._old = self._old, None
         os.pwrite(self._log, _START.pack(place), 0)
         punch(self._log, self._punched, place)
@@ -320,15 +320,15 @@ class Tape:
     # -- reading it again ----------------------------------------------------------------------------------------------
 
     def take_left(self) -> None:
-        """Take what another process has left in the pipe on its way here."""
+        """Take the bytes that another process has left in the pipe on their way here."""
         count = pending(self._aux.fds[0])
         self._aux.flush(self._files[CHANNEL], self._sizes[CHANNEL], count)
         self._sizes[CHANNEL] += count
 
     def recover(self) -> tuple[Base, list[Record]]:
-        """Read the log of another process: return the last base, and what came after it.
+        """Read the log of another process; return the last base and the records after it.
 
-        Reading goes on at the base, and what was not sent is to be sent.
+        Reading resumes at the base, and unsent frames are queued again.
 
         Raises:
             ValueError: There is no base.
@@ -339,7 +339,7 @@ class Tape:
         if last is None:
             raise ValueError("there is no base on its tape")
         self._end = records[-1].place + len(records[-1].content)
-        os.ftruncate(self._log, self._end)  # behind it may be a record that was cut off
+        os.ftruncate(self._log, self._end)  # a record that was cut off may follow
         sent = os.lseek(self._log, 0, os.SEEK_CUR)
         frames = [(record.place, record.place + len(record.content)) for record in records if record.kind is Kind.SENT]
         self._sending = [(place, end) for place, end in frames if end > sent]
@@ -354,8 +354,8 @@ class Tape:
     def _records(self, place: int) -> Iterator[Record]:
         """Yield the records from some place on.
 
-        The last may have been cut off by the end of its writer. The file then ends within it: a write makes a file grow page
-        by page, as the pages are filled.
+        The last may be cut off by its writer's end. The file then ends within it: a write grows a file page by page, as the
+        pages are filled.
         """
         log = os.pread(self._log, self._end - place, place)
         start = 0
@@ -368,25 +368,25 @@ class Tape:
             start += _RECORD.size + size
 
     def again(self, stream: int, count: int) -> bytes:
-        """Read bytes of a stream that are on the tape, and no others."""
+        """Read bytes of a stream from the tape only."""
         return self._read(stream, count)
 
     @property
     def used(self) -> tuple[int, int, int]:
-        """How many bytes of each stream were read."""
+        """Bytes of each stream that were read."""
         channel, stdout, stderr = self._used
         return channel, stdout, stderr
 
 
 def piece(content: bytes) -> tuple[int, int]:
-    """Return what a record says of the bytes of a pipe: which stream, and how many."""
+    """Return the stream and the byte count in a `PIECE` record."""
     stream, count = _PIECE.unpack(content)
     return stream, count
 
 
 def punch(fd: int, start: int, end: int) -> None:
-    """Give back the memory of a part of a file. Its offsets stay as they are."""
-    # Whole pages only: the worker may not have read yet what was sent of the others, and would read zeros.
+    """Free the memory of a part of a file. Its offsets stay as they are."""
+    # Whole pages only: the worker may not have read the bytes sent from the others yet, and would read zeros.
     start, end = -(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE
     if end > start:
         _libc.fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start))

@@ -1,1 +1,1 @@
-"""Starting kernels: what a kernel is to be, and the processes that make it."""
+"""Starting kernels: their specification, and the processes that make them."""

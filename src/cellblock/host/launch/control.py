@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,9 @@ from cellblock.wire.control import (
     Connect,
     Done,
     Exited,
+    Freeze,
     FromInit,
+    Frozen,
     HttpServer,
     Interrupt,
     Keep,
@@ -28,10 +31,11 @@ from cellblock.wire.control import (
     Refused,
     Run,
     Stop,
+    Thaw,
 )
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
-_PATIENCE = 0.5  # seconds for init to do what it is told
+_PATIENCE = 0.5  # seconds for init to carry out a command
 
 
 class Control:
@@ -40,17 +44,18 @@ class Control:
     Attributes:
         gone: Done when init has ended, and with it everything below.
         refused: Why there is no session, if it could not be made.
-        on_exit: Told the worker's wait status, or None if nobody knows it, when the worker or init has ended.
-        on_memory: Told how many bytes the session uses, and how many of these are its copies', after `measure`.
-        takers: Each is given the listener of its name, once, which init makes before there is any code in the session.
-        before_exit: Told the worker's wait status before it is taken from the socket.
-        on_violation: Told what init, or a process that pretends to be init, did that it must not.
+        on_exit: Called with the worker's wait status, or None if it is unknown, when the worker or init has ended.
+        on_memory: Called after `measure` with the bytes that the session uses, and how many of them are its copies'.
+        takers: Callbacks by name for listeners that init makes before the session runs any code; each is called once.
+        before_exit: Called with the worker's wait status before it is taken from the socket.
+        on_violation: Called with a violation by init, or by a process that pretends to be init.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._done: asyncio.Future[None] | None = None
+        self._frozen: asyncio.Future[int] | None = None
         self._ran: asyncio.Future[int] | None = None
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
@@ -63,11 +68,11 @@ class Control:
         self.before_exit: Callable[[int], None] | None = None
 
     def read(self) -> None:
-        """Read what init says, from now on."""
+        """Start reading messages from init."""
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def command(self, command: Interrupt | KillChildren | Stop) -> None:
-        """Have something done at once. When this returns, it is, or init is gone."""
+        """Have a command carried out at once. When this returns, it is done, or init is gone."""
         if self.gone.done():
             return
         self._done = self._loop.create_future()
@@ -76,6 +81,27 @@ class Control:
         except OSError:
             return  # its end is about to be noticed
         await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+
+    async def freeze(self) -> int:
+        """Stop all processes of the kernel; return how many may still run: it takes some time, and is to be repeated."""
+        if self.gone.done():
+            return 0
+        self._frozen = self._loop.create_future()
+        try:
+            self._tell(Freeze())
+        except KernelDiedError:
+            return 0  # its end is about to be noticed
+        frozen = self._frozen
+        waited: list[asyncio.Future[Any]] = [frozen, self.gone]
+        await asyncio.wait(waited, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if frozen.done():
+            return frozen.result()
+        return 0 if self.gone.done() else 1
+
+    def thaw(self) -> None:
+        """Have what was frozen go on."""
+        with contextlib.suppress(KernelDiedError):  # then nothing goes on
+            self._tell(Thaw())
 
     def begin(
         self,
@@ -88,20 +114,20 @@ class Control:
         place: str | None = None,
         stdin: int | None = None,
     ) -> None:
-        """Begin to run a program in the session, confined like the worker. One at a time; `finish` waits for it.
+        """Start a program in the session, confined like the worker. One at a time; `finish` waits for it.
 
         Args:
             argv: The program, by its path or its name on the PATH, and its arguments.
-            cwd: The directory that it runs in.
-            env: Its environment; None for the one that the session began with.
-            changes: Variables to set, or to take away (None).
-            keep: Which output goes to files instead of being the session's: ``out``, ``err``, ``both``, ``together``.
-            place: What the names of these files begin with; ``.out`` and ``.err`` follow.
-            stdin: A file for it to read; without one there is nothing to read.
+            cwd: Its working directory.
+            env: Its environment; None for the session's initial one.
+            changes: Variables to set, or to remove (None).
+            keep: Which output goes to files instead of the session: ``out``, ``err``, ``both``, ``together``.
+            place: Prefix of these files' names; ``.out`` and ``.err`` follow.
+            stdin: A file as its standard input; by default it is empty.
 
         Raises:
             KernelDiedError: The session's processes have ended.
-            ProtocolError: It is too large to be passed on.
+            ProtocolError: The request is too large.
         """
         self._runs += 1
         run = Run(self._runs, tuple(argv), cwd, env, changes or {}, keep, place)
@@ -109,7 +135,7 @@ class Control:
         self._ran = self._loop.create_future()
 
     async def finish(self) -> int:
-        """Wait until what was begun has ended. If nobody waits any longer it is killed, with all that it has started.
+        """Wait until the program has ended. If the waiter is cancelled, the program is killed with all its descendants.
 
         Returns:
             Its wait status.
@@ -132,7 +158,7 @@ class Control:
         """Have a listener made on the session's own loopback interface.
 
         Returns:
-            The listener, which is the caller's to close, and its port.
+            The listener, which the caller closes, and its port.
 
         Raises:
             KernelDiedError: The session's processes have ended.
@@ -142,7 +168,7 @@ class Control:
         return await self._listened
 
     def connect(self, other: socket.socket) -> None:
-        """Give init another connection, for copies of kernels.
+        """Pass init another connection, for copies of kernels.
 
         Raises:
             KernelDiedError: The session's processes have ended.
@@ -150,7 +176,7 @@ class Control:
         self._tell(Connect(), (other.fileno(),))
 
     def measure(self, enough: int) -> None:
-        """Have the session's memory measured, exactly if it may be over some number of bytes; `on_memory` is told."""
+        """Have the session's memory measured, exactly if it may exceed some number of bytes; calls `on_memory`."""
         try:
             self._sock.send(encode_control(Measure(enough)))
         except OSError:
@@ -162,7 +188,7 @@ class Control:
             await asyncio.wait([self.gone], timeout=patience)
 
     def hang_up(self) -> bool:
-        """Have init end everything that this connection is for; return whether there is an init."""
+        """Have init end everything that this connection is for; return whether init still exists."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
@@ -170,13 +196,13 @@ class Control:
         return True
 
     def give_up(self, why: str) -> None:
-        """Let nobody wait any longer: the session's processes have ended, or are of no use."""
+        """Fail all waiters: the session's processes have ended, or are unusable."""
         for waiting in (self._ran, self._listened):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(KernelDiedError(why))
 
     def close(self) -> None:
-        """Read no more. The socket still belongs to its maker."""
+        """Stop reading. The socket still belongs to its maker."""
         self._loop.remove_reader(self._sock.fileno())
 
     def _tell(self, command: Command, descriptors: Sequence[int] = ()) -> None:
@@ -217,8 +243,10 @@ class Control:
         match message:
             case Done():
                 _settle(self._done, None)
+            case Frozen(left):
+                _settle(self._frozen, max(left, 0))
             case Ran(number, status) if number == self._runs:
-                # What is not a wait status comes from a process that pretends to be init, and counts as a failure.
+                # An invalid wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
             case Memory(used, copies):
@@ -227,13 +255,13 @@ class Control:
                 self.refused = message
             case Exited(status):
                 self.on_exit(status)
-            case None:  # the end of the socket, or what is not a message: nothing that follows can be relied on
+            case None:  # end of the socket, or an invalid message: nothing that follows can be relied on
                 self.close()
                 self.on_exit(None)
                 _settle(self.gone, None)
 
     def _take_listener(self, listener: socket.socket, message: FromInit | None) -> None:
-        """Take a listener that init made: named ones before there is any code in the session, others because we asked."""
+        """Take a listener from init: named ones come before the session runs any code, others on our request."""
         asked = message if isinstance(message, HttpServer) else None
         if asked is not None and asked.name is not None and (taker := self.takers.pop(asked.name, None)) is not None:
             taker(listener)

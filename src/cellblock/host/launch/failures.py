@@ -1,4 +1,4 @@
-"""The errors for kernels that could not be started: what failed, the likely cause, and the ways out."""
+"""The errors for kernels that could not be started: the failure, its likely cause, and the ways out."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from cellblock.errors import LaunchError, SandboxError
 from cellblock.sandbox.steps import Failure, StepName, failure_of, told_failure
 from cellblock.wire.control import EXIT_UNCONFINED, Refused
 
-_MAX_SAID = 1000  # characters of what a process says of a system error
+_MAX_SAID = 1000  # maximum characters of a process's message about a system error
 
 _NO_SANDBOX: tuple[StepName, ...] = ("process", "worker", "python", "cell")
 """Steps that can also fail without a sandbox."""
 
 
 def cannot_start(error: OSError) -> LaunchError:
-    """Return what a system error of this process means for the start of a kernel."""
+    """Return the error for a kernel whose start failed with a system error of this process."""
     return launch_error("no kernel can be started now", failure_of(error, "process"))
 
 
 def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
-    """Return the error that tells a failure, its likely cause and the ways out.
+    """Return the error that explains a failure, its likely cause and the ways out.
 
     Args:
         what: What could not be done, as a clause.
-        failure: What failed.
-        said: What the processes wrote.
+        failure: The failure.
+        said: Output of the processes.
     """
     kind = LaunchError if failure.step in _NO_SANDBOX else SandboxError
     return kind(_explained(what, failure) + quote(said), step=failure.step, code=failure.code, said=failure.said)
@@ -34,14 +34,14 @@ def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
 def _explained(what: str, failure: Failure) -> str:
     try:
         from cellblock.sandbox import causes  # late: few programs ever need it
-    except OSError:  # there is no descriptor left to read the module with
+    except OSError:  # no descriptor is left to read the module with
         ways = "Ways out: close files, or allow more (ulimit -n)"
         return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"
     return causes.tell(what, failure)
 
 
 def refused(told: Refused) -> LaunchError:
-    """Return the error for a message that refuses a session."""
+    """Return the error for a message from init that refuses a session."""
     failure = told_failure(told.step, told.code, told.error)
     if failure is None:
         return SandboxError(f"the sandbox cannot be made: {told.error[:_MAX_SAID]}")
@@ -50,34 +50,34 @@ def refused(told: Refused) -> LaunchError:
 
 
 def died(cause: str, status: int | None, said: str) -> LaunchError:
-    """Return the error for a kernel that ended before it took cells, and told no reason.
+    """Return the error for a kernel that ended before it took cells, without giving a reason.
 
     Args:
-        cause: What its end says.
+        cause: The cause as derived from its end.
         status: Its worker's wait status, if it is known.
-        said: What it wrote.
+        said: Its output.
     """
     step: StepName = "confinement" if status == EXIT_UNCONFINED << 8 else "worker"
     return launch_error("the kernel could not be started", Failure(step, _error_number(said), cause), said)
 
 
 def ended(what: str, said: str) -> LaunchError:
-    """Return the error for a process that was to start kernels, and ended before it could.
+    """Return the error for a launcher process that ended before it could start kernels.
 
     Args:
         what: How it ended, as a clause.
-        said: What it wrote.
+        said: Its output.
     """
     last = (said.strip().splitlines() or ["it said nothing"])[-1][:_MAX_SAID]
     return launch_error(what, Failure("python", _error_number(last), last), said)
 
 
 def _error_number(said: str) -> int:
-    """Return the number of the system error that a traceback ends with; 0 if there is none."""
+    """Return the number of the system error at the end of a traceback; 0 if there is none."""
     found = re.findall(r"\[Errno (\d{1,3})\]", said[-_MAX_SAID:])
     return int(found[-1]) if found else 0
 
 
 def quote(said: str) -> str:
-    """Return what a process said, to stand at the end of a message."""
+    """Return a process's output, formatted for the end of a message."""
     return f":\n{said.strip()}" if said.strip() else ""

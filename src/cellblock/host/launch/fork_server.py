@@ -19,7 +19,7 @@ from cellblock.wire.control import FROM_LAUNCHER, End, Failed, Fork, Kill, Ready
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _KILL_AGAIN = 0.01
-"""Seconds until a kernel is killed for which there was no room in the socket."""
+"""Seconds until another attempt to kill a kernel, if the socket had no room for the request."""
 
 
 class ForkServer:
@@ -39,7 +39,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork: it has not ended, and did not fail to start."""
+        """Whether it can still fork: it has not ended, and its start has not failed."""
         if self._ready is None:
             return True
         return self._control is not None and not (self._ready.done() and self._ready.exception() is not None)
@@ -56,7 +56,7 @@ class ForkServer:
                 self._fail(error)
 
     async def start(self, timeout: float) -> None:
-        """See `Launcher`. It waits until the zygote is warm."""
+        """See `Launcher`. Waits until the zygote is warm."""
         self.begin()
         assert self._ready is not None
         await asyncio.wait([self._ready], timeout=timeout)
@@ -65,7 +65,7 @@ class ForkServer:
         self._ready.result()
 
     async def room(self, timeout: float) -> None:
-        """See `Launcher`. Hundreds of requests at once do not fit into the socket: they wait here, in order."""
+        """See `Launcher`. Hundreds of requests at once do not fit into the socket: they queue here, in order."""
         if not self._queue.locked() and self._has_room():
             return
         try:
@@ -86,7 +86,7 @@ class ForkServer:
         return bool(poll.poll(0))
 
     async def _wait_to_send(self, control: socket.socket) -> None:
-        """Wait until the zygote has read what it was sent before, or the connection is closed."""
+        """Wait until the zygote has read earlier requests, or the connection is closed."""
         self._may_send.clear()
         loop = asyncio.get_running_loop()
         loop.add_writer(control.fileno(), self._may_send.set)
@@ -100,7 +100,7 @@ class ForkServer:
         """See `Launcher`."""
         if self._control is None:
             raise LaunchError(f"the fork server has ended{quote(self._stderr.text())}")
-        # The zygote makes processes ahead, in a group that it was given ahead; with each request comes the group of the next.
+        # The zygote prepares a spare process, in a control group that it was given before; each request brings the next group.
         group, following = self._group, self._boot.make_group()
         with launching(following):
             ends = connect(setup, group, lambda descriptors: self._fork(number, descriptors, following))
@@ -108,7 +108,7 @@ class ForkServer:
         return ends
 
     def _run(self) -> None:
-        """Start the process. What is made stays with this object, whatever fails, and ends when it is closed."""
+        """Start the process. If this fails, what was created still belongs to this object, and ends when it is closed."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
         with theirs:
@@ -138,7 +138,7 @@ class ForkServer:
                 socket.send_fds(self._control, [encode_control(Fork(number))], [*descriptors, *group])
         except OSError as error:
             if isinstance(error, ConnectionError):
-                self._close_control()  # it has ended, and there was no time to hear of it
+                self._close_control()  # it has ended, and its end was not noticed yet
             raise LaunchError(f"the fork server cannot be reached: {error.strerror}") from error
 
     def _on_readable(self) -> None:
@@ -172,12 +172,12 @@ class ForkServer:
         return self._boot.failure(code, self._stderr.text())
 
     def _say_goodbye(self) -> None:
-        """Tell the zygote that this is an end in good order: it need not wait to see whether this process ends as well."""
+        """Tell the zygote that this is a graceful end: it need not wait to see whether this process exits as well."""
         if self._control is not None:
             try:
                 self._control.send(encode_control(End()))
             except OSError:
-                return  # it has ended, or will hear of it when the socket is closed
+                return  # it has ended, or will notice when the socket is closed
 
     def _close_control(self) -> None:
         if self._control is not None:

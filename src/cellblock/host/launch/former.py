@@ -1,4 +1,4 @@
-"""Zygotes of a host that was killed: their kernels live on, new ones come from other zygotes."""
+"""Zygotes of a killed host: their kernels live on, new ones come from other zygotes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cellblock.wire.datagrams import encode_control
 
 
 class FormerZygote:
-    """A zygote that makes no more kernels. It is not known what it was asked for last, and with which control group."""
+    """A zygote that makes no more kernels. Its last request, and the control group that came with it, are unknown."""
 
     interpreter: tuple[str, ...] | None = None
     alive = False
 
     def __init__(self, control: socket.socket, stderr: int, process: Process, on_closed: Callable[[], object]) -> None:
-        """Take it over.
+        """Take over a zygote.
 
         Args:
             control: The connection to it.
-            stderr: What it writes to standard error.
+            stderr: The reading end of its standard error.
             process: Its process.
             on_closed: Called when it has ended.
         """

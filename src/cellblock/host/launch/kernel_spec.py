@@ -1,4 +1,4 @@
-"""Specifies the kernels of a session."""
+"""The specification of a session's kernels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Output(Protocol):
     """The part of `cellblock.host.kernels.kernel_output.KernelOutput` that serves others than its kernel."""
 
     def insert(self, name: StreamName, text: bytes) -> None:
-        """Take text from elsewhere for the output of the running cell, or of the next one."""
+        """Add text from elsewhere to the output of the running cell, or of the next one."""
 
 
 class RunningKernel(Protocol):
     """The part of `cellblock.host.kernels.kernel.Kernel` that is needed to serve requests of its code.
 
     Attributes:
-        wanted: What it was asked to be.
-        control: Its init, for what is done in the session and not by the kernel.
+        wanted: Its specification.
+        control: The connection to its init, for actions that the kernel itself does not perform.
     """
 
     wanted: KernelSpec
@@ -39,30 +39,30 @@ class RunningKernel(Protocol):
 
     @property
     def packages(self) -> str | None:
-        """The directory for the packages of its session, if its sandbox has one."""
+        """The directory for its session's packages, if its sandbox has one."""
 
     @property
     def output(self) -> Output:
-        """What the reader of its cells is shown."""
+        """Its output, as shown to the reader of its cells."""
 
 
 Installer: TypeAlias = Callable[[RunningKernel, tuple[str, ...]], Awaitable[int]]
 """Installs packages for a session: takes its kernel and pip's arguments, returns pip's wait status."""
 
 OnListener: TypeAlias = Callable[[socket.socket], None]
-"""Takes a listener, which is then its own to close."""
+"""Takes ownership of a listener."""
 
 OnCommand: TypeAlias = Callable[[CommandRequest], Awaitable[bool | str]]
-"""Decides whether a command may run: nothing but True is a yes, and text says why not."""
+"""Decides whether a command may run: only True allows it; a string is the reason for a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeathNotice:
-    """What the next result says of a kernel that died while no cell ran.
+    """Reports, in the next result, a kernel that died while no cell ran.
 
     Attributes:
-        text: A line for a person.
-        recovery: What the session goes on from, if variables were lost.
+        text: A line for people.
+        recovery: How the session continues, if variables were lost.
     """
 
     text: str
@@ -74,20 +74,20 @@ class KernelSpec:
     """The specification of a kernel, the same for every kernel of a session.
 
     Attributes:
-        interpreter: Path of the interpreter that it runs in.
-        preload: Modules that it has imported when it starts.
+        interpreter: Path of its interpreter.
+        preload: Modules that it has already imported at its start.
         isolate: How it is isolated.
-        policy: What it may do, if it is sandboxed.
-        setup: What its init is told, except the sandbox: environment, directories, packages.
+        policy: What it is allowed to do, if it is sandboxed.
+        setup: The setup for its init, except the sandbox: environment, directories, packages.
         limits: How much output is kept.
-        spill_to: Where output that is too large to keep is written.
-        takers: Each is given a listener that its init makes, ``egress`` or ``tools``, to serve on it.
-        installer: Installs packages when it asks.
-        on_command: Decides about the commands of its cells; None if nobody has to be asked.
-        forbid_programs: Whether the system forbids it to execute programs, and its init runs those that were let through.
-        session: The session that it is for, as messages call it.
-        kept: The number of its session, if it is to outlive this process.
-        notice: What is to be said of the kernel that it replaces, if that died: also if this process is killed before that.
+        spill_to: The directory for output that is too large to keep.
+        takers: Take the listeners that its init makes, ``egress`` or ``tools``, and serve on them.
+        installer: Installs packages on its request.
+        on_command: Decides about the commands of its cells; None if all are allowed.
+        forbid_programs: Whether the system forbids it to execute programs, and its init runs the approved ones instead.
+        session: The session's name in messages.
+        kept: The number of its session, if it should outlive this process.
+        notice: The death notice of the kernel that it replaces; reported even if this process is killed first.
     """
 
     interpreter: str
@@ -107,5 +107,5 @@ class KernelSpec:
 
     @property
     def memory(self) -> int | None:
-        """Bytes that all of its processes may use together, if somebody watches."""
+        """Bytes that all of its processes may use together, if that is enforced."""
         return self.policy.resources.memory if self.isolate in OURS else None

@@ -26,7 +26,7 @@ _BOOT = Path(__file__).parents[2] / "zygote" / "boot.py"
 
 _SO_PASSRIGHTS = 83  # linux/socket.h; not in Python's `socket` yet
 
-_EXIT_TOO_OLD = 64  # what boot.py exits with; it is started by command line, never imported
+_EXIT_TOO_OLD = 64  # the exit status of boot.py, which is started by command line, never imported
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Ends:
     Attributes:
         channel: Frames to and from the worker.
         control: Control messages to and from init.
-        stdout: What is written to the kernel's descriptor 1.
+        stdout: The reading end of the kernel's descriptor 1.
         stderr: Likewise 2.
-        group: The control group that its processes are in, if they have one.
+        group: The control group of its processes, if they have one.
     """
 
     channel: socket.socket
@@ -48,7 +48,7 @@ class Ends:
     group: Group | None
 
     def close(self) -> None:
-        """Close all of them. The group stays until there is nothing in it."""
+        """Close all of them. The group stays until it is empty."""
         self.channel.close()
         self.control.close()
         os.close(self.stdout)
@@ -56,23 +56,23 @@ class Ends:
 
 
 class Launcher(Protocol):
-    """What a session needs from a launcher."""
+    """Starts kernels for sessions."""
 
     interpreter: tuple[str, ...] | None
-    """Directories of the interpreter and its packages, if they are known and matter."""
+    """Directories of the interpreter and its packages, if known and relevant."""
 
     @property
     def alive(self) -> bool:
         """Whether it can still start kernels."""
 
     def begin(self) -> None:
-        """Begin to get ready to start kernels, without waiting for it."""
+        """Start getting ready, in the background."""
 
     async def start(self, timeout: float) -> None:
         """Get ready to start kernels, within this many seconds."""
 
     async def room(self, timeout: float) -> None:
-        """Wait until `launch` can be called, which then has to happen at once.
+        """Wait until `launch` can be called; the call has to follow at once.
 
         Raises:
             LaunchError: There is no room within this many seconds.
@@ -91,10 +91,10 @@ class Launcher(Protocol):
         """Return the reason why a kernel ended before it was ready.
 
         Args:
-            number: The kernel's.
-            said: What it wrote to stderr.
+            number: The kernel's number.
+            said: Its output on stderr.
             status: Its worker's wait status, if init has reported it.
-            cause: What its end says, for a person.
+            cause: The cause as derived from its end, for people.
         """
 
     async def close(self) -> None:
@@ -102,33 +102,33 @@ class Launcher(Protocol):
 
 
 class Keep(Protocol):
-    """Holds what belongs to a launcher.
+    """Has a launcher's process held by the custodian.
 
     Attributes:
-        pidfd: Of the process that kernels are to end with, instead of this one.
+        pidfd: A pidfd of the process with which kernels end, instead of this one.
     """
 
     pidfd: int
 
     def hold(self, process: Started, control: int, stderr: int) -> None:
-        """Have a process held, with the connection to it and what it writes to standard error."""
+        """Have a process held, with the connection to it and the reading end of its standard error."""
 
     def release(self) -> None:
-        """Have them held no longer."""
+        """Stop holding them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """What a launcher starts its processes with.
+    """How a launcher starts its processes.
 
     Attributes:
-        interpreter: The interpreter that kernels run in.
-        preload: Modules that they have imported when they start.
+        interpreter: Path of the kernels' interpreter.
+        preload: Modules that they have already imported at their start.
         isolate: How they are isolated.
         starter: Starts a process, directly or in a sandbox of srt.
-        places: What is to be removed when this process has ended: all whose path begins in this way. None: nothing.
-        groups: Where each kernel gets a control group, if it gets one.
-        keep: Who is to hold what belongs to the launcher, if it is to outlive this process.
+        places: Prefix of the paths to remove when this process has ended. None: nothing.
+        groups: Creates a control group for each kernel; None without control groups.
+        keep: Has the launcher's process held, if it should outlive this process.
     """
 
     interpreter: str
@@ -158,8 +158,8 @@ class Boot:
         """Send the first message to a process, with a pidfd of this one: a fork of this one may hold the sockets open.
 
         Args:
-            control: Where to.
-            group: The control group of the first kernel, which comes along.
+            control: The connection to it.
+            group: The control group of the first kernel, which is passed along.
         """
         hello = encode_control(Hello(self.places))
         if sys.platform != "linux":
@@ -175,10 +175,10 @@ class Boot:
             os.close(own)
 
     def make_group(self) -> Group | None:
-        """Make the control group of a kernel, if kernels have one.
+        """Create the control group of a kernel, if kernels have one.
 
         Raises:
-            SandboxError: It cannot be made.
+            SandboxError: It cannot be created.
         """
         try:
             return None if self.groups is None else self.groups.make()
@@ -186,7 +186,7 @@ class Boot:
             raise launch_error("no control group can be made for a kernel", failure_of(error, "group")) from error
 
     def failure(self, code: int | None, said: str) -> LaunchError:
-        """Return what the exit code of a process means, and what it said."""
+        """Return the error for the exit code of a process and its output."""
         if code == _EXIT_TOO_OLD:
             return InterpreterError(f"{self.interpreter} is older than Python 3.11, which kernels need{quote(said)}")
         if code == EXIT_NO_IPYTHON:
@@ -201,11 +201,11 @@ class Boot:
 
 
 def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[int]], None]) -> Ends:
-    """Make a kernel's connections, have the other ends taken by ``start(descriptors)``, and return ours.
+    """Create a kernel's connections, pass the other ends to ``start(descriptors)``, and return ours.
 
     Args:
-        setup: What its init is told, unless that serves the session already.
-        group: The control group that its processes are in, if they have one.
+        setup: The setup for its init; None if that init serves the session already.
+        group: The control group of its processes, if they have one.
         start: Takes the other ends.
     """
     with ExitStack() as undo, ExitStack() as theirs:
@@ -234,9 +234,9 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
 
 
 def refuse_descriptors(end: socket.socket) -> None:
-    """Have the system refuse descriptors that are sent to a socket, as far as it can (Linux 6.16).
+    """Have the system reject descriptors that are sent to a socket, if it can (Linux 6.16).
 
-    They would be closed when the message is read. That may take as long as the sender likes: a connection can linger.
+    Otherwise they are closed when the message is read, which may block as long as the sender likes: a connection can linger.
     """
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
@@ -244,10 +244,10 @@ def refuse_descriptors(end: socket.socket) -> None:
 
 @contextmanager
 def launching(group: Group | None) -> Iterator[None]:
-    """Remove a control group if what it was made for fails, and tell system errors as what they mean to the caller."""
+    """Remove the new control group if the launch fails, and turn system errors into `LaunchError`."""
     try:
         yield
-    except BaseException as error:  # also a cancellation: the group is of no use without a kernel
+    except BaseException as error:  # also a cancellation: the group is useless without a kernel
         _give_back(group)
         if isinstance(error, OSError):
             raise cannot_start(error) from error
@@ -261,7 +261,7 @@ def _give_back(group: Group | None) -> None:
 
 @contextmanager
 def opened(group: Group | None) -> Iterator[list[int]]:
-    """Hold a group's descriptor, to pass it on; none if there is no group."""
+    """Yield a descriptor of the group, to pass it on; an empty list without a group."""
     descriptors = [] if group is None else [group.open()]
     try:
         yield descriptors
@@ -271,7 +271,7 @@ def opened(group: Group | None) -> Iterator[list[int]]:
 
 
 def exit_code(process: Started) -> int | None:
-    """Return the exit code of a process whose connections are closed: it ends an instant later, and then can be waited for."""
+    """Return the exit code of a process whose connections are closed: it ends within moments, so wait for it."""
     try:
         return process.wait(timeout=2)
     except subprocess.TimeoutExpired:

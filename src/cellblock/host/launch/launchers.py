@@ -1,4 +1,4 @@
-"""The launchers of one host: one for each kind of kernel, replaced if it no longer works."""
+"""The launchers of one host: one for each kind of kernel, replaced when it no longer works."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec
 
 LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
-"""Interpreter, preloaded modules and isolation; under srt the policy and the workspace, too, which its sandbox is made for."""
+"""Interpreter, preloaded modules and isolation; under srt also the policy and the workspace that its sandbox is made for."""
 
 
 def key_of(wanted: KernelSpec) -> LaunchKey:
-    """Return which launcher starts kernels like this one."""
+    """Return the key of the launcher for such kernels."""
     if wanted.isolate == "srt":
         return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
     return wanted.interpreter, wanted.preload, wanted.isolate, None, None
 
 
 class Launchers:
-    """Starts launchers when they are needed, and ends them when they are not.
+    """Starts launchers on demand, and ends unused ones.
 
-    Every launcher that was made is in one of three places until its processes have ended: in use, retired (its kernels live
-    on, new ones come from another), or ending.
+    Every launcher is in one of three states until its processes have ended: in use, retired (its kernels live on, new ones
+    come from another), or ending.
 
     Attributes:
-        idle_sandboxes: How many sandboxes of srt are kept warm for a workspace that no session has any more.
+        idle_sandboxes: How many sandboxes of srt are kept warm for workspaces without a session.
     """
 
     def __init__(self, make: Callable[[LaunchKey], Launcher], start_timeout: float) -> None:
-        """Begin with none.
+        """Start without launchers.
 
         Args:
-            make: Makes a launcher, and starts nothing.
-            start_timeout: Seconds in which a launcher must be ready.
+            make: Makes a launcher, without starting it.
+            start_timeout: Seconds within which a launcher must be ready.
         """
         self._make = make
         self._start_timeout = start_timeout
@@ -58,11 +58,11 @@ class Launchers:
 
     @property
     def in_use(self) -> dict[LaunchKey, Launcher]:
-        """The launchers that new kernels come from."""
+        """The launchers of new kernels."""
         return dict(self._in_use)
 
     def begin(self, key: LaunchKey) -> Launcher:
-        """Return the launcher for some kernels, and begin to start it if it is not running.
+        """Return the launcher for some kernels, and start it in the background if it is not running.
 
         Raises:
             StateError: The host was closed.
@@ -80,14 +80,14 @@ class Launchers:
         return launcher
 
     async def started(self, key: LaunchKey) -> Launcher:
-        """Return the launcher for some kernels when it is running.
+        """Return the running launcher for some kernels.
 
         Raises:
-            LaunchError: It could not be started. The next call tries with a new one.
+            LaunchError: It could not be started. The next call tries a new one.
             StateError: The host was closed.
         """
         launcher = await self._start(key)
-        # If not alive, it had been killed while nobody used it, and we hear of that only now.
+        # If it is not alive, it was killed while idle, and that was noticed only now.
         return launcher if launcher.alive else await self._start(key)
 
     async def _start(self, key: LaunchKey) -> Launcher:
@@ -111,21 +111,21 @@ class Launchers:
 
         Args:
             launcher: The launcher.
-            kernels: How many kernels it has. When they have ended, so does it.
+            kernels: The number of its kernels. It ends after the last of them.
         """
         launcher.begin()
         self._retired.add(launcher)
         self._kernels[launcher] += kernels
         self._end_retired(launcher)
 
-    # -- who uses them -------------------------------------------------------------------------------------------------
+    # -- users ---------------------------------------------------------------------------------------------------------
 
     def kernel_made(self, launcher: Launcher) -> None:
-        """Take note of a kernel that a launcher has started."""
+        """Count a kernel that a launcher has started."""
         self._kernels[launcher] += 1
 
     def kernel_closed(self, launcher: Launcher) -> None:
-        """Take note that a kernel has ended."""
+        """Uncount a kernel that has ended; an unused launcher may end."""
         self._kernels[launcher] -= 1
         if self._kernels[launcher] <= 0:
             del self._kernels[launcher]
@@ -133,11 +133,11 @@ class Launchers:
             self._end_idle()
 
     def session_made(self, key: LaunchKey) -> None:
-        """Take note of a session whose kernels a launcher will start."""
+        """Count a session whose kernels a launcher will start."""
         self._sessions[key] += 1
 
     def session_closed(self, key: LaunchKey) -> None:
-        """Take note that a session is closed."""
+        """Uncount a closed session; an idle sandbox may end."""
         self._sessions[key] -= 1
         if self._sessions[key] <= 0:
             del self._sessions[key]
@@ -161,9 +161,9 @@ class Launchers:
             self._end(launcher)
 
     def _end_idle(self) -> None:
-        """End the oldest sandboxes of srt that no session needs, but for a few.
+        """End the oldest idle sandboxes of srt, except for a few.
 
-        A sandbox may have checkpoints and branches of sessions that are closed: they count as kernels.
+        A sandbox with checkpoints and branches of closed sessions is not idle: they count as kernels.
         """
         unused = [key for key, launcher in self._in_use.items() if not self._kernels[launcher]]
         idle = [key for key in unused if key[-1] is not None and key not in self._sessions]

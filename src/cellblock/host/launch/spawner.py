@@ -16,7 +16,7 @@ from cellblock.wire.datagrams import encode_control
 
 
 class Spawner:
-    """Starts a fresh interpreter for every kernel, if forking a loaded one is not safe."""
+    """Starts a fresh interpreter for every kernel, for systems where forking a loaded one is not safe."""
 
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
@@ -29,13 +29,13 @@ class Spawner:
         return True
 
     def begin(self) -> None:
-        """See `Launcher`. There is nothing to get ready."""
+        """See `Launcher`. There is nothing to prepare."""
 
     async def start(self, timeout: float) -> None:
         """See `Launcher`."""
 
     async def room(self, timeout: float) -> None:
-        """See `Launcher`. Each kernel has a process of its own to ask."""
+        """See `Launcher`. Each kernel has a process of its own, so there is no queue."""
 
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
@@ -47,7 +47,7 @@ class Spawner:
     def _spawn(self, number: int, descriptors: Sequence[int], group: Group | None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            # Whatever goes wrong before the descriptors are in place is written to the kernel's own stderr.
+            # Errors before the descriptors are in place are written to the kernel's own stderr.
             self._processes[number] = self._boot.run("spawn", theirs, descriptors[-1])
             self._boot.greet(ours, group)
             try:
@@ -59,7 +59,7 @@ class Spawner:
         """See `Launcher`."""
         process = self._processes.get(number)
         if process is not None and process.poll() is None:
-            # On Linux, SIGTERM first would do; here, nothing else ends what init leaves behind.
+            # On Linux, SIGTERM alone would do; elsewhere, nothing else ends what init leaves behind.
             self._boot.starter.terminate(process)
 
     def packages(self, number: int) -> str | None:

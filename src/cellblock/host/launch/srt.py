@@ -1,4 +1,4 @@
-"""Starts a launcher's first process under srt: one srt, with settings and a directory of its own, for each."""
+"""Starts a launcher's first process under srt: one srt for each, with its own settings and directory."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import RunningKernel
 
 _PATIENCE = 5  # seconds
-_LAST_READS = 4  # of what a pipe can hold
+_LAST_READS = 4  # in units of a pipe's capacity
 
-# Asks an interpreter where it is, and where its packages are.
+# Asks an interpreter for its own directories and those of its packages.
 _ASK = """\
 import json, os, sys
 print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)),
@@ -53,7 +53,7 @@ class UnderSrt:
         self._facts = facts
         self._workspace = workspace
         self._directories: dict[int, str] = {}
-        """The directory of each srt, by its process."""
+        """The directory of each srt, by its process id."""
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         """See `Starter`."""
@@ -67,7 +67,7 @@ class UnderSrt:
             readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
             secret=srt.closed_to_others(),
         )
-        # A file without a name: nothing of it can be left over, and it cannot be replaced by another one.
+        # An unnamed file: it cannot be left over, and it cannot be replaced by another one.
         with tempfile.TemporaryFile() as file:
             file.write(json.dumps(srt.settings(self._policy, self._facts, place)).encode())
             file.flush()
@@ -93,7 +93,7 @@ class UnderSrt:
         _signal(process, signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
-        """See `Starter`. When srt can end by itself it removes what it has put into the workspace to protect it."""
+        """See `Starter`. If srt exits by itself, it removes the files that it has put into the workspace to protect it."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if await process_ended(process, timeout=_PATIENCE):
                 break
@@ -109,15 +109,15 @@ class UnderSrt:
 
 @asynccontextmanager
 async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> AsyncIterator[Control]:
-    """Make another sandbox of srt for a session, to run a program in. What that writes is shown as the kernel's output.
+    """Make another srt sandbox for a session, to run a program. The program's output is shown as the kernel's.
 
     Args:
         kernel: The session's kernel.
-        policy: What the program may do.
-        facts: What this machine has.
+        policy: What the program is allowed to do.
+        facts: The facts of this machine.
 
     Raises:
-        SandboxError: The sandbox could not be made; srt has said why, in the output.
+        SandboxError: The sandbox could not be made; srt's messages in the output tell why.
         LaunchError: srt cannot be started.
     """
     workspace = kernel.wanted.setup.cwd
@@ -143,7 +143,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
 
 @contextmanager
 def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator[None]:
-    """Show what is written to a pipe as output of a kernel; at the end, also what is left in the pipe."""
+    """Show what is written to a pipe as output of a kernel; at the end, include what is left in the pipe."""
     loop = asyncio.get_running_loop()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -167,7 +167,7 @@ def _shown(descriptor: int, name: StreamName, kernel: RunningKernel) -> Iterator
 
 
 def _complete_repository(workspace: str) -> None:
-    """Make a repository's ``hooks``, if there is none: srt can protect all of ``.git``, or make up for what is missing."""
+    """Create a repository's ``hooks`` if it is missing: srt can protect all of ``.git``, or create missing parts, not both."""
     try:
         repository = os.open(os.path.join(workspace, ".git"), os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -175,19 +175,19 @@ def _complete_repository(workspace: str) -> None:
     try:
         os.mkdir("hooks", dir_fd=repository)
     except OSError:
-        return  # it is there, or nobody can make it
+        return  # it exists, or cannot be created
     finally:
         os.close(repository)
 
 
 def _new_name() -> str:
-    """Return a path that does not exist, and is short enough for srt's sockets in it: their paths have 104 bytes at most."""
+    """Return a new path, short enough for srt's sockets in it: their paths have 104 bytes at most."""
     directory = os.path.realpath(tempfile.gettempdir())
     return os.path.join(directory if len(directory) <= 48 else "/tmp", f"srt-{secrets.token_hex(4)}")
 
 
 def _signal(process: Started, number: int) -> None:
-    """Signal srt, and all of it that is outside of its sandbox."""
+    """Send a signal to srt, and to all of it outside its sandbox."""
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
@@ -202,5 +202,5 @@ def _directories(interpreter: str) -> tuple[str, ...]:
         found = {os.path.realpath(path) for path in json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise InterpreterError(f"{interpreter} does not say where its packages are: {error}") from error
-    # A virtual environment's directory is named by links as well as by itself.
+    # A virtual environment's directory is named both by links and by itself.
     return tuple(sorted(found | {os.path.dirname(interpreter)}))

@@ -12,7 +12,7 @@ from cellblock.host.descriptors import Child, process_ended
 
 _NO_ENVIRONMENT: dict[str, str] = {}
 _PATIENCE = 5.0
-"""Seconds that a process may take to end."""
+"""Seconds that a process may take to exit."""
 
 
 class Started(Child, Protocol):
@@ -32,10 +32,10 @@ class Starter(Protocol):
     """Starts and ends the first process of a launcher."""
 
     command: str | None
-    """What is started instead of the interpreter, and starts it."""
+    """The command that is started instead of the interpreter, and starts it; None to start the interpreter directly."""
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
-        """Start an interpreter in a session of its own.
+        """Start an interpreter in its own session (setsid).
 
         Args:
             arguments: The interpreter and its arguments, of which the first is the path of boot.py.
@@ -44,17 +44,17 @@ class Starter(Protocol):
         """
 
     def terminate(self, process: Started) -> None:
-        """Tell it to end."""
+        """Ask it to exit."""
 
     async def end(self, process: Started) -> None:
-        """Wait for its end, now that its control socket is closed; kill it if it does not end."""
+        """Wait until it exits, now that its control socket is closed; kill it if it does not."""
 
     def packages(self, process: Started) -> str | None:
-        """Return the directory for packages of sessions that run in its sandbox, if there is one."""
+        """Return the directory for packages of the sessions in its sandbox, if there is one."""
 
 
 class Direct:
-    """Starts interpreters as they are."""
+    """Starts interpreters directly."""
 
     command: str | None = None
 
@@ -65,7 +65,7 @@ class Direct:
             stdin=control.fileno(),
             stdout=stderr,
             stderr=stderr,
-            # Nothing of the host's environment may be found in a kernel, not even in /proc/self/environ.
+            # Nothing of the host's environment may be visible in a kernel, not even in /proc/self/environ.
             env=_NO_ENVIRONMENT,
             cwd="/",
             start_new_session=True,

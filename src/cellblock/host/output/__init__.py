@@ -1,1 +1,1 @@
-"""The output of a cell: gathered within bounds, and written to files if asked."""
+"""The output of a cell: collected within limits, and written to files on request."""

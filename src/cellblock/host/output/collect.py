@@ -1,4 +1,4 @@
-"""Gathers the output of a cell, within bounds, and makes the result of it.
+"""Collects the output of a cell within limits.
 
 The beginning and the end of text are kept, up to a limit; the middle is dropped, or written to a file on request.
 """
@@ -18,9 +18,9 @@ from cellblock.wire.fields import MAX_MIMES
 from cellblock.wire.messages import Display
 
 _BLOCK = 64 * 1024
-_OVERHEAD = 128  # what an entry costs in addition to its text
-_MOST_NOTES = 10  # of what was left out; `truncated` says that there is more
-_LARGE, _MANY = 256 * 1024, 20  # bytes and displays of a result that is not made between two turns of the loop
+_OVERHEAD = 128  # cost of an entry in addition to its text
+_MOST_NOTES = 10  # about omissions; `truncated` tells that there are more
+_LARGE, _MANY = 256 * 1024, 20  # bytes and displays from which on a result is made in a thread
 
 
 class _Text:
@@ -34,7 +34,7 @@ class _Text:
 
 
 class _Gap:
-    """A place where text of a stream was left out."""
+    """A place where text of a stream was omitted."""
 
     __slots__ = ("name",)
 
@@ -43,12 +43,12 @@ class _Gap:
 
 
 class _Place:
-    """The place of a display id: an update replaces the value in every place that shows it.
+    """The place of a display id: an update replaces the value in all entries with this id.
 
     Attributes:
-        bundle: What the last update showed.
-        count: In how many places that is.
-        fresh: What was shown under the same id since.
+        bundle: The value of the last update.
+        count: How many entries show it.
+        fresh: Entries with the same id that were displayed since.
     """
 
     __slots__ = ("bundle", "count", "fresh")
@@ -70,7 +70,7 @@ class _Shown:
 
     @property
     def current(self) -> Bundle:
-        """What is shown now."""
+        """The current value."""
         return self.bundle if self.place is None or self.place.bundle is None else self.place.bundle
 
 
@@ -81,9 +81,9 @@ class Collector:
     """The output of one cell.
 
     Attributes:
-        truncated: Whether something was left out.
-        notes: What else there is to say at the end.
-        unsaid: What to say at this place, for the caller to add to the output.
+        truncated: Whether something was omitted.
+        notes: Lines to add at the end.
+        unsaid: Lines for the caller to add to the output at this place.
     """
 
     def __init__(self, limits: Limits, spill_to: SpillDirectory | None = None) -> None:
@@ -99,20 +99,20 @@ class Collector:
         self._start()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return it for another host. Texts are many, and so they become tuples, which take the least time."""
+        """Return its state for another host. The many texts become tuples, which pickle fastest."""
         state = self.__dict__.copy()
         for name in ("_head", "_tail"):
             state[name] = [(entry.name, entry.data) if type(entry) is _Text else entry for entry in state[name]]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what another host has written down."""
+        """Restore the state from another host."""
         for name, kind in (("_head", list), ("_tail", deque)):
             state[name] = kind(_Text(*entry) if type(entry) is tuple else entry for entry in state[name])
         self.__dict__.update(state)
 
     def spill_to(self, directory: SpillDirectory | None) -> None:
-        """Write what is too large to this directory, after it was taken over from another host."""
+        """Set the directory for large output, after a takeover from another host."""
         self._spills.directory = directory
 
     def _start(self) -> None:
@@ -127,22 +127,22 @@ class Collector:
 
     @property
     def empty(self) -> bool:
-        """Whether it is as new."""
+        """Whether it is unused."""
         return not (self._head or self._tail or self._parts or self._clear_next or self.truncated or self._displays)
 
     @property
     def has_displays(self) -> bool:
-        """Whether anything was shown that was not printed."""
+        """Whether there is output other than printed text."""
         return self._displays > 0
 
     @property
     def large(self) -> bool:
-        """Whether it takes long to make a result of it."""
+        """Whether making a result of it takes long."""
         kept = self._limits.text // 2 - self._head_room + self._tail_size + self._limits.values - self._values_room
         return kept > _LARGE or self._displays > _MANY or self._spills.begun
 
     def clear(self, wait: bool) -> None:
-        """Forget everything shown so far; with ``wait``, when the next output comes."""
+        """Drop all output so far; with ``wait``, when the next output comes."""
         if wait:
             self._clear_next = True
         else:
@@ -150,7 +150,7 @@ class Collector:
             self._start()
 
     def add_text(self, name: StreamName, data: bytes) -> None:
-        """Take text that was written to a stream."""
+        """Take text from a stream."""
         self._before_output()
         self._spill.write(data)
         if self._head_room > 0:
@@ -210,7 +210,7 @@ class Collector:
             self._tail_size -= _OVERHEAD
 
     def add_part(self, mime: str, data: bytes) -> None:
-        """Take a piece of a value that is too large for one frame. The pieces of a value follow each other."""
+        """Take a piece of a value that is too large for one frame. All pieces of a value come in sequence."""
         value = self._parts.get(mime)
         if value is None and len(self._parts) < MAX_MIMES:
             for other in self._parts.values():
@@ -230,7 +230,7 @@ class Collector:
         """Take a MIME bundle.
 
         Returns:
-            What is shown, or None if there was no room for it.
+            The value to show, or None if there was no room for it.
         """
         self._before_output()
         data: dict[str, bytes | bytearray] = {}
@@ -266,9 +266,9 @@ class Collector:
         return size <= self._values_room
 
     def _values_of(self, message: Display) -> Iterator[tuple[str, bytes | bytearray, int]]:
-        """Yield the values of a message, each with how much memory it takes when it is used."""
+        """Yield the values of a message, each with the memory that it takes in use."""
         for mime, raw in message.data.items():
-            if len(raw) > self._limit(mime):  # by hand: the worker sends what is large in parts
+            if len(raw) > self._limit(mime):  # hostile: the worker sends large values in parts
                 self._leave_out(mime, len(raw), self._saved(mime, raw))
             else:
                 yield mime, raw, cost(raw, text=is_text(mime) or mime in message.texts)
@@ -278,14 +278,14 @@ class Collector:
                 continue
             data = value.finish()
             if data is not None:
-                # Not measured, as it may be large: a character of text that is not ASCII takes up to four bytes.
+                # Not measured, as it may be large: a character outside ASCII takes up to four bytes.
                 widest = 1 if mime not in message.texts or data.isascii() else 4
                 yield mime, data, value.cost * widest
             else:
                 self._leave_out(mime, value.total, value.spill)
 
     def _leave_out(self, mime: str, size: int, spill: Spill, taken: int = 0) -> None:
-        """Leave a value of so many bytes, which takes so much memory, out, and say so."""
+        """Omit a value of `size` bytes, which would take so much memory (`taken`), and add a note about it."""
         limit = self._limit(mime)
         name = "value" if mime in READ_AS_TEXT else "media"
         if size <= limit:
@@ -310,7 +310,7 @@ class Collector:
             self.unsaid.append(note)
 
     def _update(self, place: _Place, bundle: Bundle) -> bool:
-        """Show something else in every place of a display id. However many places there are, it counts once."""
+        """Update every entry of a display id. However many entries there are, it counts as one display."""
         count = place.count + len(place.fresh)
         before = sum(shown.bundle.size for shown in place.fresh)
         if place.bundle is not None:
@@ -327,19 +327,19 @@ class Collector:
 
     @property
     def behind(self) -> bool:
-        """Whether the kernel should wait until the disk has taken what was left out."""
+        """Whether the kernel should wait until the disk has caught up with omitted output."""
         return self._spills.behind
 
     def hurry(self) -> None:
-        """Let the kernel not wait for the disk: it is being stopped."""
+        """Do not make the kernel wait for the disk: it is being stopped."""
         self._spills.hurry()
 
     async def written(self) -> None:
-        """Wait until the disk has what was left out, once it was closed."""
+        """After `close`: wait until omitted output is on disk."""
         await self._spills.written()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files."""
         self._drop_parts()
         self._spill.close()
         self._spills.close()
@@ -352,11 +352,11 @@ class Collector:
 
     @property
     def spilled(self) -> list[Path]:
-        """Files that hold what was left out, and all around it."""
+        """Files with omitted output, including what surrounded it."""
         return self._spills.paths
 
     def so_far(self) -> Iterator[tuple[str, StreamName | None]]:
-        """Yield what a reader of chunks sees of it: text, and the stream it was written to or None."""
+        """Yield the output so far for a reader of chunks: text, and its stream or None."""
         for entry in (*self._head, *self._tail):
             if isinstance(entry, _Shown):
                 if text := entry.current.text:
@@ -369,7 +369,7 @@ class Collector:
         return f"\n… {self._dropped:,} bytes of output left out …\n"
 
     def items(self) -> list[OutputItem]:
-        """Return the outputs in order; runs of text are one output each."""
+        """Return the outputs in order; adjacent text of one stream is one output."""
         texts: list[tuple[StreamName, bytearray] | OutputItem] = []
 
         def add(name: StreamName, data: bytes | bytearray) -> None:
@@ -396,7 +396,7 @@ class Collector:
 
 
 def _character_start(data: bytes | bytearray, place: int, step: int) -> int:
-    """Return the nearest place in one direction that is not within a character. Bytes that are not UTF-8 may have none."""
+    """Return the nearest character boundary in one direction. Bytes that are not UTF-8 may have none."""
     for _ in range(3):
         if not 0 < place < len(data) or data[place] & 0xC0 != 0x80:
             break

@@ -1,4 +1,4 @@
-"""Writes to files in a thread, in order: a disk that stalls must not stall the event loop."""
+"""Writes to files in a thread, in order: a stalled disk must not stall the event loop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _LINGER = 1.0  # seconds that an idle thread waits for more
 
 
 class DiskThread:
-    """Does what it is told in a thread, one thing after the other. The thread ends by itself when there is nothing to do.
+    """Runs tasks in a thread, one after the other. The thread exits when it is idle.
 
     Attributes:
-        waiting: Bytes that have been handed over and not written yet.
+        waiting: Bytes in the queue that are not written yet.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class DiskThread:
         self._running = False
 
     def do(self, task: Callable[[], None], size: int = 0) -> None:
-        """Have something done, after everything before it.
+        """Queue a task.
 
         Args:
-            task: What to do. It must not raise.
+            task: The task. It must not raise.
             size: How many bytes it holds.
         """
         with self._changed:
@@ -38,7 +38,7 @@ class DiskThread:
         if start:
             try:
                 threading.Thread(target=self._run, args=(_LINGER,), name="cellblock-disk", daemon=True).start()
-            except RuntimeError:  # there is no room for a thread: a cell must not wait for one for ever
+            except RuntimeError:  # no thread can be started: a cell must not wait for one forever
                 self._run(0)
 
     def _run(self, linger: float) -> None:
@@ -49,19 +49,19 @@ class DiskThread:
                     return
                 task, size = self._tasks.popleft()
             task()
-            del task  # it holds what was written
+            del task  # it holds the data
             with self._changed:
                 self.waiting -= size
 
     async def done(self) -> None:
-        """Wait until everything has been done that was handed over by now."""
+        """Wait until everything that is queued by now has been done."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:
-                pass  # the loop is closed, and nobody waits
+                pass  # the loop is closed, and nothing waits
 
         self.do(tell)
         await done.wait()

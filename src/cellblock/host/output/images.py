@@ -17,7 +17,7 @@ def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], l
 
     Args:
         items: The outputs.
-        directory: An absolute path, which is followed through no link: a session may have made it, to lead us elsewhere.
+        directory: An absolute path. No link on it is followed: a session may have planted one to redirect us.
 
     Returns:
         The paths, and a note for each image that could not be written.

@@ -1,4 +1,4 @@
-"""Keeps the last results of a session, within bounds."""
+"""Keeps the last results of a session, within limits."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections import deque
 
 from cellblock.model import CodeExecutionResult, KeptResult
 
-_OVERHEAD = 1000  # what a result takes in addition to its text and values
+_OVERHEAD = 1000  # memory of a result in addition to its text and values
 
 
 class KeptResults:
     """The last results of a session."""
 
     def __init__(self, limit: int) -> None:
-        """Begin with none.
+        """Start without results.
 
         Args:
-            limit: How many bytes of memory they may take together.
+            limit: Bytes of memory for all of them together.
         """
         self._room = limit
         self._kept: deque[tuple[KeptResult, int]] = deque()
 
     def keep(self, result: CodeExecutionResult) -> KeptResult:
-        """Keep a result, and drop the oldest ones, so that there is room."""
+        """Keep a result, and drop the oldest ones to make room."""
         kept, size = KeptResult(result), _size(result)
         self._kept.append((kept, size))
         self._room -= size

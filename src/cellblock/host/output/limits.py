@@ -1,4 +1,4 @@
-"""How much of a cell's output is kept."""
+"""The limits of kept output."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Limits:
         text: Bytes of printed text: half from the beginning, half from the end.
         value: Bytes of one textual value. Of larger plain text, the beginning and the end are kept.
         media: Bytes of one value of any other type: a picture, HTML, JSON. A larger one is left out.
-        values: Bytes of memory that all values of a cell take. Text takes up to four bytes a character: as many as its widest
-            character needs (an emoji: four).
+        values: Bytes of memory that all values of a cell take. Text takes up to four bytes per character: as many as its
+            widest character needs (an emoji: four).
         displays: Number of displayed values of a cell.
-        queue: Bytes that may wait for the reader of `stream()` before the kernel has to wait.
-        spill: Bytes that the files of one cell may have in `spill_dir`.
-        spilled: Bytes that the files of a session may have there. The oldest are removed.
-        history: Bytes of memory of the results that a session keeps for its history and for `Session.export`. The oldest are
+        queue: Bytes that may be queued for the reader of `stream()` before the kernel has to wait.
+        spill: Bytes that the files of one cell may take in `spill_dir`.
+        spilled: Bytes that the files of a session may take there. The oldest are removed.
+        history: Bytes of memory for the results that a session keeps for its history and for `Session.export`. The oldest are
             dropped.
 
     Raises:

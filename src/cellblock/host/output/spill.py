@@ -1,4 +1,4 @@
-"""Writes output that is too large to keep to files, on request. Files have limits: code decides how much it prints."""
+"""Writes output that is too large to keep to files, on request. Files have limits, as code decides how much it prints."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _EXTENSIONS = {
     "application/pdf": "pdf",
 }
 _FILES = 20
-"""Files that the output of one cell may take: each costs more than its bytes."""
+"""Maximum number of files for the output of one cell: each costs more than its bytes."""
 _PIECE = 256 * 1024
-"""Bytes that are handed to the disk at once."""
+"""Bytes that are passed to the disk thread at once."""
 _MAX_WAITING = 8 * 1024 * 1024
 """Bytes of a session that may wait for the disk before the kernel has to wait."""
 _MOST_WAITING = 64 * 1024 * 1024
-"""Bytes that may wait for it in any case: values come at once, and a kernel that is being stopped does not wait."""
+"""Bytes that may wait for the disk in any case: values come all at once, and a kernel that is being stopped never waits."""
 _PATIENCE = 30.0
 """Seconds that a result waits for the disk."""
 
 
 def reason(error: OSError) -> str:
-    """Return why a file could not be made in a directory."""
+    """Return why a file could not be created in a directory."""
     if error.errno == errno.ELOOP:
         return "the path has a symbolic link that a session could have made, which is not followed; name its target"
     return error.strerror or str(error)
@@ -47,14 +47,14 @@ def reason(error: OSError) -> str:
 
 @dataclass
 class SpillDirectory:
-    """The directory for output of a session that is too large to keep.
+    """A session's directory for output that is too large to keep.
 
     Attributes:
-        path: An absolute path. It is made when it is needed.
-        cell: Bytes that the files of one cell may have.
-        session: Bytes that the files of a session may have: the oldest are removed, but none of the last cell.
+        path: An absolute path. It is created on demand.
+        cell: Bytes that the files of one cell may take.
+        session: Bytes that the files of a session may take: the oldest are removed, but none of the last cell.
         disk: The thread that writes the files.
-        stalled: Whether the disk has kept a result waiting for too long.
+        stalled: Whether the disk has delayed a result for too long.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class SpillDirectory:
         self.stalled = False
 
     def keep(self, files: list[tuple[str, int]]) -> None:
-        """Take note of the files of a cell, and remove the oldest ones of earlier cells if there are too many."""
+        """Add the files of a cell, and remove the oldest ones of earlier cells if there are too many."""
         self._total += sum(size for _, size in files)
         while self._files and self._total > self.session:
             name, size = self._files.popleft()
@@ -76,7 +76,7 @@ class SpillDirectory:
             try:
                 remove_file(str(self.path), name)
             except OSError:
-                continue  # somebody else has removed it, or the directory
+                continue  # something else has removed it, or the directory
         self._files.extend(files)
 
 
@@ -84,8 +84,8 @@ class Spills:
     """The files of one cell.
 
     Attributes:
-        paths: Those that were finished.
-        problems: Why there are not more, or why some end early.
+        paths: The finished files.
+        problems: Why there are no more, or why some end early.
     """
 
     def __init__(self, directory: SpillDirectory | None) -> None:
@@ -98,7 +98,7 @@ class Spills:
         self._made: list[tuple[str, int]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return it for another host, which has a directory of its own."""
+        """Return its state for another host, which has its own directory."""
         return {**self.__dict__, "directory": None}
 
     @property
@@ -116,11 +116,11 @@ class Spills:
         return 0 if self.directory is None else self.directory.disk.waiting
 
     def hurry(self) -> None:
-        """Let the kernel wait no more: it is being stopped. Files end early instead."""
+        """Do not make the kernel wait: it is being stopped. Files end early instead."""
         self._hurried = True
 
     def new_path(self, mime: str) -> Path | None:
-        """Return the path for a value of some type; None if there may be no further file."""
+        """Return the path for a value of some type; None if no further file is allowed."""
         if self.directory is None:
             return None
         if not self._left or self.room <= 0:
@@ -134,7 +134,7 @@ class Spills:
         return self.directory.path / f"{uuid.uuid4().hex[:12]}.{_EXTENSIONS.get(mime, 'bin')}"
 
     def fits(self) -> bool:
-        """Whether there is room in memory for what waits for the disk."""
+        """Whether there is room in memory for data that waits for the disk."""
         if self._waiting <= _MOST_WAITING:
             return True
         assert self.directory is not None
@@ -150,28 +150,28 @@ class Spills:
         return taken
 
     def limit(self) -> str:
-        """Return what there is to say when the files of this cell have as much as they may."""
+        """Return the message for when the files of this cell have reached their limit."""
         assert self.directory is not None
         what = f"{_FILES} files with {self.directory.cell:,} bytes together (Limits.spill)"
         return f"not all that was left out is in {self.directory.path}: a cell may have {what}"
 
     def finish(self, path: Path, size: int) -> None:
-        """Take note of a file that is complete."""
+        """Add a complete file."""
         self.paths.append(path)
         self._made.append((path.name, size))
 
     def fail(self, error: OSError) -> None:
-        """Take note of a disk that takes no more."""
+        """Report a failed write."""
         assert self.directory is not None
         self.report(f"the whole output could not be written to {self.directory.path}: {reason(error)}")
 
     def report(self, problem: str) -> None:
-        """Take note of a problem, once."""
+        """Record a problem, once."""
         if (line := f"[cellblock] {problem}") not in self.problems:
             self.problems.append(line)
 
     def close(self) -> None:
-        """Have the directory take note of what was made: no more is."""
+        """Add the finished files to the directory: there will be no more."""
         if self.directory is not None and self.begun:
             self.directory.disk.do(self._keep)
 
@@ -181,7 +181,7 @@ class Spills:
             self.directory.keep(made)
 
     async def written(self) -> None:
-        """Wait until the disk has everything, or has not taken it for long."""
+        """Wait until everything is on disk, or the disk has stalled for too long."""
         if self.directory is None or not self.begun:
             return
         try:
@@ -193,7 +193,7 @@ class Spills:
 
 
 class _File:
-    """A file as the thread sees it that writes to it."""
+    """A file, as used by the disk thread."""
 
     def __init__(self, spills: Spills, path: Path) -> None:
         self._spills = spills
@@ -203,7 +203,7 @@ class _File:
         self._size = 0
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write, and make the file first if there is none."""
+        """Write, creating the file first if necessary."""
         if self._failed:
             return
         try:
@@ -218,11 +218,11 @@ class _File:
             self._fail(error)
 
     def close(self) -> None:
-        """Close it, and take note of it if it could be made."""
+        """Close it, and add it to the finished files if it could be created."""
         if self._descriptor is not None:
             try:
                 os.close(self._descriptor)
-            except OSError as error:  # a file system over the network may say only now that it is full
+            except OSError as error:  # a network file system may report only now that it is full
                 self._fail(error)
             self._descriptor = None
             self._spills.finish(self._path, self._size)
@@ -238,13 +238,13 @@ class _File:
 
 
 class Spill:
-    """A file that is created when something is first left out, and then contains all of it.
+    """A file that is created when output is first omitted, and then contains all of it.
 
-    A disk that fails costs the file, not the cell. So does a link that the session made to lead us elsewhere: none is
-    followed. A disk that is slow costs the kernel time, and the host's loop none: a thread writes.
+    If the disk fails, the file is lost, not the cell; likewise if the session has planted a link to redirect us, as links are
+    not followed. A slow disk delays the kernel but not the host's loop: a thread writes.
 
     Attributes:
-        path: The file, once it was begun.
+        path: The file's path, once it was begun.
     """
 
     def __init__(self, spills: Spills, mime: str) -> None:
@@ -258,12 +258,12 @@ class Spill:
         self.path: Path | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another host can know of it. It does not write to a file that this one has made."""
+        """Return its state for another host, which does not write to a file of this one."""
         cut = self._cut or self._file is not None
         return {**self.__dict__, "_file": None, "_pending": bytearray(), "_cut": cut}
 
     def begin(self, so_far: Iterable[bytes | bytearray]) -> None:
-        """Make the file, if a directory was given and there is no file yet, and write what came before."""
+        """Create the file, if there is a directory and no file yet, and write the earlier output to it."""
         if self._begun:
             return
         self._begun = True
@@ -274,7 +274,7 @@ class Spill:
                 self.write(data)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Write what comes, once the file was begun."""
+        """Write further data, once the file was begun."""
         if self._file is None:
             return
         if not self._spills.fits():
@@ -294,7 +294,7 @@ class Spill:
         directory.disk.do(partial(self._file.write, piece), len(piece))
 
     def close(self) -> None:
-        """Close the file. It is complete when all has been `Spills.written`."""
+        """Close the file. It is complete after `Spills.written`."""
         directory = self._spills.directory
         if self._file is not None and directory is not None:
             self._hand_over()

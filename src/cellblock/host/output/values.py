@@ -1,4 +1,4 @@
-"""Displayed values: assembled from their parts, measured, and described in text."""
+"""Displayed values: assembled from their parts, measured, and rendered as text."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cellblock.wire.messages import TEXT_MIME
 _BLOCK = 64 * 1024
 _READABLE = (TEXT_MIME, "text/plain", "text/markdown", "text/latex", "text/html")
 _MOST_READABLE = 1024 * 1024
-"""Bytes of the largest page that is shown as text: nobody reads more of one that a browser was to show."""
+"""Bytes of the largest page that is shown as text: a larger one is for browsers, not for reading."""
 
 _PADDED = 1024
-"""Characters of a text whose memory is measured: its header counts little then."""
+"""Characters of a text whose memory is measured, so that its header counts little."""
 
 MOST_METADATA = 256 * 1024
 """Bytes that the metadata of one value may take in memory."""
 
 READ_AS_TEXT = (TEXT_MIME, "text/plain", "text/markdown", "text/latex")
-"""What is written to be read, and has a limit of its own: it becomes part of a result's text."""
+"""Types for reading, with a limit of their own: they become part of a result's text."""
 
 
 _Raw: TypeAlias = bytes | bytearray | str
-"""A value as it came, or decoded"""
+"""A value as received, or decoded."""
 
 
 class Cost:
-    """How much memory bytes take as text, piece by piece: all characters of a text take as much as its widest one."""
+    """Measures how much memory bytes take as text, piece by piece: each character takes as much as the widest one."""
 
     __slots__ = ("_characters", "_decoder", "_width")
 
@@ -43,13 +43,13 @@ class Cost:
         self._width = 1
 
     def add(self, data: bytes | bytearray) -> None:
-        """Take a piece."""
-        text = self._decoder.decode(bytes(data)).ljust(_PADDED)  # what `getsizeof` counts besides is little then
+        """Add a piece."""
+        text = self._decoder.decode(bytes(data)).ljust(_PADDED)  # so the fixed overhead in `getsizeof` counts little
         self._characters += len(text)
         self._width = max(self._width, sys.getsizeof(text) // len(text))
 
     def of(self, kept: int) -> int:
-        """Return what the text takes if so many of its bytes were kept."""
+        """Return the memory of the text if so many of its bytes were kept."""
         return max(min(self._characters, kept) * self._width, kept)
 
 
@@ -57,11 +57,11 @@ class Bundle:
     """One displayed value in all of its types, as bytes until it is used.
 
     Attributes:
-        kind: What it is.
+        kind: Its kind.
         data: The values by type.
-        metadata: What came with it.
-        size: How much memory it takes.
-        heavy: Whether its metadata was left out: it took too much.
+        metadata: Its metadata.
+        size: The memory that it takes.
+        heavy: Whether its metadata was omitted because it took too much memory.
     """
 
     __slots__ = ("data", "display_id", "heavy", "kind", "metadata", "size", "texts")
@@ -76,16 +76,16 @@ class Bundle:
         size: int,
         texts: Collection[str] = (),
     ) -> None:
-        """Hold a value.
+        """Store a value.
 
         Args:
-            kind: What it is.
+            kind: Its kind.
             data: The values by type.
-            metadata: What came with it.
+            metadata: Its metadata.
             display_id: The id under which it is updated.
-            room: How much memory the metadata may take.
-            size: How much the values take.
-            texts: Types whose values are text although their names do not say so.
+            room: Memory that the metadata may take.
+            size: Memory that the values take.
+            texts: Types whose values are text although their names do not show it.
         """
         room = max(min(room, MOST_METADATA), 0)
         weight = _weigh(metadata, room) if metadata else 0
@@ -99,7 +99,7 @@ class Bundle:
 
     @property
     def text(self) -> str | None:
-        """What a reader of plain text sees of it, for the one who reads along."""
+        """The value as plain text, for a reader of the stream."""
         return _readable(self.data, hurried=True)
 
     def item(self, kind: OutputKind) -> OutputItem:
@@ -116,13 +116,13 @@ class Bundle:
 
 
 class Value:
-    """One large value as it arrives: kept whole or dropped. Of text, the beginning and the end are kept.
+    """One large value as it arrives: kept whole or dropped. Of readable text, the beginning and the end are kept.
 
     Attributes:
-        total: How many bytes it had.
+        total: Its size in bytes.
         closed: Whether another value has begun since.
-        over: Whether it was over its limit.
-        spill: Where all of it is then.
+        over: Whether it exceeded its limit.
+        spill: The file that contains all of it in that case.
     """
 
     def __init__(self, mime: str, limit: int, spill: Spill) -> None:
@@ -144,7 +144,7 @@ class Value:
 
     @property
     def cost(self) -> int:
-        """How much memory what is kept takes when it is used."""
+        """The memory that the kept part takes in use."""
         return len(self._data) if self._cost is None else self._cost.of(len(self._data))
 
     def add(self, data: bytes) -> None:
@@ -193,7 +193,7 @@ class Value:
 
 
 def cost(data: bytes | bytearray, *, text: bool) -> int:
-    """Return how much memory a small value takes when it is used, as text or as bytes."""
+    """Return the memory that a small value takes in use, as text or as bytes."""
     if not text or data.isascii():
         return len(data)
     measured = Cost()
@@ -202,7 +202,7 @@ def cost(data: bytes | bytearray, *, text: bool) -> int:
 
 
 def _decode(data: _Raw) -> str:
-    """Return text. If it is not UTF-8, which takes ten times as long, other threads have their turn in between."""
+    """Decode text. Invalid UTF-8 takes ten times as long, so other threads get their turn in between."""
     if isinstance(data, str):
         return data
     try:
@@ -222,18 +222,18 @@ def _readable(data: Mapping[str, _Raw], *, hurried: bool = False) -> str | None:
             return _decode(raw)
         try:
             return raw.decode()
-        except UnicodeDecodeError:  # what is not text takes ten times as long to read, and no worker of ours sends it
+        except UnicodeDecodeError:  # invalid text takes ten times as long to decode, and no worker of ours sends it
             continue
     # A reader of plain text should know that there is something to see.
     return f"<{', '.join(data)}>" if data else None
 
 
 def _weigh(value: object, enough: float = math.inf) -> int:
-    """Return how much memory JSON data takes: small objects take many times the bytes they had on the wire.
+    """Return the memory that JSON data takes: small objects take many times their bytes on the wire.
 
     Args:
         value: The data.
-        enough: Where to stop counting.
+        enough: When to stop counting.
     """
     size = 0
     todo = [value]
