@@ -23,10 +23,12 @@ from cellblock.custody import client
 from cellblock.daemon.__main__ import main as run_daemon
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Create, Destroy, End, Follow, Lookup, Request, Submit
 from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError, DaemonError, NotRunError
 from cellblock.host.kernels.kernel import Kernel
+from cellblock.operations.base import Request
+from cellblock.operations.executions import Follow, Lookup, Submit
+from cellblock.operations.sessions import Create, Destroy, End
 from cellblock.store.writer import Writer
 from cellblock.wire.frames import Frame
 from fuses import Fuse, forked
@@ -81,7 +83,7 @@ def connect(place: Place) -> Connection:
     raise TimeoutError("no daemon")
 
 
-def ask(connection: Connection, request: Request, body: bytes = b"") -> Any:
+def ask(connection: Connection, request: Request[Any], body: bytes = b"") -> Any:
     try:
         return connection.call(request, body)
     except CellblockError as error:

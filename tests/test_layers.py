@@ -30,6 +30,8 @@ LAYERS: dict[str, set[str]] = {
     "errors": {"model"},
     "model": {"errors"},
     "wire": {"errors", "model"},
+    # What can be asked of sessions, declared once for whoever asks and whoever answers.
+    "operations": {"errors", "model", "wire"},
     "config": {"errors", "model"},
     "terminal": set(),
     "telemetry": {"config", "errors", "model"},
@@ -106,6 +108,7 @@ LAYERS: dict[str, set[str]] = {
         "loop_thread",
         "model",
         "named",
+        "operations",
         "settings",
         "store",
         "threads",
@@ -141,15 +144,15 @@ LAYERS: dict[str, set[str]] = {
     "loop_thread": {"errors"},
     "settings": {"config", "errors"},
     "given_options": set(),
-    "sync": {"config", "daemon", "errors", "given_options", "model", "settings"},
+    "sync": {"config", "daemon", "errors", "given_options", "model", "operations", "settings"},
     "sync_executor": {"executor_options", "approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
     "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
     # The Jupyter protocol, for whatever carries it.
-    "jupyter": {"daemon", "errors", "model", "whole_file", "wire"},
+    "jupyter": {"daemon", "errors", "model", "operations", "whole_file", "wire"},
     # Of wire, how the daemon packs results: they are sent on as they are.
-    "gateway": _FRONT | {"daemon", "jupyter", "named", "running", "problems", "settings", "wire"},
+    "gateway": _FRONT | {"daemon", "jupyter", "named", "operations", "running", "problems", "settings", "wire"},
     "kernel_mgr": {
         "config",
         "daemon",
@@ -164,7 +167,18 @@ LAYERS: dict[str, set[str]] = {
     },
     "mcp_server": _FRONT | {"named"},
     "cli": _FRONT
-    | {"daemon", "executor", "gateway", "given_options", "jupyter", "mcp_server", "settings", "sync", "whole_file"},
+    | {
+        "daemon",
+        "executor",
+        "gateway",
+        "given_options",
+        "jupyter",
+        "mcp_server",
+        "operations",
+        "settings",
+        "sync",
+        "whole_file",
+    },
     "__main__": {"cli"},
     # The public API: re-exports, lazily.
     "__init__": {
@@ -228,6 +242,7 @@ TESTED_IN: dict[str, str] = {
     "settings/sources": "test_settings.py",
     "daemon/connection": "test_sync.py",
     "daemon/client": "daemon/test_floods.py",
+    "daemon/executions": "daemon/test_server.py",
     "sync/arguments": "test_sync.py",
     "sync/connection": "test_sync.py",
     "sync/sessions": "test_sync.py",

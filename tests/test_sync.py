@@ -20,7 +20,8 @@ import pytest
 
 import cellblock
 from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, OutcomeUnknownError
-from cellblock.daemon.messages import About, Interrupt, Lookup, Submit
+from cellblock.operations.executions import Lookup, Submit
+from cellblock.operations.sessions import About, Interrupt
 from cellblock.sync.connection import call, connection
 from daemons import own_daemon
 from processes import eventually

@@ -245,7 +245,7 @@ async def test_what_waits_for_its_turn_can_be_interrupted() -> None:
 
 
 def executions(session: str) -> list[Any]:
-    from cellblock.daemon.messages import Executions
+    from cellblock.operations.executions import Executions
     from cellblock.sync.connection import connection
 
     found: list[Any] = connection().call(Executions(session))

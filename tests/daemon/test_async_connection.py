@@ -9,8 +9,8 @@ import pytest
 
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.codec import encode_reply
-from cellblock.daemon.messages import About
 from cellblock.errors import DaemonError
+from cellblock.operations.sessions import About
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.packed import Packed, pack
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from cellblock.daemon.codec import decode_answer, decode_request, encode_error, encode_reply, encode_request
-from cellblock.daemon.messages import Create, Decide, Request, Submit
 from cellblock.errors import (
     BusyError,
     CellblockError,
@@ -17,6 +16,10 @@ from cellblock.errors import (
     OutcomeUnknownError,
     ProtocolError,
 )
+from cellblock.operations.approvals import Decide
+from cellblock.operations.base import Request
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Create
 from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, unpack
 
@@ -35,7 +38,7 @@ def frame(data: bytes) -> Frame:
     "request_",
     [Create("one", {"sandbox": False}, {"a": "b"}), Submit("one", key="k", live=True), Decide(("1", "2"), allow=True)],
 )
-def test_a_request_arrives_as_it_was_sent(request_: Request) -> None:
+def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
     assert decode_request(frame(encode_request(7, request_, b"code"))) == (7, request_)
 
 
@@ -65,7 +68,7 @@ def test_what_is_not_a_request_is_refused(header: dict[str, Any], said: str) -> 
         Create("a", {"env": "a" * 65536}, {}),
     ],
 )
-def test_a_request_that_cannot_be_sent_is_the_callers_mistake(request_: Request) -> None:
+def test_a_request_that_cannot_be_sent_is_the_callers_mistake(request_: Request[Any]) -> None:
     with pytest.raises(InvalidInputError, match="the request 'create' cannot be sent"):
         encode_request(1, request_)
 

@@ -22,8 +22,8 @@ import pytest
 
 import cellblock
 from cellblock.daemon import control
-from cellblock.daemon.messages import Follow, Lookup, Submit
 from cellblock.errors import DaemonError, NotFoundError
+from cellblock.operations.executions import Follow, Lookup, Submit
 from cellblock.sync.connection import connection, local
 from processes import alive, below, command_line, eventually
 
@@ -48,7 +48,7 @@ count
 CLIENT = """
 import sys, cellblock
 from cellblock.sync.connection import call
-from cellblock.daemon.messages import Submit
+from cellblock.operations.executions import Submit
 call(Submit('one', live=True, key=sys.argv[1]), sys.argv[2].encode())
 print('submitted', flush=True)
 input()

@@ -20,14 +20,17 @@ import pytest
 
 from cellblock import Host, __version__, turns
 from cellblock.daemon import client as client_module
-from cellblock.daemon import server as server_module
+from cellblock.daemon import sessions as sessions_module
+from cellblock.daemon.answering import answer
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.codec import MAX_REPLY
-from cellblock.daemon.messages import PROTOCOL, Executions, Follow, List, Submit
 from cellblock.daemon.server import Server
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
 from cellblock.named.sessions import NamedSessions
+from cellblock.operations.base import PROTOCOL
+from cellblock.operations.executions import Executions, Follow, Submit
+from cellblock.operations.sessions import List
 from cellblock.store import journal
 from cellblock.store.journal import new_id
 from cellblock.store.named import NamedStore
@@ -98,7 +101,7 @@ async def test_a_list_of_many_sessions_is_made_in_turns(
     store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(store) as connection:
-        calls = counted(monkeypatch, server_module, "encode_item")
+        calls = counted(monkeypatch, sessions_module, "encode_item")
         for refresh in (False, True):
             found = await connection.call(List(refresh))
             assert [record["name"] for record in found] == [f"session {number}" for number in range(COUNT)]
@@ -165,7 +168,7 @@ async def test_a_client_that_reads_no_answers_does_not_fill_the_memory(zygote_ho
         tracemalloc.start()
         try:
             await asyncio.get_running_loop().sock_sendall(sock, HELLO + b"".join(wanted))
-            other = await server.answer(Submit("one"), b"1")  # the daemon goes on meanwhile
+            other = await answer(server, Submit("one"), b"1")  # the daemon goes on meanwhile
             await server.sessions.executions.find(other["id"])[1].wait()
             assert [number for number, _ in await answers(sock, count + 1)] == [*range(1, count + 2)]
             assert tracemalloc.get_traced_memory()[1] < 12 * size
@@ -177,7 +180,7 @@ async def test_only_so_many_requests_of_a_client_are_worked_on_at_once(zygote_ho
     """Also those that have come with others in one piece; the rest is worked on later, and nothing is lost."""
     os.mkfifo(go := tmp_path / "go")
     async with raw_client(zygote_host, tmp_path) as (server, sock):
-        execution = (await server.answer(Submit("one"), f"open({str(go)!r}).read()".encode()))["id"]
+        execution = (await answer(server, Submit("one"), f"open({str(go)!r}).read()".encode()))["id"]
         following = b"".join(request("follow", number, execution=execution) for number in range(2, 802))
         before = len(asyncio.all_tasks())
         await asyncio.get_running_loop().sock_sendall(sock, HELLO + following)
@@ -199,7 +202,7 @@ async def test_only_so_many_bytes_of_requests_are_held_for_a_client(
     size, count = 2**19, 32
     os.mkfifo(go := tmp_path / "go")
     async with raw_client(zygote_host, tmp_path) as (server, sock):
-        await server.answer(Submit("one"), f"open({str(go)!r}).read()".encode())
+        await answer(server, Submit("one"), f"open({str(go)!r}).read()".encode())
         wanted = [request("complete", number, b" " * size, session="one") for number in range(2, count + 2)]
         before = len(asyncio.all_tasks())
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(sock, HELLO + b"".join(wanted)))

@@ -26,8 +26,9 @@ import pytest
 import cellblock
 from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
 from cellblock.daemon import control
-from cellblock.daemon.messages import Create, Executions, Follow, History, Lookup, Submit
 from cellblock.daemon.place import Place
+from cellblock.operations.executions import Executions, Follow, Lookup, Submit
+from cellblock.operations.sessions import Create, History
 from cellblock.sync.connection import call, connection, local
 from processes import alive, below, eventually
 

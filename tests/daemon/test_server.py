@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,14 @@ from cellblock import DaemonError, Host, InvalidInputError, NotRunError, Outcome
 from cellblock.daemon.async_connection import AsyncConnection
 from cellblock.daemon.client import Client
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import PROTOCOL, Answer, Create, Destroy, End, Follow, Fork, Hello, List, Request, Submit
 from cellblock.daemon.server import Server
 from cellblock.gateway.link import DaemonLink
 from cellblock.named import executions, stdin
 from cellblock.named.sessions import NamedSessions
+from cellblock.operations.base import PROTOCOL, Request
+from cellblock.operations.checkpoints import Fork
+from cellblock.operations.executions import Answer, Follow, Submit
+from cellblock.operations.sessions import Create, Destroy, End, Hello, List
 from cellblock.wire.frames import encode_frame
 from processes import eventually
 
@@ -130,7 +134,7 @@ async def test_a_client_of_another_version_can_only_have_it_end(server: Server, 
 async def test_a_request_that_the_daemon_cannot_read_is_an_error_that_says_what_to_do(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_a_new_field(number: int, request: Request, body: bytes = b"") -> bytes:
+    def with_a_new_field(number: int, request: Request[Any], body: bytes = b"") -> bytes:
         return encode_frame({"type": request.op, "id": number, "fields": {"new": True}}, body, max_body=0)
 
     plain = await asyncio.to_thread(Connection, await connect(server), "1")

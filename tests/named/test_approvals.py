@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cellblock import Approvals, Host
-from cellblock.daemon import checkpoints
-from cellblock.daemon.messages import Adopt, Fork
+from cellblock.named import checkpoints
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
 from cellblock.named.session import NamedSession
@@ -94,13 +93,13 @@ async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessi
 
     parent = await sessions.create("parent", APPROVED)
     await asked(parent, "tool")
-    await checkpoints.answer(sessions, Fork("parent", ("first", "second", "third"), "shared"))
+    await checkpoints.fork(sessions, "parent", ("first", "second", "third"), files="shared")
     first, second, third = (sessions.find(name) for name in ("first", "second", "third"))
     assert [one.session_name for one in sessions.approvals.allowed()] == ["parent"]
     await asked(first, "tool")  # what was allowed for the parent is not allowed for its branches
     waits = await asked(second)  # nor for one what was allowed for another
     assert [one.session_name for one in sessions.approvals.allowed()] == ["parent", "first"]
-    await checkpoints.answer(sessions, Adopt("parent", "first"))
+    await checkpoints.adopt(sessions, "parent", "first")
     assert [one.session_name for one in sessions.approvals.allowed()] == ["parent"]
     assert "done" in (await submit(sessions, parent, ASKS, live=True).wait()).output  # it keeps what it was allowed
     await sessions.destroy("parent")

@@ -9,8 +9,8 @@ import pytest
 
 import cellblock
 from cellblock import InvalidInputError, LaunchError
-from cellblock.daemon.messages import Complete, Inspect
 from cellblock.named.kernel_types import cell, check_kernel_type
+from cellblock.operations.sessions import Complete, Inspect
 from cellblock.sync.connection import call
 from daemons import own_daemon
 

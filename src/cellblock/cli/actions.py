@@ -121,7 +121,7 @@ def _run_alone(code: str, options: dict[str, Any], as_json: bool) -> int:
     """Run code in a session of its own, which ends with it."""
     from cellblock.cli import execute
     from cellblock.cli.client import ask, session_options
-    from cellblock.daemon.messages import Create, Destroy
+    from cellblock.operations.sessions import Create, Destroy
 
     session = ask(Create("", session_options({"idle_timeout": 60} | options)))["kernel_id"]
     try:

@@ -17,8 +17,9 @@ from cellblock.cli.client import ask, connect_if_running
 from cellblock.cli.forms import fields_of, read_answer
 from cellblock.cli.output import age, painted, print_json, print_table, wants_json
 from cellblock.cli.problems import FAILED, OK, say
-from cellblock.daemon.messages import Allowed, Decide, List, Pending, Revoke
 from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.sessions import List
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ def new_app(about: str, **options: Any) -> typer.Typer:
 def known_names(incomplete: str) -> list[str]:
     """Return names of sessions for completion; none if there is no daemon."""
     from cellblock.cli.client import connect_if_running
-    from cellblock.daemon.messages import List
     from cellblock.errors import CellblockError
+    from cellblock.operations.sessions import List
 
     try:
         connection = connect_if_running()

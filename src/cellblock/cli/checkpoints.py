@@ -12,8 +12,9 @@ from cellblock.cli.arguments import STATES, Json, Session
 from cellblock.cli.client import ask
 from cellblock.cli.output import print_done, print_json, print_table, since, wants_json
 from cellblock.cli.problems import OK, say
-from cellblock.daemon import messages
 from cellblock.errors import InvalidInputError
+from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.sessions import List
 from cellblock.terminal import printable
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
@@ -40,10 +41,10 @@ def checkpoint(
     if drop:
         if not name:
             raise InvalidInputError(f"name the checkpoint to drop: cellblock checkpoint {session} CHECKPOINT --drop")
-        ask(messages.DropCheckpoint(session, name))
+        ask(DropCheckpoint(session, name))
         print_done({"dropped": name}, f"{printable(name, lines=False)} is dropped", as_json)
         return OK
-    made = ask(messages.MakeCheckpoint(session, name, "copy" if files else "shared"))
+    made = ask(MakeCheckpoint(session, name, "copy" if files else "shared"))
     if wants_json(as_json):
         print_json(made)
         return OK
@@ -53,7 +54,7 @@ def checkpoint(
 
 def checkpoints(session: Session, as_json: Json = False) -> int:
     """List the checkpoints of a session."""
-    found = ask(messages.Checkpoints(session))
+    found = ask(Checkpoints(session))
     if wants_json(as_json):
         print_json({"checkpoints": found})
         return OK
@@ -74,7 +75,7 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
 
 def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
     """Go back to a checkpoint, as often as you like."""
-    gone_to = ask(messages.Restore(session, checkpoint))
+    gone_to = ask(Restore(session, checkpoint))
     if wants_json(as_json):
         print_json(gone_to)
         return OK
@@ -101,7 +102,7 @@ def undo(
     as_json: Json = False,
 ) -> int:
     """Undo the last cells of a session, and what they have changed in its workspace."""
-    undone = ask(messages.Undo(session, count, partial))
+    undone = ask(Undo(session, count, partial))
     if wants_json(as_json):
         print_json(undone)
         return OK
@@ -119,7 +120,7 @@ def undo(
 
 def diff(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
     """Show what has changed since a checkpoint: variables, and files if it holds them."""
-    changes = ask(messages.Diff(session, checkpoint))
+    changes = ask(Diff(session, checkpoint))
     if wants_json(as_json):
         print_json(changes)
         return OK
@@ -174,7 +175,7 @@ def fork(
     check_seeds(seed or ())
     if len(names) == 1 and names[0].isdecimal():
         names = _numbered(session, int(names[0]))
-    made = ask(messages.Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
+    made = ask(Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
     if wants_json(as_json):
         print_json({"kernels": made})
         return OK
@@ -191,7 +192,7 @@ def _numbered(session: str, count: int) -> list[str]:
     """
     if not 1 <= count <= _MOST_BRANCHES:
         raise InvalidInputError(f"a session has 1 to {_MOST_BRANCHES} branches at once, not {count}")
-    taken = {record["name"] for record in ask(messages.List())}
+    taken = {record["name"] for record in ask(List())}
     free = (name for number in itertools.count(1) if (name := f"{session}-{number}") not in taken)
     return [*itertools.islice(free, count)]
 
@@ -202,7 +203,7 @@ def adopt(
     as_json: Json = False,
 ) -> int:
     """Go on with the state of another session, and end that."""
-    changes = ask(messages.Adopt(session, branch))
+    changes = ask(Adopt(session, branch))
     if wants_json(as_json):
         print_json(changes)
         return OK

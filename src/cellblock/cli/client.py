@@ -10,10 +10,11 @@ from typing import Any
 
 from cellblock import __version__, settings
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import List, Request
 from cellblock.daemon.place import Place
 from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
 from cellblock.given_options import as_meant
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.sessions import List
 
 
 def connect() -> Connection:
@@ -54,7 +55,7 @@ def connected() -> Iterator[Connection]:
             raise NotFoundError(f"{message}{_known_sessions(connection)}") from None
 
 
-def ask(request: Request, body: bytes = b"") -> Any:
+def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
     """Ask the daemon for one thing, and return its answer."""
     with connected() as connection:
         return connection.call(request, body)

@@ -10,8 +10,9 @@ from cellblock.cli import live, problems
 from cellblock.cli.client import connect, session_options
 from cellblock.cli.execute import make
 from cellblock.cli.problems import OK, say
-from cellblock.daemon.messages import Complete, Create, History, Request, Submit
 from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, NotRunError
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Complete, Create, History
 from cellblock.terminal import printable
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class _Console:
         if not self._connection.usable:
             self._connection = connect()
         connection = self._connection
-        request: Request = Submit(self._session["kernel_id"], timeout=-1, live=True, stdin=True)
+        request = Submit(self._session["kernel_id"], timeout=-1, live=True, stdin=True)
         body = code.encode("utf-8", "surrogateescape")
         name = self._session["name"]
         reader = live.Terminal("Out[{}]: ")

@@ -11,8 +11,8 @@ from typing import IO, Any
 from cellblock.cli.client import connected
 from cellblock.cli.progress import Progress
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import ReadPart, WritePart
 from cellblock.errors import CellblockError, FilesError, InvalidInputError
+from cellblock.operations.files import ReadPart, WritePart
 from cellblock.whole_file import WholeFile
 
 _PART = 4 * 1024 * 1024

@@ -16,8 +16,11 @@ from cellblock.cli.client import chosen, connected, session_options
 from cellblock.cli.output import print_json, wants_json
 from cellblock.cli.problems import say
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import MAX_REQUEST, Create, Submit, WriteFile
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError
+from cellblock.operations.base import MAX_REQUEST
+from cellblock.operations.executions import Submit
+from cellblock.operations.files import WriteFile
+from cellblock.operations.sessions import Create
 
 DEFAULT_SESSION = "default"
 """The session of code for which nobody has named one."""

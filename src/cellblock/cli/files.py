@@ -17,8 +17,8 @@ from cellblock.cli.copying import received, save, send
 from cellblock.cli.output import print_json, print_table, wants_json
 from cellblock.cli.problems import OK
 from cellblock.cli.progress import Progress
-from cellblock.daemon.messages import ListFiles, RemoveFile
 from cellblock.errors import InvalidInputError
+from cellblock.operations.files import ListFiles, RemoveFile
 from cellblock.terminal import printable
 
 app = new_app("List, copy and remove files in a session's workspace.")

@@ -19,9 +19,9 @@ from cellblock.cli.problems import say
 from cellblock.cli.progress import Progress
 from cellblock.cli.questions import Questions, say_what_waits
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Cancel, Follow
 from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.model.checkpoints import undo_note
+from cellblock.operations.executions import Cancel, Follow
 from cellblock.terminal import printable
 
 _LEAVE = 3

@@ -13,7 +13,7 @@ from cellblock.cli.client import connect, connected
 from cellblock.cli.output import painted, print_json
 from cellblock.cli.problems import OK
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Executions, Follow, Lookup, Source
+from cellblock.operations.executions import Executions, Follow, Lookup, Source
 from cellblock.terminal import printable
 
 _EVERY = 0.3

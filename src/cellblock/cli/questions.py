@@ -13,8 +13,9 @@ from cellblock.cli.forms import fields_of, read_line
 from cellblock.cli.output import painted
 from cellblock.cli.problems import say
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import Answer, Decide
 from cellblock.errors import InvalidInputError
+from cellblock.operations.approvals import Decide
+from cellblock.operations.executions import Answer
 from cellblock.terminal import printable
 
 _PIECE = 64 * 1024

@@ -22,8 +22,9 @@ from cellblock.cli.client import ask, session_options
 from cellblock.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.cli.problems import OK, say
 from cellblock.cli.progress import Progress
-from cellblock.daemon import messages
 from cellblock.errors import InvalidInputError
+from cellblock.operations.saving import Export, Load, Save, Variables
+from cellblock.operations.sessions import Create, Destroy
 from cellblock.terminal import printable
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The path of the file.")]
@@ -41,7 +42,7 @@ def save(session: Session, file: File, files: Files = False, force: Force = Fals
     """Save a session to a file: variables, imports and cells."""
     path = _free(file, force)
     with Progress("saving the session"):
-        report = ask(messages.Save(session, path, files))
+        report = ask(Save(session, path, files))
     if wants_json(as_json):
         print_json(report)
         return OK
@@ -64,11 +65,11 @@ def load(
     """Make a session that continues a saved one. If you give no name, it gets a unique one."""
     options = session_options(made_options(workspace, allow_host, sandbox_config, no_sandbox, option))
     with Progress("loading the session"):
-        made = ask(messages.Create(name or "", options, fresh=True))
+        made = ask(Create(name or "", options, fresh=True))
         try:
-            report = ask(messages.Load(made["kernel_id"], os.path.abspath(file), files))
+            report = ask(Load(made["kernel_id"], os.path.abspath(file), files))
         except BaseException:  # also Ctrl-C: nobody knows the session yet
-            ask(messages.Destroy(made["kernel_id"]))
+            ask(Destroy(made["kernel_id"]))
             raise
     if wants_json(as_json):
         print_json({"kernel": made, **report})
@@ -99,14 +100,14 @@ def export(session: Session, file: File, force: Force = False, as_json: Json = F
     """Write the cells of a session and their outputs as a notebook (.ipynb) or a script (.py)."""
     path = _free(file, force)
     with Progress("writing the file"):
-        ask(messages.Export(session, path))
+        ask(Export(session, path))
     print_done({"file": path}, printable(path, lines=False), as_json)
     return OK
 
 
 def variables(session: Session, as_json: Json = False) -> int:
     """List the variables of a session."""
-    found = ask(messages.Variables(session))
+    found = ask(Variables(session))
     if wants_json(as_json):
         print_json({"variables": found})
         return OK

@@ -15,9 +15,10 @@ from cellblock.cli import live
 from cellblock.cli.client import connected, session_options
 from cellblock.cli.execute import milliseconds, read_source
 from cellblock.cli.problems import OK, say
-from cellblock.daemon.messages import Answer, Create, Destroy, Submit
 from cellblock.errors import DaemonError
 from cellblock.model import STATE_LOST
+from cellblock.operations.executions import Answer, Submit
+from cellblock.operations.sessions import Create, Destroy
 
 if TYPE_CHECKING:
     from cellblock.model import OutputItem

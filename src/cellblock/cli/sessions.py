@@ -28,8 +28,9 @@ from cellblock.cli.client import ask, chosen, connected, session_options
 from cellblock.cli.output import print_fields, print_json, print_table, since, wants_json
 from cellblock.cli.problems import FAILED, OK, report
 from cellblock.cli.progress import Progress
-from cellblock.daemon import messages
 from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.operations.files import Install
+from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 
 
 def add_to(app: typer.Typer) -> None:
@@ -60,7 +61,7 @@ def create(
     given = ({"durable": True} if durable else {}) | made_options(workspace, allow_host, sandbox_config, no_sandbox, option)
     tags = dict(pair("--tag", text) for text in tag or [])
     with Progress("making the session"):
-        made = ask(messages.Create(wanted or "", session_options(given), tags, fresh=True))
+        made = ask(Create(wanted or "", session_options(given), tags, fresh=True))
     _print_session(made, as_json)
     return OK
 
@@ -70,7 +71,7 @@ def list_(
     as_json: Json = False,
 ) -> int:
     """List the sessions."""
-    found = ask(messages.List(refresh))
+    found = ask(List(refresh))
     if wants_json(as_json):
         print_json({"kernels": found})
         return OK
@@ -84,7 +85,7 @@ def list_(
 
 def status(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """Show a session's status. Exit with 1 if its kernel is dead."""
-    found = ask(messages.Status(chosen(argument, name, session_id)))
+    found = ask(Status(chosen(argument, name, session_id)))
     alive = found["status"] in ("running", "idle")
     if wants_json(as_json):
         print_json({"alive": alive, "kernel": found})
@@ -96,7 +97,7 @@ def status(argument: OptionalSession = None, name: Name = None, session_id: Id =
 def interrupt(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """Stop what runs in a session. Exit with 1 if nothing ran."""
     with Progress("stopping what runs"):
-        interrupted = ask(messages.Interrupt(chosen(argument, name, session_id)))
+        interrupted = ask(Interrupt(chosen(argument, name, session_id)))
     if wants_json(as_json):
         print_json({"interrupted": interrupted})
     else:
@@ -107,7 +108,7 @@ def interrupt(argument: OptionalSession = None, name: Name = None, session_id: I
 def restart(argument: OptionalSession = None, name: Name = None, session_id: Id = None, as_json: Json = False) -> int:
     """Restart a session's kernel. Its variables are lost."""
     with Progress("restarting"):
-        found = ask(messages.Restart(chosen(argument, name, session_id)))
+        found = ask(Restart(chosen(argument, name, session_id)))
     _print_session(found, as_json)
     return OK
 
@@ -122,14 +123,14 @@ def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None,
     with connected() as connection:
         for one in wanted:
             with Progress(f"ending {one}"):
-                (ended if connection.call(messages.Destroy(one)) else missing).append(one)
+                (ended if connection.call(Destroy(one)) else missing).append(one)
         if wants_json(as_json):
             print_json({"destroyed": bool(ended)} if len(wanted) == 1 else {"destroyed": ended, "missing": missing})
         elif ended:
             print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
         for number, one in enumerate(missing, 1):
             try:
-                connection.call(messages.Status(one))  # its error says more than that there is none
+                connection.call(Status(one))  # its error says more than that there is none
             except NotFoundError as error:
                 if number == len(missing):
                     raise
@@ -143,11 +144,11 @@ def wipe(
 ) -> int:
     """End all sessions. In a terminal, ask first."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-        count = len(ask(messages.List()))
+        count = len(ask(List()))
         if not typer.confirm(f"End all sessions ({count}), with everything in their variables?"):
             return FAILED
     with Progress("ending all sessions"):
-        destroyed = ask(messages.Wipe())
+        destroyed = ask(Wipe())
     if wants_json(as_json):
         print_json({"destroyed": destroyed})
     else:
@@ -179,7 +180,7 @@ def install(
 ) -> int:
     """Install packages in a session."""
     with Progress(f"installing {' '.join(packages)}"):
-        result = ask(messages.Install(session, tuple(packages)))
+        result = ask(Install(session, tuple(packages)))
     if wants_json(as_json):
         print_json(result)
     else:

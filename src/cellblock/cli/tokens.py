@@ -32,7 +32,7 @@ def create(
 
     if session:
         from cellblock.cli.client import ask
-        from cellblock.daemon.messages import Status
+        from cellblock.operations.sessions import Status
 
         session = ask(Status(session))["kernel_id"]  # a later session of this name is another one
     text, token = Tokens().create(name, scope or ("run",), session=session, lifetime=None if days is None else days * _DAY)

@@ -8,12 +8,13 @@ import select
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast, overload
 
 from cellblock import __version__
 from cellblock.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
-from cellblock.daemon.messages import PROTOCOL, Hello, Request
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
+from cellblock.operations.base import PROTOCOL, AnswerT, Request
+from cellblock.operations.sessions import Hello
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.packed import Packed, unpack
 
@@ -99,7 +100,13 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def call(self, request: Request, body: bytes = b"", *, packed: bool = False) -> Any:
+    @overload
+    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
+
+    @overload
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
+
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
         """Ask the daemon for something, and return its answer: JSON data, or bytes.
 
         Args:
@@ -120,7 +127,7 @@ class AsyncConnection(asyncio.Protocol):
         self._check(answer)
         return answer if packed else self._unpacked(answer)
 
-    async def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
+    async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something that has an answer in many parts, and yield them as they come.
 
         Close the generator if you stop early (`contextlib.aclosing`).
@@ -154,7 +161,7 @@ class AsyncConnection(asyncio.Protocol):
         except ProtocolError as error:
             raise self._end(error) from None
 
-    async def _send(self, request: Request, body: bytes) -> tuple[int, asyncio.Queue[tuple[Any, bool]]]:
+    async def _send(self, request: Request[Any], body: bytes) -> tuple[int, asyncio.Queue[tuple[Any, bool]]]:
         self._number = number = self._number + 1
         data = encode_request(number, request, body)
         answers = self._answers[number] = asyncio.Queue()

@@ -11,26 +11,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from typing import Any
 
+from cellblock.daemon.answering import answer
 from cellblock.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
-from cellblock.daemon.messages import (
-    MAX_REQUEST,
-    PROTOCOL,
-    Create,
-    End,
-    Hello,
-    ListFiles,
-    Lookup,
-    ReadFile,
-    ReadPart,
-    Request,
-    Source,
-    Submit,
-)
+from cellblock.daemon.executions import submit
 from cellblock.daemon.place import peer
 from cellblock.daemon.server import Server, other_version
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
 from cellblock.named.executions import Execution
 from cellblock.named.past import PastExecution
+from cellblock.operations.base import MAX_REQUEST, PROTOCOL, Request
+from cellblock.operations.executions import Lookup, Source, Submit
+from cellblock.operations.files import ListFiles, ReadFile, ReadPart
+from cellblock.operations.sessions import Create, End, Hello
 from cellblock.wire.frames import Frame, FrameParser
 
 _log = logging.getLogger("cellblock.daemon")
@@ -118,7 +110,7 @@ class Client(asyncio.Protocol):
         if isinstance(request, Submit) and request.wait:
             self._run(number, request, frame.body)
         else:
-            work = functools.partial(self._server.answer, request, frame.body)
+            work = functools.partial(answer, self._server, request, frame.body)
             self._begin(self._answer(number, request, work), len(frame.body))
 
     @property
@@ -140,7 +132,7 @@ class Client(asyncio.Protocol):
     def _run(self, number: int, request: Submit, body: bytes) -> None:
         """Run code, and answer when it has ended. There is no task for this: most requests are of this kind."""
         try:
-            submitted = self._server.submit(request, body)
+            submitted = submit(self._server, request, body)
         except Exception as error:
             self._send(self._failure(number, request, error))
             return
@@ -158,19 +150,19 @@ class Client(asyncio.Protocol):
         else:
             self._send(encode_error(number, execution.failed or CellblockError("it has no result")))
 
-    async def _answer(self, number: int, request: Request, work: Callable[[], Awaitable[Any]]) -> None:
+    async def _answer(self, number: int, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> None:
         try:
             self._bind(request)
             async with self._large if isinstance(request, _LARGE) else nullcontext():
-                answer = await work()
-                if isinstance(answer, AsyncGenerator):
-                    await self._answer_in_parts(number, answer)
+                found = await work()
+                if isinstance(found, AsyncGenerator):
+                    await self._answer_in_parts(number, found)
                 else:
-                    await self._write(*encode_reply(number, answer))
+                    await self._write(*encode_reply(number, found))
         except Exception as error:
             await self._write(self._failure(number, request, error))
 
-    def _failure(self, number: int, request: Request, error: Exception) -> bytes:
+    def _failure(self, number: int, request: Request[Any], error: Exception) -> bytes:
         """Return the answer for a request that has failed."""
         if self._server.ending and isinstance(error, StateError) and not isinstance(request, Submit):
             return encode_refusal(number)  # its session has ended because the daemon does
@@ -181,7 +173,7 @@ class Client(asyncio.Protocol):
         _log.error("the request %r failed", request.op, exc_info=error)
         return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))
 
-    def _bind(self, request: Request) -> None:
+    def _bind(self, request: Request[Any]) -> None:
         """Take note of a session that is to end with this connection, before it is made.
 
         Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from cellblock import errors
-from cellblock.daemon.messages import MAX_REQUEST, Request
 from cellblock.errors import (
     BusyError,
     CellblockError,
@@ -15,6 +14,8 @@ from cellblock.errors import (
     OutcomeUnknownError,
     ProtocolError,
 )
+from cellblock.operations import OPERATIONS
+from cellblock.operations.base import MAX_REQUEST, Request
 from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.frames import Frame, encode_frame, encode_head
 from cellblock.wire.packed import Packed, pack
@@ -30,10 +31,8 @@ REFUSED = object()
 UNREADABLE = 0
 """The number in the answer to a request that the daemon could not read; it then closes the connection. Requests begin at 1."""
 
-_KINDS: dict[str, type[Request]] = {kind.op: kind for kind in Request.__args__}
 
-
-def encode_request(number: int, request: Request, body: bytes = b"") -> bytes:
+def encode_request(number: int, request: Request[Any], body: bytes = b"") -> bytes:
     """Return a request as a frame.
 
     Raises:
@@ -47,20 +46,20 @@ def encode_request(number: int, request: Request, body: bytes = b"") -> bytes:
         raise InvalidInputError(f"the request {request.op!r} cannot be sent: {error}") from None
 
 
-def decode_request(frame: Frame) -> tuple[int, Request]:
+def decode_request(frame: Frame) -> tuple[int, Request[Any]]:
     """Return the number of a request, and the request.
 
     Raises:
         ProtocolError: It is not a request, or a field of it is wrong.
     """
-    kind = _KINDS.get(frame.header["type"])
+    kind = OPERATIONS.get(frame.header["type"])
     number = frame.header.get("id")
     if type(number) is not int:
         raise ProtocolError("a request needs an id, an integer")
     if kind is None:
         raise ProtocolError(f"{frame.header['type'][:40]!a} is not a request that the daemon knows")
     try:
-        request: Request = decoder(kind)(frame.header.get("fields"))
+        request: Request[Any] = decoder(kind)(frame.header.get("fields"))
     except ProtocolError as error:
         raise ProtocolError(f"the request {kind.op!r} is wrong: {error}") from None
     return number, request

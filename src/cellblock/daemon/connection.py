@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from cellblock.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
-from cellblock.daemon.messages import PROTOCOL, Hello, Request, may_repeat
 from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
+from cellblock.operations.base import PROTOCOL, AnswerT, Request
+from cellblock.operations.sessions import Hello
 from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, unpack
 
@@ -74,7 +75,7 @@ class Connection:
         self.closed = True
         self._socket.close()
 
-    def call(self, request: Request, body: bytes = b"") -> Any:
+    def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
         """Ask the daemon for something, and return its answer: JSON data, or bytes.
 
         Args:
@@ -85,14 +86,15 @@ class Connection:
             CellblockError: What the daemon has met, of the same class.
             NotRunError: It had ended before, or was ending; it was not asked. The connection is closed then.
             OutcomeUnknownError: It ended meanwhile, perhaps after it did what it was asked, which must not be done twice.
-            DaemonError: It ended meanwhile, and can be asked again (`may_repeat`).
+            DaemonError: It ended meanwhile, and can be asked again (`Request.may_repeat`).
         """
         with self._lock:
+            answer: AnswerT
             for answer, _ in self._ask(request, body):
                 return answer
         raise AssertionError("an answer has at least one part")
 
-    def follow(self, request: Request, body: bytes = b"") -> Iterator[Any]:
+    def follow(self, request: Request[Any], body: bytes = b"") -> Iterator[Any]:
         """Ask for something that has an answer in many parts, and yield them as they come.
 
         A caller that stops early closes the connection: otherwise, the rest would be read as the answer to the next request.
@@ -119,7 +121,7 @@ class Connection:
         watched.register(descriptor, select.POLLIN)
         return any(number == self._socket.fileno() for number, _ in watched.poll())
 
-    def _ask(self, request: Request, body: bytes) -> Iterator[tuple[Any, bool]]:
+    def _ask(self, request: Request[Any], body: bytes) -> Iterator[tuple[Any, bool]]:
         if not self.usable:
             raise DaemonError("the connection to the daemon is closed, or belongs to the process before a fork")
         self._number += 1
@@ -151,7 +153,7 @@ class Connection:
         except OSError as error:
             self.close()
             lost = f"the connection to the daemon was lost: {error.strerror or error}"
-            if may_repeat(request):
+            if request.may_repeat:
                 raise DaemonError(lost) from error
             raise OutcomeUnknownError(f"{lost}; it is not known whether the request {request.op!r} was carried out") from error
         except (KeyboardInterrupt, SystemExit, ProtocolError):

@@ -12,10 +12,10 @@ from typing import Any
 
 from cellblock import __version__, config
 from cellblock.daemon.connection import Connection
-from cellblock.daemon.messages import About, End
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import open_connection
 from cellblock.errors import DaemonError, NotRunError
+from cellblock.operations.sessions import About, End
 
 _PATIENCE = 30.0
 UNIT = "cellblock.service"

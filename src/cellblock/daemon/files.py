@@ -1,49 +1,79 @@
-"""What clients ask about the files of a session."""
+"""Answers what clients ask about the files and packages of a session."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from cellblock.daemon.messages import MAX_REQUEST, ListFiles, ReadFile, ReadPart, RemoveFile, WriteFile, WritePart
+from cellblock.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.daemon.server import Server
 from cellblock.errors import InvalidInputError
+from cellblock.model import CodeExecutionResult
+from cellblock.operations.base import MAX_REQUEST
+from cellblock.operations.data import Data
+from cellblock.operations.files import Install, ListFiles, ReadFile, ReadPart, RemoveFile, WriteFile, WritePart
 
 if TYPE_CHECKING:
-    from cellblock.daemon.uploads import Uploads
     from cellblock.host.files import FileInfo, Files
 
 
-async def answer(
-    files: Files,
-    request: ListFiles | ReadFile | WriteFile | RemoveFile | ReadPart | WritePart,
-    body: bytes,
-    uploads: Uploads,
-) -> Any:
-    """Do what a client asks; return JSON data or bytes.
+@answers(ListFiles)
+async def listed(server: Server, request: ListFiles) -> list[dict[str, Any]]:
+    """See `ListFiles`."""
+    files = await _files(server, request.session)
+    return [_as_data(info) for info in await files.list(request.path, recursive=request.recursive)]
 
-    Raises:
-        InvalidInputError, FilesError: As `Files` has them.
-    """
-    match request:
-        case ListFiles(path=path, recursive=recursive):
-            return [_as_data(info) for info in await files.list(path, recursive=recursive)]
-        case ReadFile(path=path, max_bytes=most):
-            return await files.read(path, max_bytes=most)
-        case WriteFile(path=path):
-            return _as_data(await files.write(path, body))
-        case ReadPart(path=path, offset=offset, count=count):
-            if not 0 <= offset < 2**63 or not 0 <= count <= MAX_REQUEST:
-                raise InvalidInputError(f"a part has an offset, and at most {MAX_REQUEST} bytes")
-            info, data = await files.read_part(path, offset, count)
-            return {"file": _as_data(info), "data": data}
-        case WritePart(upload=upload, abort=True):
-            await uploads.give_up(f"{request.session}/{upload}")
-            return None
-        case WritePart(path=path, upload=upload, more=more):
-            written = await uploads.take(files, path, f"{request.session}/{upload}", body, more=more)
-            return None if written is None else _as_data(written)
-        case RemoveFile(path=path, recursive=recursive):
-            await files.remove(path, recursive=recursive)
-            return True
+
+@answers(ReadFile)
+async def read(server: Server, request: ReadFile) -> bytes:
+    """See `ReadFile`."""
+    return await (await _files(server, request.session)).read(request.path, max_bytes=request.max_bytes)
+
+
+@answers_with_body(WriteFile)
+async def write(server: Server, request: WriteFile, body: bytes) -> dict[str, Any]:
+    """See `WriteFile`."""
+    return _as_data(await (await _files(server, request.session)).write(request.path, body))
+
+
+@answers(ReadPart)
+async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
+    """See `ReadPart`."""
+    files = await _files(server, request.session)
+    if not 0 <= request.offset < 2**63 or not 0 <= request.count <= MAX_REQUEST:
+        raise InvalidInputError(f"a part has an offset, and at most {MAX_REQUEST} bytes")
+    info, data = await files.read_part(request.path, request.offset, request.count)
+    return {"file": _as_data(info), "data": data}
+
+
+@answers_with_body(WritePart)
+async def write_part(server: Server, request: WritePart, body: bytes) -> dict[str, Any] | None:
+    """See `WritePart`."""
+    files = await _files(server, request.session)
+    upload = f"{request.session}/{request.upload}"
+    if request.abort:
+        await server.uploads.give_up(upload)
+        return None
+    written = await server.uploads.take(files, request.path, upload, body, more=request.more)
+    return None if written is None else _as_data(written)
+
+
+@answers(RemoveFile)
+async def remove(server: Server, request: RemoveFile) -> bool:
+    """See `RemoveFile`."""
+    await (await _files(server, request.session)).remove(request.path, recursive=request.recursive)
+    return True
+
+
+@answers(Install)
+async def install(server: Server, request: Install) -> Data[CodeExecutionResult]:
+    """See `Install`."""
+    session = await server.sessions.live(request.session)
+    result = await session.install(*request.requirements, timeout=seconds(request.timeout))
+    return cast("Data[CodeExecutionResult]", result.to_dict(raw=True))
+
+
+async def _files(server: Server, session: str) -> Files:
+    return (await server.sessions.live(session)).files
 
 
 def _as_data(info: FileInfo) -> dict[str, Any]:

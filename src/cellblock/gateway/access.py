@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from fastapi.requests import HTTPConnection
 
-from cellblock.daemon.messages import Lookup, Status
 from cellblock.errors import AccessError, CellblockError, NotFoundError
 from cellblock.gateway.link import DaemonLink
+from cellblock.operations.executions import Lookup
+from cellblock.operations.sessions import Status
 from cellblock.problems import Problem, problem_of
 from cellblock.settings import Settings
 from cellblock.store.tokens import Scope, Token

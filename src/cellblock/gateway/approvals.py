@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.daemon.messages import Allowed, Decide, Pending, Revoke
 from cellblock.errors import NotFoundError
 from cellblock.gateway.access import link_of, needs_of_any
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.models import Strict
 from cellblock.gateway.sessions import ReadAny
+from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
 from cellblock.store.tokens import Token
 
 router = APIRouter(prefix="/approvals", tags=["Approvals"])
@@ -124,7 +124,7 @@ async def _of_caller(
 ) -> list[dict[str, Any]]:
     """Return what there is in the sessions that a token is for."""
     try:
-        found: list[dict[str, Any]] = await link_of(request).call(kind(session=caller.session or session))
+        found: Sequence[dict[str, Any]] = await link_of(request).call(kind(session=caller.session or session))
     except NotFoundError:
         if caller.session:
             return []

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.daemon.messages import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.errors import AccessError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.models import Done, KernelModel, Strict
 from cellblock.gateway.saving import VariableModel
 from cellblock.gateway.sessions import Read, Run, with_age
+from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Checkpoints"])
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 
-from cellblock.daemon.messages import Answer, Cancel, Follow, Lookup
 from cellblock.errors import CellblockError
 from cellblock.gateway.access import caller_of, link_of, needs
 from cellblock.gateway.answers import in_turns, json_bytes, json_pieces
 from cellblock.gateway.sessions import Read
+from cellblock.operations.executions import Answer, Cancel, Follow, Lookup
 from cellblock.problems import problem_of
 from cellblock.store.tokens import Token
 

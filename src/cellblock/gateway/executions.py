@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from cellblock.daemon.messages import Answer, Cancel, Executions, Follow, Lookup, Submit
 from cellblock.errors import NotFoundError, OutcomeUnknownError, failure
 from cellblock.gateway.access import link_of, settings_of
 from cellblock.gateway.answers import json_response
@@ -25,6 +24,7 @@ from cellblock.gateway.models import (
 from cellblock.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
 from cellblock.gateway.sessions import Read, Run, create
 from cellblock.model import MODEL_CHARS
+from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
 from cellblock.wire.packed import Packed, pack, unpack
 
 router = APIRouter(tags=["Execution"])

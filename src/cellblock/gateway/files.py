@@ -15,13 +15,13 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.convertors import Convertor, register_url_convertor
 
-from cellblock.daemon.messages import ListFiles, ReadPart, RemoveFile, WritePart
 from cellblock.errors import CellblockError, FilesError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.link import DaemonLink
 from cellblock.gateway.models import Done
 from cellblock.gateway.sessions import Read, Run
+from cellblock.operations.files import ListFiles, ReadPart, RemoveFile, WritePart
 
 
 class _AnyPath(Convertor[str]):

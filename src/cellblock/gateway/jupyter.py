@@ -14,7 +14,6 @@ from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
 from cellblock import __version__
-from cellblock.daemon.messages import Status
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
 from cellblock.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.gateway.answers import problem_response
@@ -24,6 +23,7 @@ from cellblock.jupyter.kernel import JupyterKernel
 from cellblock.jupyter.kernels import TAG, JupyterKernels, session_id
 from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
 from cellblock.model.sessions import OWN_KERNEL, SessionRecord
+from cellblock.operations.sessions import Status
 from cellblock.problems import Problem
 from cellblock.store.tokens import Token
 

@@ -11,13 +11,13 @@ import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from socket import socket
-from typing import Any
+from typing import Any, Literal, overload
 
 from cellblock.daemon.async_connection import AsyncConnection, open_connection
-from cellblock.daemon.messages import Request, may_repeat
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
 from cellblock.errors import BusyError, CellblockError, DaemonError, NotRunError, OutcomeUnknownError
+from cellblock.operations.base import AnswerT, Request
 
 _IDLE = 64
 _MOST = 2000
@@ -43,7 +43,13 @@ class DaemonLink:
         self._idle: list[AsyncConnection] = []
         self._used = 0
 
-    async def call(self, request: Request, body: bytes = b"", *, packed: bool = False) -> Any:
+    @overload
+    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
+
+    @overload
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
+
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
         """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
 
         Args:
@@ -65,7 +71,7 @@ class DaemonLink:
         except _LostError as error:
             raise DaemonError(f"{error}; that has happened {_TRIES} times in a row: see the daemon's log") from error
 
-    async def _ask(self, request: Request, body: bytes, *, packed: bool) -> Any:
+    async def _ask(self, request: Request[Any], body: bytes, *, packed: bool) -> Any:
         connection = await self._take()
         try:
             answer = await connection.call(request, body, packed=packed)
@@ -78,7 +84,7 @@ class DaemonLink:
             self._give(connection)
             if connection.usable:
                 raise
-            if may_repeat(request):
+            if request.may_repeat:
                 raise _LostError(str(error)) from error
             raise OutcomeUnknownError(f"{error}; it is not known whether {request.op!r} was carried out") from error
         except BaseException:
@@ -87,7 +93,7 @@ class DaemonLink:
         self._give(connection)
         return answer
 
-    async def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
+    async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something that has an answer in many parts, and yield them as they come.
 
         Close the generator if you stop early (`contextlib.aclosing`).

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from cellblock.daemon.messages import List, Pending
 from cellblock.gateway.access import link_of, needs
+from cellblock.operations.approvals import Pending
+from cellblock.operations.sessions import List
 from cellblock.store.tokens import Token
 
 if TYPE_CHECKING:

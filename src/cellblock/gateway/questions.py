@@ -8,13 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock.daemon.messages import Complete, History, Inspect, Install, Submit
 from cellblock.errors import CellblockError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.executions import milliseconds
 from cellblock.gateway.models import MAX_SECONDS, ExecutionResultModel, Strict
 from cellblock.gateway.sessions import Read, Run
+from cellblock.operations.executions import Submit
+from cellblock.operations.files import Install
+from cellblock.operations.sessions import Complete, History, Inspect
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
 

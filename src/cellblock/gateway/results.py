@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request, Response
 
-from cellblock.daemon.messages import WriteFile
 from cellblock.errors import CellblockError
 from cellblock.gateway.access import caller_of, link_of
 from cellblock.gateway.answers import packed_response
 from cellblock.gateway.direct import MOST_CHARS, read_query
 from cellblock.model import CodeExecutionResult
 from cellblock.model.overflow import Overflow, for_model
+from cellblock.operations.files import WriteFile
 from cellblock.wire.packed import Packed, unpack
 
 Format = Annotated[

@@ -18,11 +18,12 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from cellblock.daemon.messages import Export, Load, Save, Status, Variables
 from cellblock.errors import StoreError
 from cellblock.gateway.access import link_of
 from cellblock.gateway.answers import json_response
 from cellblock.gateway.sessions import Read, Run
+from cellblock.operations.saving import Export, Load, Save, Variables
+from cellblock.operations.sessions import Status
 
 router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
 

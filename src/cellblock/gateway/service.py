@@ -12,8 +12,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from cellblock import __version__
-from cellblock.daemon.messages import About
 from cellblock.errors import BusyError, CellblockError
+from cellblock.operations.sessions import About
 
 if TYPE_CHECKING:
     from cellblock.gateway.link import DaemonLink

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.requests import HTTPConnection
 
-from cellblock.daemon.messages import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.gateway.access import check_scope, link_of, needs, needs_of_any, settings_of
 from cellblock.gateway.answers import json_response
@@ -29,6 +28,7 @@ from cellblock.gateway.models import (
 )
 from cellblock.gateway.options import GatewayOptions
 from cellblock.model.sessions import SessionRecord
+from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.store.tokens import Token
 
 router = APIRouter()

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.daemon.async_connection import open_connection
-from cellblock.daemon.messages import Create
 from cellblock.daemon.place import Place
 from cellblock.daemon.starting import connect_or_start
 from cellblock.errors import CellblockError
@@ -28,6 +27,7 @@ from cellblock.jupyter.kernel import JupyterKernel
 from cellblock.jupyter.kernels import HANDLERS, TAG
 from cellblock.jupyter.zeromq import Sockets
 from cellblock.model.sessions import SessionRecord
+from cellblock.operations.sessions import Create
 
 _LOOK = 0.5  # seconds between two looks at whether Jupyter is still there
 

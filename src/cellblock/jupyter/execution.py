@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from cellblock.daemon.messages import Submit
 from cellblock.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.jupyter.messages import APPROVAL, shown
 from cellblock.model.checkpoints import undo_note
+from cellblock.operations.executions import Submit
 from cellblock.wire.messages import VALUE_MIME
 
 MODULE = "__import__('cellblock.worker.comms', fromlist=['answer'])"

@@ -9,10 +9,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from cellblock.daemon.messages import Answer, Destroy, Interrupt, Request, Restart
 from cellblock.errors import CellblockError, NotFoundError
 from cellblock.jupyter.messages import Channel, Message, make
 from cellblock.model.sessions import SessionRecord
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.executions import Answer
+from cellblock.operations.sessions import Destroy, Interrupt, Restart
 
 _log = logging.getLogger("cellblock.jupyter")
 
@@ -25,10 +27,10 @@ _MAX_MISSED = 16 * 1024 * 1024
 class Daemon(Protocol):
     """What runs the sessions: `AsyncConnection`, or something that has connections."""
 
-    async def call(self, request: Request, body: bytes = b"") -> Any:
+    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
         """Ask for something, and return the answer."""
 
-    def follow(self, request: Request, body: bytes = b"") -> AsyncGenerator[Any, None]:
+    def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something, and yield the parts of the answer."""
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from cellblock.daemon.messages import List, Status
 from cellblock.errors import NotFoundError
 from cellblock.jupyter.execution import execute
 from cellblock.jupyter.kernel import Daemon, Handler, JupyterKernel
 from cellblock.jupyter.questions import KINDS, answer
 from cellblock.model.sessions import SessionRecord
+from cellblock.operations.sessions import List, Status
 
 TAG = {"made by": "jupyter"}
 """What tells a session that a Jupyter client has made from others."""

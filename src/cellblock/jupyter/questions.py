@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from cellblock import __version__
-from cellblock.daemon.messages import Complete, History, Inspect
 from cellblock.jupyter.execution import MODULE, ask, run
 from cellblock.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.jupyter.messages import VERSION
 from cellblock.model.sessions import OWN_KERNEL
+from cellblock.operations.sessions import Complete, History, Inspect
 
 _MOST_HISTORY = 1000
 _MAX_ABOUT = 64 * 1024

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cellblock import config, settings
 from cellblock.errors import DaemonError, OutcomeUnknownError
+
+if TYPE_CHECKING:
+    from cellblock.daemon.connection import Connection
+    from cellblock.operations.base import AnswerT, Request
 
 local = threading.local()
 """Has each thread's connections, by the directory of the daemon; None for our own sessions."""
 
 
-def call(request: Any, body: bytes = b"") -> Any:
+def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
     """Ask the daemon, and if the connection is lost, the daemon that is there then.
 
     Raises:
@@ -28,18 +32,18 @@ def call(request: Any, body: bytes = b"") -> Any:
     return connection().call(request, body)
 
 
-def connection(chosen: settings.Settings | None = None) -> Any:
+def connection(chosen: settings.Settings | None = None) -> Connection:
     """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
     memory = (chosen or settings.current()).store_backend == "memory"
     place = None if memory else config.state_directory()
-    known: dict[Path | None, Any] = local.__dict__.setdefault("connections", {})
+    known: dict[Path | None, Connection] = local.__dict__.setdefault("connections", {})
     found = known.get(place)
     if found is None or not found.usable:
         found = known[place] = _connect(memory)
     return found
 
 
-def _connect(memory: bool) -> Any:
+def _connect(memory: bool) -> Connection:
     from cellblock import __version__
     from cellblock.daemon.connection import Connection
 

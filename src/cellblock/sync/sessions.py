@@ -40,7 +40,7 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
         LaunchError: Its kernel could not be started.
         DaemonError: The daemon cannot be started or reached.
     """
-    from cellblock.daemon.messages import Create
+    from cellblock.operations.sessions import Create
 
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"the name of a session must be a string that is not empty, not {name!r}")
@@ -107,7 +107,8 @@ def execute(
 def _execute(
     kernel: SessionRecord | str, code: str, language: Language, timeout: float | None, *, retry: bool = False
 ) -> CodeExecutionResult:
-    from cellblock.daemon.messages import Interrupt, Submit
+    from cellblock.operations.executions import Submit
+    from cellblock.operations.sessions import Interrupt
 
     if language not in ("python", "bash"):
         raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
@@ -129,7 +130,7 @@ def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
     The same request is sent again. Because of its key nothing runs twice: the daemon returns the result of the first one if it
     has it, says that the outcome is unknown if it does not, and runs the code if the first one never came to it.
     """
-    from cellblock.daemon.messages import Status
+    from cellblock.operations.sessions import Status
 
     first, began = connection(chosen), time.time()
     try:
@@ -210,14 +211,14 @@ def execute_with_retry(
 
 def destroy(name: SessionRecord | str) -> bool:
     """End a session; return whether there was one."""
-    from cellblock.daemon.messages import Destroy
+    from cellblock.operations.sessions import Destroy
 
     return bool(call(Destroy(session_of(name))))
 
 
 def list_kernels(*, refresh: bool = False) -> list[SessionRecord]:
     """Return all sessions, oldest first; with `refresh`, look first whether their kernels are alive."""
-    from cellblock.daemon.messages import List
+    from cellblock.operations.sessions import List
 
     return [SessionRecord.from_dict(data) for data in call(List(refresh))]
 
@@ -228,7 +229,7 @@ def status(kernel: SessionRecord | str) -> SessionRecord:
     Raises:
         NotFoundError: There is no such session.
     """
-    from cellblock.daemon.messages import Status
+    from cellblock.operations.sessions import Status
 
     return SessionRecord.from_dict(call(Status(session_of(kernel))))
 
@@ -240,7 +241,7 @@ def restart(kernel: SessionRecord | str) -> SessionRecord:
         NotFoundError: There is no such session.
         LaunchError: No kernel could be started.
     """
-    from cellblock.daemon.messages import Restart
+    from cellblock.operations.sessions import Restart
 
     return SessionRecord.from_dict(call(Restart(session_of(kernel))))
 
@@ -252,14 +253,14 @@ def variables(kernel: SessionRecord | str) -> list[Variable]:
         NotFoundError: There is no such session.
         UnsupportedError: It is not a session of Python.
     """
-    from cellblock.daemon.messages import Variables
     from cellblock.model.variables import Variable
+    from cellblock.operations.saving import Variables
 
     return [Variable.from_dict(data) for data in call(Variables(session_of(kernel)))]
 
 
 def wipe() -> list[str]:
     """End all sessions; return their ids."""
-    from cellblock.daemon.messages import Wipe
+    from cellblock.operations.sessions import Wipe
 
     return list(call(Wipe()))

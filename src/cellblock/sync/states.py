@@ -28,8 +28,8 @@ def checkpoint(kernel: SessionRecord | str, name: str = "", *, files: FilesMode 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.checkpoint`.
     """
-    from cellblock.daemon.messages import MakeCheckpoint
     from cellblock.model.checkpoints import CheckpointRecord
+    from cellblock.operations.checkpoints import MakeCheckpoint
 
     return CheckpointRecord.from_dict(call(MakeCheckpoint(session_of(kernel), name, files)))
 
@@ -40,8 +40,8 @@ def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
     Raises:
         NotFoundError: There is no such session.
     """
-    from cellblock.daemon.messages import Checkpoints
     from cellblock.model.checkpoints import CheckpointRecord
+    from cellblock.operations.checkpoints import Checkpoints
 
     return [CheckpointRecord.from_dict(data) for data in call(Checkpoints(session_of(kernel)))]
 
@@ -60,8 +60,8 @@ def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.restore`.
     """
-    from cellblock.daemon.messages import Restore
     from cellblock.model.checkpoints import Changes
+    from cellblock.operations.checkpoints import Restore
 
     return Changes.from_dict(call(Restore(session_of(kernel), _id(checkpoint)))["changes"])
 
@@ -72,7 +72,7 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     Raises:
         NotFoundError, CheckpointError: There is no such session, or checkpoint.
     """
-    from cellblock.daemon.messages import DropCheckpoint
+    from cellblock.operations.checkpoints import DropCheckpoint
 
     call(DropCheckpoint(session_of(kernel), _id(checkpoint)))
 
@@ -84,8 +84,8 @@ def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.undo`.
     """
-    from cellblock.daemon.messages import Undo
     from cellblock.model.checkpoints import Undone
+    from cellblock.operations.checkpoints import Undo
 
     return Undone.from_dict(call(Undo(session_of(kernel), count, partial)))
 
@@ -101,8 +101,8 @@ def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Sta
         NotFoundError: There is no such session.
         CellblockError: As for `Session.diff`.
     """
-    from cellblock.daemon.messages import Diff
     from cellblock.model.checkpoints import StateChanges
+    from cellblock.operations.checkpoints import Diff
 
     return StateChanges.from_dict(call(Diff(session_of(kernel), _id(checkpoint))))
 
@@ -129,8 +129,8 @@ def fork(
         ConflictError: One of them exists.
         CellblockError: As for `Session.fork`.
     """
-    from cellblock.daemon.messages import Fork
     from cellblock.model.checkpoints import branch_names, check_seeds
+    from cellblock.operations.checkpoints import Fork
 
     check_seeds(seeds or ())
     wanted = Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state)
@@ -151,8 +151,8 @@ def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.adopt`.
     """
-    from cellblock.daemon.messages import Adopt
     from cellblock.model.checkpoints import Changes
+    from cellblock.operations.checkpoints import Adopt
 
     return Changes.from_dict(call(Adopt(session_of(kernel), session_of(branch))))
 
@@ -175,8 +175,8 @@ def save(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.save`.
     """
-    from cellblock.daemon.messages import Save
     from cellblock.model.saving import SaveReport
+    from cellblock.operations.saving import Save
 
     asked = Save(session_of(kernel), absolute(path), workspace, milliseconds(timeout))
     return SaveReport.from_dict(call(asked))
@@ -200,8 +200,8 @@ def load(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.load`.
     """
-    from cellblock.daemon.messages import Load
     from cellblock.model.saving import LoadReport
+    from cellblock.operations.saving import Load
 
     asked = Load(session_of(kernel), absolute(path), workspace, milliseconds(timeout))
     return LoadReport.from_dict(call(asked))
@@ -221,7 +221,7 @@ def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.export`.
     """
-    from cellblock.daemon.messages import Export
+    from cellblock.operations.saving import Export
 
     asked = Export(session_of(kernel), absolute(path))
     call(asked)

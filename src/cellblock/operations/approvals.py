@@ -1,30 +1,31 @@
-"""What clients ask about approvals."""
+"""Approvals and permissions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from cellblock.wire.record import record
+from cellblock.operations.base import Request
+
+if TYPE_CHECKING:
+    from cellblock.model.sessions import PendingApproval, Permission
+    from cellblock.operations.data import Data
 
 
-@record
-class Pending:
-    """List what waits for a decision, oldest first; of one session, or of all. Answered by a list of `PendingApproval`.
+class Pending(Request["list[Data[PendingApproval]]"], op="pending", repeatable=True):
+    """List what waits for a decision, oldest first; of one session, or of all.
 
     Attributes:
         session: The session; empty for all.
         withdrawn: Whether to list what waited when the last daemon ended, too.
     """
 
-    op: ClassVar[str] = "pending"
     session: str = ""
     withdrawn: bool = False
 
 
-@record
-class Decide:
+class Decide(Request[list[str]], op="decide"):
     """Decide about what waits. Answered by the list of ids that it was decided about.
 
     Attributes:
@@ -35,7 +36,6 @@ class Decide:
         answer: What is filled in, by field, if these are questions of MCP servers.
     """
 
-    op: ClassVar[str] = "decide"
     ids: tuple[str, ...]
     allow: bool
     always: str = ""
@@ -43,17 +43,13 @@ class Decide:
     answer: Mapping[str, Any] = field(default_factory=dict)
 
 
-@record
-class Allowed:
-    """List what was allowed for the rest of a session, oldest first; of one, or of all. Answered by a list of `Permission`."""
+class Allowed(Request["list[Data[Permission]]"], op="allowed", repeatable=True):
+    """List what was allowed for the rest of a session, oldest first; of one, or of all."""
 
-    op: ClassVar[str] = "allowed"
     session: str = ""
 
 
-@record
-class Revoke:
+class Revoke(Request[list[str]], op="revoke"):
     """Revoke what was allowed for the rest of a session. Answered by the list of ids that there were."""
 
-    op: ClassVar[str] = "revoke"
     ids: tuple[str, ...]

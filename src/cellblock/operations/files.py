@@ -1,47 +1,41 @@
-"""What clients ask about the files and packages of a session."""
+"""Files and packages of a session. A `FileInfo` comes as JSON data."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 
-from cellblock.wire.record import record
+from cellblock.operations.base import MAX_REQUEST, Request
 
-MAX_REQUEST = 64 * 1024 * 1024
-"""Bytes of the body of a request: code, or a part of a file."""
+if TYPE_CHECKING:
+    from cellblock.model import CodeExecutionResult
+    from cellblock.operations.data import Data
 
 
-@record
-class ListFiles:
-    """List a folder of a session's workspace. Answered by a list of `FileInfo` as JSON data."""
+class ListFiles(Request[list[dict[str, Any]]], op="list files", repeatable=True):
+    """List a folder of a session's workspace. Answered by a list of `FileInfo`."""
 
-    op: ClassVar[str] = "list files"
     session: str
     path: str = "."
     recursive: bool = False
 
 
-@record
-class ReadFile:
-    """Read a file. Answered by raw bytes."""
+class ReadFile(Request[bytes], op="read file", repeatable=True):
+    """Read a file."""
 
-    op: ClassVar[str] = "read file"
     session: str
     path: str
     max_bytes: int = MAX_REQUEST
 
 
-@record
-class WriteFile:
-    """Write the body to a file. Answered by a `FileInfo` as JSON data."""
+class WriteFile(Request[dict[str, Any]], op="write file"):
+    """Write the body to a file. Answered by a `FileInfo`."""
 
-    op: ClassVar[str] = "write file"
     session: str
     path: str
 
 
-@record
-class ReadPart:
-    """Read a part of a file. Answered by ``file``, a `FileInfo` as JSON data, and ``data``, the bytes.
+class ReadPart(Request[dict[str, Any]], op="read part", repeatable=True):
+    """Read a part of a file. Answered by ``file``, a `FileInfo`, and ``data``, the bytes.
 
     Attributes:
         session: The session.
@@ -50,16 +44,14 @@ class ReadPart:
         count: How many bytes to read at most.
     """
 
-    op: ClassVar[str] = "read part"
     session: str
     path: str
     offset: int = 0
     count: int = 4 * 1024 * 1024
 
 
-@record
-class WritePart:
-    """Write a file in parts, which are the bodies. Answered by null until its end, then by a `FileInfo` as JSON data.
+class WritePart(Request[dict[str, Any] | None], op="write part"):
+    """Write a file in parts, which are the bodies. Answered by null until its end, then by a `FileInfo`.
 
     Attributes:
         session: The session.
@@ -69,7 +61,6 @@ class WritePart:
         abort: Whether it is given up now.
     """
 
-    op: ClassVar[str] = "write part"
     session: str
     path: str
     upload: str
@@ -77,21 +68,17 @@ class WritePart:
     abort: bool = False
 
 
-@record
-class RemoveFile:
+class RemoveFile(Request[bool], op="remove file"):
     """Remove a file, or a folder with all that is in it if `recursive` says so. Answered by true."""
 
-    op: ClassVar[str] = "remove file"
     session: str
     path: str
     recursive: bool = False
 
 
-@record
-class Install:
+class Install(Request["Data[CodeExecutionResult]"], op="install"):
     """Install packages for a session. Answered by the result of pip (`CodeExecutionResult.to_dict`)."""
 
-    op: ClassVar[str] = "install"
     session: str
     requirements: tuple[str, ...]
     timeout: int = 600_000

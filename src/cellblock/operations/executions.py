@@ -1,14 +1,17 @@
-"""What clients ask about executions."""
+"""Executions."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cellblock.wire.record import record
+from cellblock.operations.base import Request
+
+if TYPE_CHECKING:
+    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
+    from cellblock.operations.data import Data
 
 
-@record
-class Submit:
+class Submit(Request[Any], op="submit"):
     """Run code, which is the body. Answered by an `ExecutionRecord` at once, or as `wait` or `follow` say.
 
     Attributes:
@@ -27,7 +30,6 @@ class Submit:
         own: Whether the session's own Python runs it, although the session is one of another language.
     """
 
-    op: ClassVar[str] = "submit"
     session: str
     language: Literal["python", "bash"] = "python"  # `model.sessions.Language`, which takes clients 10 ms to load
     timeout: int = 0
@@ -41,9 +43,13 @@ class Submit:
     parent: str = ""
     own: bool = False
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `Request`: with a key, nothing runs twice."""
+        return bool(self.key)
 
-@record
-class Follow:
+
+class Follow(Request["Data[ExecutionEvent]"], op="follow", repeatable=True):
     """Follow an execution. Answered by one reply for each `ExecutionEvent` after a number, until the last event.
 
     Attributes:
@@ -52,15 +58,13 @@ class Follow:
         answers: Whether this client answers `input()`. A second after the last such client has gone, input ends.
     """
 
-    op: ClassVar[str] = "follow"
     execution: str
     after: int = 0
     answers: bool = False
 
 
-@record
-class Lookup:
-    """Get the state of an execution. Answered by an `ExecutionRecord`.
+class Lookup(Request["Data[ExecutionRecord]"], op="lookup", repeatable=True):
+    """Get the state of an execution.
 
     Attributes:
         execution: Its id, or nothing:
@@ -68,39 +72,31 @@ class Lookup:
         key: with this key.
     """
 
-    op: ClassVar[str] = "lookup"
     execution: str = ""
     session: str = ""
     key: str = ""
 
 
-@record
-class Source:
+class Source(Request[str], op="source", repeatable=True):
     """Say what an execution runs. Answered by its code."""
 
-    op: ClassVar[str] = "source"
     execution: str
 
 
-@record
-class Executions:
-    """List the last executions of a session, newest first, at most 1,000. Answered by a list of `ExecutionRecord`."""
+class Executions(Request["list[Data[ExecutionRecord]]"], op="executions", repeatable=True):
+    """List the last executions of a session, newest first, at most 1,000."""
 
-    op: ClassVar[str] = "executions"
     session: str
     count: int = 100
 
 
-@record
-class Cancel:
+class Cancel(Request[bool], op="cancel", repeatable=True):
     """Stop an execution, or keep one that waits from running. Answered by whether it had not ended."""
 
-    op: ClassVar[str] = "cancel"
     execution: str
 
 
-@record
-class Answer:
+class Answer(Request[bool], op="answer"):
     """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked.
 
     Attributes:
@@ -108,6 +104,5 @@ class Answer:
         end: Whether there are no more lines: the code gets an `EOFError`.
     """
 
-    op: ClassVar[str] = "answer"
     execution: str
     end: bool = False

@@ -1,25 +1,26 @@
-"""What clients ask about the daemon and its sessions."""
+"""The daemon and its sessions, and what an editor asks a session."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from cellblock.wire.record import record
+from cellblock.operations.base import Request
+
+if TYPE_CHECKING:
+    from cellblock.model.sessions import SessionRecord
+    from cellblock.operations.data import Data
 
 
-@record
-class Hello:
+class Hello(Request[dict[str, Any]], op="hello"):
     """The first request on a connection. Answered by ``protocol``, ``version``, ``pid`` and ``started``."""
 
-    op: ClassVar[str] = "hello"
     protocol: int
     version: str
 
 
-@record
-class About:
+class About(Request[dict[str, Any]], op="about", repeatable=True):
     """Get the status of the daemon.
 
     Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
@@ -27,24 +28,19 @@ class About:
     ``problems``, a list of texts, and ``failing``: why nothing new is run now, or an empty text.
     """
 
-    op: ClassVar[str] = "about"
 
-
-@record
-class End:
+class End(Request[bool], op="end"):
     """End the daemon and all of its sessions.
 
     Attributes:
         keep: Whether the sessions stay listed; their kernels end, and with them their variables.
     """
 
-    op: ClassVar[str] = "end"
     keep: bool = False
 
 
-@record
-class Create:
-    """Make a session, or return the one of that name. Answered by a `SessionRecord`.
+class Create(Request["Data[SessionRecord]"], op="create"):
+    """Make a session, or return the one of that name.
 
     Attributes:
         name: Its name; empty for one that nobody else has.
@@ -54,59 +50,51 @@ class Create:
         bound: Whether it ends with the connection that it is made on. It then has to be fresh.
     """
 
-    op: ClassVar[str] = "create"
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     bound: bool = False
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `Request`: a session that is there already is returned."""
+        return not self.fresh
 
-@record
-class List:
-    """List the sessions. Answered by a list of `SessionRecord`.
+
+class List(Request["list[Data[SessionRecord]]"], op="list", repeatable=True):
+    """List the sessions.
 
     Attributes:
         refresh: Whether to look first whether their kernels are alive.
     """
 
-    op: ClassVar[str] = "list"
     refresh: bool = False
 
 
-@record
-class Status:
-    """Get the status of a session. Answered by a `SessionRecord`. `session` is its name or id, here and below."""
+class Status(Request["Data[SessionRecord]"], op="status", repeatable=True):
+    """Get the status of a session. `session` is its name or id, here and below."""
 
-    op: ClassVar[str] = "status"
     session: str
 
 
-@record
-class Restart:
-    """Give a session a fresh kernel, without variables. Answered by a `SessionRecord`."""
+class Restart(Request["Data[SessionRecord]"], op="restart", repeatable=True):
+    """Give a session a fresh kernel, without variables."""
 
-    op: ClassVar[str] = "restart"
     session: str
 
 
-@record
-class Destroy:
+class Destroy(Request[bool], op="destroy", repeatable=True):
     """End a session. Answered by whether there was one."""
 
-    op: ClassVar[str] = "destroy"
     session: str
 
 
-@record
-class Wipe:
+class Wipe(Request[list[str]], op="wipe", repeatable=True):
     """End all sessions. Answered by the list of their ids."""
 
-    op: ClassVar[str] = "wipe"
 
-
-@record
-class Interrupt:
+class Interrupt(Request[bool], op="interrupt"):
     """Stop what runs in a session. Answered by whether something ran, after the code has stopped.
 
     Attributes:
@@ -114,34 +102,32 @@ class Interrupt:
         key: If it is given, only the execution that was submitted with this key is stopped, or kept from running.
     """
 
-    op: ClassVar[str] = "interrupt"
     session: str
     key: str = ""
 
+    @property
+    def may_repeat(self) -> bool:
+        """See `Request`: without a key, it could stop what begins meanwhile."""
+        return bool(self.key)
 
-@record
-class Complete:
+
+class Complete(Request[dict[str, Any]], op="complete", repeatable=True):
     """Complete the code in the body. `cursor` is an index into it, -1 its end. Answered by ``matches``, ``start``, ``end``."""
 
-    op: ClassVar[str] = "complete"
     session: str
     cursor: int = -1
 
 
-@record
-class Inspect:
+class Inspect(Request[str | None], op="inspect", repeatable=True):
     """Describe the name at a place of the code in the body. Answered by a text or null."""
 
-    op: ClassVar[str] = "inspect"
     session: str
     cursor: int = -1
     detail: int = 0
 
 
-@record
-class History:
+class History(Request[list[dict[str, Any]]], op="history", repeatable=True):
     """List the cells that a session ran, oldest first. Answered by a list of ``code``, ``status``, ``execution_count``."""
 
-    op: ClassVar[str] = "history"
     session: str
     count: int = 1000

@@ -1,15 +1,19 @@
-"""Requests to write a session to a file, and to read one from a file. Paths are absolute paths of the daemon's machine."""
+"""Saving a session to a file, and reading one from a file. Paths are absolute paths of the machine that runs sessions."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
-from cellblock.wire.record import record
+from cellblock.operations.base import Request
+
+if TYPE_CHECKING:
+    from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.variables import Variable
+    from cellblock.operations.data import Data
 
 
-@record
-class Save:
-    """Save a session to a file. Answered by a `SaveReport`.
+class Save(Request["Data[SaveReport]"], op="save", repeatable=True):
+    """Save a session to a file.
 
     Attributes:
         session: The session.
@@ -18,16 +22,14 @@ class Save:
         timeout: Milliseconds that pickling may take; -1 for no limit.
     """
 
-    op: ClassVar[str] = "save"
     session: str
     path: str
     workspace: bool = False
     timeout: int = 120_000
 
 
-@record
-class Load:
-    """Continue a saved session in a session, which gets a fresh kernel. Answered by a `LoadReport`.
+class Load(Request["Data[LoadReport]"], op="load"):
+    """Continue a saved session in a session, which gets a fresh kernel.
 
     Attributes:
         session: The session.
@@ -36,25 +38,20 @@ class Load:
         timeout: Milliseconds that loading may take; -1 for no limit.
     """
 
-    op: ClassVar[str] = "load"
     session: str
     path: str
     workspace: bool = False
     timeout: int = 120_000
 
 
-@record
-class Export:
+class Export(Request[bool], op="export", repeatable=True):
     """Write the cells of a session as a notebook or a script, as the path's suffix says. Answered by true."""
 
-    op: ClassVar[str] = "export"
     session: str
     path: str
 
 
-@record
-class Variables:
-    """List the variables of a session. Answered by a list of `Variable`."""
+class Variables(Request["list[Data[Variable]]"], op="variables", repeatable=True):
+    """List the variables of a session."""
 
-    op: ClassVar[str] = "variables"
     session: str

@@ -1,0 +1,90 @@
+"""The declarations of operations: what they look like belongs to the protocol's number."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pkgutil
+from typing import Any
+
+import pytest
+
+from cellblock import operations
+from cellblock.named import options
+from cellblock.operations.base import PROTOCOL, Request
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Create, Interrupt, Status
+
+SHAPES = {4: "757e056a7290", 5: "1f9662ae8330"}
+"""For each number of the protocol, a digest of what requests have and which options sessions take"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def fields(kind: type[Request[Any]]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(kind)  # type: ignore[arg-type]  # it is a dataclass
+
+
+def default(field: dataclasses.Field[object]) -> str:
+    return "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+
+
+def shapes() -> str:
+    """Return a digest of all requests: their names and fields, with types and defaults, and the options of sessions."""
+    lines = [
+        f"{name}: " + ", ".join(f"{field.name}: {field.type}{default(field)}" for field in fields(kind))
+        for name, kind in operations.OPERATIONS.items()
+    ]
+    lines.append("options: " + ", ".join(sorted(options._SESSION | options._SERVICES | options._NAMED)))
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:12]
+
+
+def test_whoever_changes_a_request_or_an_option_changes_the_number_of_the_protocol() -> None:
+    """Otherwise a client and a daemon of different versions talk to each other, and misunderstand."""
+    newest = max(SHAPES)
+    assert newest == PROTOCOL
+    wrong = f"requests or options have changed: raise PROTOCOL, and write the digest here, if version {newest} was released"
+    assert shapes() == SHAPES[newest], wrong
+
+
+def test_the_package_loads_every_module_that_declares_operations() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(operations.__path__)}
+    assert modules - {"base", "data"} == {*operations.__all__} - {"OPERATIONS"}
+
+
+def test_a_name_belongs_to_one_operation() -> None:
+    with pytest.raises(TypeError, match="two operations have the name 'status': Status and Another"):
+
+        class Another(Request[bool], op="status"):
+            """It takes a name that there is."""
+
+    assert operations.OPERATIONS["status"] is Status
+
+
+@pytest.mark.parametrize(
+    ("request_", "may"),
+    [
+        (Status("a"), True),
+        (Create("a"), True),
+        (Create("a", fresh=True), False),
+        (Submit("a"), False),
+        (Submit("a", key="k"), True),
+        (Interrupt("a"), False),
+        (Interrupt("a", key="k"), True),
+    ],
+)
+def test_a_request_is_repeated_only_if_twice_is_the_same_as_once(request_: Request[Any], may: bool) -> None:
+    assert request_.may_repeat is may
+
+
+def test_an_operation_cannot_be_repeated_unless_it_says_so() -> None:
+    class Careful(Request[bool], op="careful"):
+        """Says nothing about it."""
+
+    try:
+        assert not Careful().may_repeat
+    finally:
+        del operations.OPERATIONS["careful"]
