@@ -20,9 +20,9 @@ async def adopt(_system: System, *, n: int, times: int) -> Series:
     os.chdir(tempfile.mkdtemp())
 
     import cellblock
-    from cellblock.daemon import control
-    from cellblock.settings import current
-    from cellblock.sync.connection import connection
+    from cellblock.fronts.functions.connection import connection
+    from cellblock.service.daemon import control
+    from cellblock.service.settings import current
 
     try:
         names = [cellblock.get_or_create(f"bench-{number}").name for number in range(n)]

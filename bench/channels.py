@@ -19,8 +19,8 @@ from bench.cases import Series, ms
 from bench.systems import System
 
 _SERVE = """
-from cellblock.gateway.options import GatewayOptions
-from cellblock.gateway.serve import serve
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.serve import serve
 serve(port=0, options=GatewayOptions(auth=False))
 """
 

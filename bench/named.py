@@ -25,8 +25,8 @@ async def functions(system: System, *, n: int, sessions: int) -> Series:
     finally:
         api.destroy("bench")
         if system.module == "cellblock":
-            from cellblock.daemon.messages import End
-            from cellblock.sync.connection import call
+            from cellblock.fronts.functions.connection import call
+            from cellblock.service.daemon.messages import End
 
             call(End())
 

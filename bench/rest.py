@@ -17,8 +17,8 @@ from bench.systems import System
 
 SERVE = {
     "cellblock": """
-from cellblock.gateway.options import GatewayOptions
-from cellblock.gateway.serve import serve
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.serve import serve
 serve(port={port}, options=GatewayOptions(token="bench"))
 """,
     "kernelbox": "import uvicorn\nuvicorn.run('kernelbox.server.app:app', port={port}, log_level='warning')",

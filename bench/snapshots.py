@@ -21,7 +21,7 @@ async def undo(_: System, *, n: int, files: int) -> Series:
 
     Beside it, in turns: a walk that only asks the system about each file.
     """
-    from cellblock.snapshots import Snapshots, Store
+    from cellblock.host.snapshots import Snapshots, Store
 
     times: dict[str, list[float]] = {"first": [], "undo": [], "unchanged": [], "bare walk": []}
     with tempfile.TemporaryDirectory() as directory:

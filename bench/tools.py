@@ -130,9 +130,9 @@ async def many(system: System, *, n: int) -> Series:
 
 async def rules(_system: System, *, n: int, count: int) -> Series:
     """A decision by the last of some rules, with its record in the audit trail: what approval adds to a call."""
-    from cellblock.approvals.broker import Broker
-    from cellblock.approvals.rules import Rule, Rules
-    from cellblock.store.approvals import Approvals
+    from cellblock.tools.approvals.broker import Broker
+    from cellblock.tools.approvals.rules import Rule, Rules
+    from cellblock.tools.registry.approvals import Approvals
 
     others = tuple(Rule("deny", server="echo", tool=f"other_{number}_*") for number in range(count - 1))
     times = []

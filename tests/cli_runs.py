@@ -7,7 +7,7 @@ import io
 import subprocess
 from pathlib import Path
 
-from cellblock.cli import main
+from cellblock.fronts.cli import main
 
 
 def run_here(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from cellblock.daemon import control
-from cellblock.sync.connection import local
+from cellblock.fronts.functions.connection import local
+from cellblock.service.daemon import control
 
 
 @contextmanager

@@ -19,13 +19,13 @@ from typing import IO, Any
 import httpx
 import pytest
 
-from cellblock.store.tokens import Tokens
+from cellblock.service.store.tokens import Tokens
 
 _PROGRAM = """
 import json, sys
 from pathlib import Path
-from cellblock.gateway.options import GatewayOptions
-from cellblock.gateway.serve import serve
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.serve import serve
 given = json.loads(sys.argv[1])
 if "workspaces" in given:
     given["workspaces"] = Path(given["workspaces"])

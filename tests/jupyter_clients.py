@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-from cellblock.jupyter.messages import V1, Message, read_plain, read_v1
+from cellblock.fronts.jupyter.messages import V1, Message, read_plain, read_v1
 from gateways import Gateway
 
 

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import __version__
-from cellblock.custody import client
-from cellblock.daemon.__main__ import main as run_daemon
-from cellblock.daemon.client import Client
-from cellblock.daemon.connection import Connection
-from cellblock.daemon.place import Place
 from cellblock.errors import CellblockError, DaemonError, NotRunError
 from cellblock.host.kernels.kernel import Kernel
+from cellblock.launch.custody import client
 from cellblock.operations.base import Request
 from cellblock.operations.executions import Follow, Lookup, Submit
 from cellblock.operations.sessions import Create, Destroy, End
-from cellblock.store.writer import Writer
+from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.main import main as run_daemon
+from cellblock.service.daemon.place import Place
+from cellblock.service.store.writer import Writer
 from cellblock.wire.frames import Frame
 from fuses import Fuse, forked
 

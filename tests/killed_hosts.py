@@ -17,10 +17,10 @@ import signal
 import sys
 
 from cellblock import Host
-from cellblock.custody import client
-from cellblock.custody.client import Custodian
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.session import Session
+from cellblock.launch.custody import client
+from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
 from fuses import Fuse, forked
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
 
+from cellblock.fronts.mcp_server.answers import META
+from cellblock.fronts.mcp_server.clients import Clients
+from cellblock.fronts.mcp_server.options import ServerOptions
+from cellblock.fronts.mcp_server.server import build
 from cellblock.host import Host
-from cellblock.mcp_server.answers import META
-from cellblock.mcp_server.clients import Clients
-from cellblock.mcp_server.options import ServerOptions
-from cellblock.mcp_server.server import build
 
 Era = Literal["auto", "legacy"]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import Host
-from cellblock.named.executions import Execution
-from cellblock.named.past import PastExecution
-from cellblock.named.session import NamedSession
-from cellblock.named.sessions import NamedSessions
-from cellblock.store.named import NamedStore
+from cellblock.service.named.executions import Execution
+from cellblock.service.named.past import PastExecution
+from cellblock.service.named.session import NamedSession
+from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.store.named import NamedStore
 
 OPTIONS = {"sandbox": False}
 

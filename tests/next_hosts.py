@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import processes
-from cellblock.custody.client import Custodian
 from cellblock.host import Host
 from cellblock.host.keeping import SessionRemains
+from cellblock.launch.custody.client import Custodian
 
 
 @asynccontextmanager

@@ -18,8 +18,8 @@ import tempfile
 import time
 
 from cellblock import Host
-from cellblock.custody.client import Custodian
 from cellblock.host.session import Session
+from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
 from fuses import forked
 

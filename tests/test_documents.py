@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import loop_thread
+from cellblock.common import loop_thread
 from cellblock.host import shared
 from daemons import own_daemon
 

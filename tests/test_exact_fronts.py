@@ -21,7 +21,7 @@ from hypothesis.stateful import rule
 
 import cellblock
 from cellblock import Changes, CheckpointError, Client, CodeExecutionResult, Undone
-from cellblock.daemon import control
+from cellblock.service.daemon import control
 from cli_runs import run_here
 from daemons import own_daemon
 from exact_machines import ExactMachine

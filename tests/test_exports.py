@@ -111,7 +111,12 @@ asyncio.run(main())
     (loaded,) = map(set, map(json.loads, done.stdout.splitlines()))
     assert "cellblock.host.host" in loaded
     assert (
-        not {"cellblock.services", "cellblock.host.session", "cellblock.host.kernels.kernel", "cellblock.wire.messages"}
+        not {
+            "cellblock.service.session.services",
+            "cellblock.host.session",
+            "cellblock.host.kernels.kernel",
+            "cellblock.wire.messages",
+        }
         & loaded
     )
 

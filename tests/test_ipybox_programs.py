@@ -29,7 +29,7 @@ from cellblock import (
 )
 from cellblock.errors import LaunchError
 from cellblock.host import shared
-from cellblock.tool_directories import ToolDirectories
+from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.calling import pool
 from tool_sessions import SERVERS, accept, reject, streamed
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutionError, CodeExecutor, Host
-from cellblock.approvals.broker import Broker
-from cellblock.approvals.rules import Rules
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.rules import Rules
 
 
 async def test_the_log_tells_the_life_of_a_session(host: Host, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ import typer
 from mcp import Client, StdioServerParameters
 
 from cellblock import __version__
-from cellblock.cli.app import app
+from cellblock.fronts.cli.app import app
 from mcp_clients import run, text
 
 ROOT = Path(__file__).parent.parent

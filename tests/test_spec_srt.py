@@ -26,9 +26,9 @@ import pytest
 
 from cellblock import Host, InvalidInputError, LaunchError, SandboxError, Session
 from cellblock.host.launch.srt import sandbox_apart
-from cellblock.sandbox import srt
-from cellblock.sandbox.policy import Filesystem, Network, Policy
-from cellblock.sandbox.srt import SrtPolicy
+from cellblock.walls.sandbox import srt
+from cellblock.walls.sandbox.policy import Filesystem, Network, Policy
+from cellblock.walls.sandbox.srt import SrtPolicy
 from cells import ok, value
 from processes import alive, below, command_line, eventually
 

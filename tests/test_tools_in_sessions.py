@@ -28,7 +28,7 @@ from cellblock import (
     Policy,
     generate_mcp_sources,
 )
-from cellblock.approvals.rules import Rule, Rules
+from cellblock.tools.approvals.rules import Rule, Rules
 from processes import alive, below, eventually
 from tool_sessions import CALL, SERVERS, accept, desk, recorded, register, reject, servers_below, streamed
 

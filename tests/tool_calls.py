@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
-from cellblock.approvals.broker import Broker
 from cellblock.errors import McpServerError
+from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
 from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.serving.app import session_app

@@ -9,9 +9,9 @@ from typing import Any
 
 from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionResult, CodeExecutor
 from cellblock.model.decisions import Decision
-from cellblock.store.approvals import Approvals
-from cellblock.store.servers import ServerRegistry
 from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.registry.approvals import Approvals
+from cellblock.tools.registry.servers import ServerRegistry
 from processes import below, command_line
 
 SERVERS = Path(__file__).parent / "servers"

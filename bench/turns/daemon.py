@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench import turns
-from cellblock.daemon.client import Client
-from cellblock.daemon.server import Server
 from cellblock.host import Host
 from cellblock.model.sessions import ExecutionRecord, SessionRecord
-from cellblock.named.executions import Execution
-from cellblock.named.limits import NamedLimits
-from cellblock.named.sessions import NamedSessions
-from cellblock.store.journal import Journal, new_id
-from cellblock.store.named import NamedStore
+from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.server import Server
+from cellblock.service.named.executions import Execution
+from cellblock.service.named.limits import NamedLimits
+from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.store.journal import Journal, new_id
+from cellblock.service.store.named import NamedStore
 
 _MANY = 10_000
 
@@ -26,8 +26,8 @@ _MANY = 10_000
 _CLIENTS = """
 import asyncio, socket, sys, threading
 from cellblock import __version__
-from cellblock.daemon.codec import encode_request
-from cellblock.daemon.messages import PROTOCOL, Executions, Follow, Hello, List
+from cellblock.service.daemon.codec import encode_request
+from cellblock.service.daemon.messages import PROTOCOL, Executions, Follow, Hello, List
 path, count, reading, request = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "read", eval(sys.argv[4])
 def run():
     client = socket.socket(socket.AF_UNIX)

@@ -8,9 +8,9 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 
-from cellblock.egress.gate import EgressLimits
-from cellblock.egress.proxy import EgressProxy
-from cellblock.egress.rules import Rules
+from cellblock.walls.egress.gate import EgressLimits
+from cellblock.walls.egress.proxy import EgressProxy
+from cellblock.walls.egress.rules import Rules
 
 _SECONDS = 3
 

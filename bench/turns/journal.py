@@ -12,17 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.turns import begin, end
-from cellblock.daemon.async_connection import AsyncConnection
-from cellblock.daemon.client import Client
-from cellblock.daemon.messages import Create, Executions, Follow, History
-from cellblock.daemon.server import Server
 from cellblock.host import Host
 from cellblock.model.sessions import ExecutionRecord
-from cellblock.named.event_log import MAX_EVENTS
-from cellblock.named.sessions import NamedSessions
-from cellblock.store import journal
-from cellblock.store.journal import new_id
-from cellblock.store.named import NamedStore
+from cellblock.service.daemon.async_connection import AsyncConnection
+from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.messages import Create, Executions, Follow, History
+from cellblock.service.daemon.server import Server
+from cellblock.service.named.event_log import MAX_EVENTS
+from cellblock.service.named.sessions import NamedSessions
+from cellblock.service.store import journal
+from cellblock.service.store.journal import new_id
+from cellblock.service.store.named import NamedStore
 from cellblock.wire.packed import pack
 
 _CODE = "x" * 2000

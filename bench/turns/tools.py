@@ -13,15 +13,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from cellblock.approvals.broker import Broker
-from cellblock.approvals.rules import Rule, Rules
 from cellblock.errors import McpServerError
 from cellblock.model.decisions import Decision
-from cellblock.store.approvals import Approvals
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.rules import Rule, Rules
 from cellblock.tools.calling.content import ToolOutcome
 from cellblock.tools.mcp import dialogue
 from cellblock.tools.mcp.params import HttpServer, StdioServer
 from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.registry.approvals import Approvals
 from cellblock.tools.serving.app import session_app
 from cellblock.tools.serving.port import ToolPort
 

@@ -8,11 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cellblock.approvals.elicitation import Elicitation
-    from cellblock.approvals.request import ApprovalRequest
-    from cellblock.approvals.rules import Rule, Rules
-    from cellblock.client.async_client import AsyncClient
-    from cellblock.client.client import Client
+    from cellblock.common.terminal import printable
     from cellblock.errors import (
         AccessError,
         BusyError,
@@ -42,13 +38,40 @@ if TYPE_CHECKING:
         UnknownCheckpointError,
         UnsupportedError,
     )
-    from cellblock.executor import CodeExecutor
+    from cellblock.fronts.client.async_client import AsyncClient
+    from cellblock.fronts.client.client import Client
+    from cellblock.fronts.executor.executor import CodeExecutor
+    from cellblock.fronts.executor.sync import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
+    from cellblock.fronts.functions.sessions import (
+        destroy,
+        execute,
+        execute_with_retry,
+        get_or_create,
+        list_kernels,
+        restart,
+        status,
+        variables,
+        wipe,
+    )
+    from cellblock.fronts.functions.states import (
+        adopt,
+        checkpoint,
+        checkpoints,
+        diff,
+        drop_checkpoint,
+        export,
+        fork,
+        load,
+        restore,
+        save,
+        undo,
+    )
+    from cellblock.fronts.kernel_mgr.client import ExecutionError, KernelClient
+    from cellblock.fronts.kernel_mgr.server import KernelGateway
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.rolling import Exact, Rolling
     from cellblock.host.files import FileInfo
-    from cellblock.kernel_mgr.client import ExecutionError, KernelClient
-    from cellblock.kernel_mgr.server import KernelGateway
     from cellblock.model import (
         AttemptSnapshot,
         CodeExecutionChunk,
@@ -71,35 +94,12 @@ if TYPE_CHECKING:
         SessionRecord,
     )
     from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
-    from cellblock.store.approvals import Approvals
-    from cellblock.sync.sessions import (
-        destroy,
-        execute,
-        execute_with_retry,
-        get_or_create,
-        list_kernels,
-        restart,
-        status,
-        variables,
-        wipe,
-    )
-    from cellblock.sync.states import (
-        adopt,
-        checkpoint,
-        checkpoints,
-        diff,
-        drop_checkpoint,
-        export,
-        fork,
-        load,
-        restore,
-        save,
-        undo,
-    )
-    from cellblock.sync_executor import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
-    from cellblock.terminal import printable
     from cellblock.tools.apigen.generate import generate_mcp_sources
+    from cellblock.tools.approvals.elicitation import Elicitation
+    from cellblock.tools.approvals.request import ApprovalRequest
+    from cellblock.tools.approvals.rules import Rule, Rules
     from cellblock.tools.calling.runner import ToolRunner
+    from cellblock.tools.registry.approvals import Approvals
     from cellblock.tools.serving.approval_channel import ApprovalChannel, ApprovalClient
     from cellblock.tools.serving.server import ToolServer
 
@@ -127,10 +127,10 @@ _HOME = {
     "ToolRunnerError": "errors",
     "UnknownCheckpointError": "errors",
     "UnsupportedError": "errors",
-    "CodeExecutor": "executor",
-    "ExecutionError": "kernel_mgr.client",
-    "KernelClient": "kernel_mgr.client",
-    "KernelGateway": "kernel_mgr.server",
+    "CodeExecutor": "fronts.executor.executor",
+    "ExecutionError": "fronts.kernel_mgr.client",
+    "KernelClient": "fronts.kernel_mgr.client",
+    "KernelGateway": "fronts.kernel_mgr.server",
     "Host": "host",
     "Filesystem": "host",
     "Limits": "host",
@@ -154,27 +154,27 @@ _HOME = {
     "ErrorInfo": "model",
     "HistoryEntry": "model",
     "OutputItem": "model",
-    "Approvals": "store.approvals",
-    "printable": "terminal",
-    "ApprovalRequest": "approvals.request",
-    "Elicitation": "approvals.elicitation",
+    "Approvals": "tools.registry.approvals",
+    "printable": "common.terminal",
+    "ApprovalRequest": "tools.approvals.request",
+    "Elicitation": "tools.approvals.elicitation",
     "ApprovalChannel": "tools.serving.approval_channel",
     "ApprovalClient": "tools.serving.approval_channel",
-    "Rule": "approvals.rules",
-    "Rules": "approvals.rules",
+    "Rule": "tools.approvals.rules",
+    "Rules": "tools.approvals.rules",
     "ToolRunner": "tools.calling.runner",
     "ToolServer": "tools.serving.server",
-    "get_or_create": "sync.sessions",
-    "execute": "sync.sessions",
-    "execute_with_retry": "sync.sessions",
-    "destroy": "sync.sessions",
-    "list_kernels": "sync.sessions",
-    "status": "sync.sessions",
-    "restart": "sync.sessions",
-    "wipe": "sync.sessions",
-    "SyncApprovalRequest": "sync_executor",
-    "SyncCodeExecutor": "sync_executor",
-    "SyncFiles": "sync_executor",
+    "get_or_create": "fronts.functions.sessions",
+    "execute": "fronts.functions.sessions",
+    "execute_with_retry": "fronts.functions.sessions",
+    "destroy": "fronts.functions.sessions",
+    "list_kernels": "fronts.functions.sessions",
+    "status": "fronts.functions.sessions",
+    "restart": "fronts.functions.sessions",
+    "wipe": "fronts.functions.sessions",
+    "SyncApprovalRequest": "fronts.executor.sync",
+    "SyncCodeExecutor": "fronts.executor.sync",
+    "SyncFiles": "fronts.executor.sync",
     "ExecutionResult": "model",
     "KernelRecord": "model.sessions",
     "SessionRecord": "model.sessions",
@@ -184,8 +184,8 @@ _HOME = {
     "NotFoundError": "errors",
     "ConflictError": "errors",
     "AccessError": "errors",
-    "AsyncClient": "client.async_client",
-    "Client": "client.client",
+    "AsyncClient": "fronts.client.async_client",
+    "Client": "fronts.client.client",
     "BusyError": "errors",
     "NotRunError": "errors",
     "Permission": "model.sessions",
@@ -197,18 +197,18 @@ _HOME = {
     "SaveReport": "model.saving",
     "LoadReport": "model.saving",
     "LeftOut": "model.saving",
-    "checkpoint": "sync.states",
-    "checkpoints": "sync.states",
-    "restore": "sync.states",
-    "diff": "sync.states",
-    "drop_checkpoint": "sync.states",
-    "undo": "sync.states",
-    "adopt": "sync.states",
-    "fork": "sync.states",
-    "save": "sync.states",
-    "load": "sync.states",
-    "export": "sync.states",
-    "variables": "sync.sessions",
+    "checkpoint": "fronts.functions.states",
+    "checkpoints": "fronts.functions.states",
+    "restore": "fronts.functions.states",
+    "diff": "fronts.functions.states",
+    "drop_checkpoint": "fronts.functions.states",
+    "undo": "fronts.functions.states",
+    "adopt": "fronts.functions.states",
+    "fork": "fronts.functions.states",
+    "save": "fronts.functions.states",
+    "load": "fronts.functions.states",
+    "export": "fronts.functions.states",
+    "variables": "fronts.functions.sessions",
     "Changes": "model.checkpoints",
     "StateChanges": "model.checkpoints",
 }

@@ -2,6 +2,6 @@
 
 import sys
 
-from cellblock.cli import main
+from cellblock.fronts.cli import main
 
 sys.exit(main())

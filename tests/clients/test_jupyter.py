@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 import cellblock
-from cellblock.jupyter import kernelspecs
+from cellblock.fronts.jupyter import kernelspecs
 from daemons import own_daemon
 from gateways import own_gateway, token
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.policy import Filesystem, Policy
+from cellblock.walls.sandbox.policy import Filesystem, Policy
 from suite import without_slow
 
 NOT_UNDER_NATIVE = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox import landlock
-from cellblock.sandbox.syscall_numbers import AARCH64, X86_64
+from cellblock.walls.linux import landlock
+from cellblock.walls.linux.syscall_numbers import AARCH64, X86_64
 from cells import ok
 from suite import sharing, without_slow
 

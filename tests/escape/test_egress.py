@@ -1,6 +1,6 @@
 """Attacks 23 to 30 from inside: what a session that may use the network gets from its proxy by every trick that is known.
 
-The proxy itself is attacked in tests/egress/, where what it looks up and dials is seen.
+The proxy itself is attacked in tests/walls/egress/, where what it looks up and dials is seen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.policy import Network, Policy
+from cellblock.walls.sandbox.policy import Network, Policy
 from cells import ok, value
 from processes import descriptors, eventually
 

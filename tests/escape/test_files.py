@@ -262,7 +262,7 @@ async def test_what_is_in_memory_can_be_filled_but_not_overfilled(
 ) -> None:
     from dataclasses import replace
 
-    from cellblock.sandbox.policy import Policy, Resources
+    from cellblock.walls.sandbox.policy import Policy, Resources
 
     policy = replace(Policy(), resources=Resources(tmp=8 * 2**20))
     async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
@@ -283,7 +283,7 @@ answers + [got, count]
 async def test_files_and_locked_memory_have_limits(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from cellblock.sandbox.policy import Policy, Resources
+    from cellblock.walls.sandbox.policy import Policy, Resources
 
     policy = replace(Policy(), resources=Resources(file_size=2**20))
     async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, Session, config
+from cellblock import CodeExecutor, Host, Session
+from cellblock.common import config
 from cellblock.errors import NO_NETWORK_BY_LANDLOCK
-from cellblock.sandbox import landlock
-from cellblock.sandbox.policy import Filesystem, Policy, Resources
+from cellblock.walls.linux import landlock
+from cellblock.walls.sandbox.policy import Filesystem, Policy, Resources
 from cells import ok, value
 from processes import alive, below, eventually
 
@@ -623,9 +624,9 @@ def test_a_filter_around_it_that_answers_calls_is_named(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, socket
 from cellblock import Host
-from cellblock.sandbox import abi, confine
-from cellblock.sandbox.bpf import ALLOW, RET, Assembler
-from cellblock.sandbox.syscall import prctl
+from cellblock.walls.sandbox import abi, confine
+from cellblock.walls.linux.bpf import ALLOW, RET, Assembler
+from cellblock.walls.linux.syscall import prctl
 
 ours, theirs = socket.socketpair()
 prctl(abi.PR_SET_NO_NEW_PRIVS, 1)

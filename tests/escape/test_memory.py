@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutionResult, Host, Session
-from cellblock.sandbox.policy import Policy, Resources
+from cellblock.walls.sandbox.policy import Policy, Resources
 from cells import ok, value
 from processes import eventually, parents
 

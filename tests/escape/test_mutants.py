@@ -62,11 +62,11 @@ ENDLESS = frozenset(
     }
 )
 
-EGRESS, FILES, HERE = "egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 WALLS = "host/files/test_walls.py::test_"
-GUARD = "gateway/test_guard.py::test_"
+GUARD = "fronts/gateway/test_guard.py::test_"
 SNAPSHOTS = "snapshots/"
-FORKS, COPIES = "worker/test_fork_safety.py::", "host/checkpoints/test_"
+FORKS, COPIES = "worker/forks/test_safety.py::", "host/checkpoints/test_"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -81,14 +81,14 @@ def mutant(test: str, *edits: Edit) -> Mutant:
     return Mutant(test, edits)
 
 
-CAPABILITIES = Edit("sandbox/confine.py", "drop_capabilities", "pass")
-FILTER = Edit("sandbox/confine.py", "_filter", "pass")
-REAPER = Edit("init/serving.py", "_kill_everything", "pass")
+CAPABILITIES = Edit("walls/sandbox/confine.py", "drop_capabilities", "pass")
+FILTER = Edit("walls/sandbox/confine.py", "_filter", "pass")
+REAPER = Edit("launch/init/serving.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
-CHECKED = Edit("egress/gate.py", "Gate._check_addresses", "pass")
-ASKED = Edit("egress/gate.py", "Gate._let_through", "return True")
-READ_ONLY = Edit("sandbox/mount_api.py", "set_read_only", "pass")
-MEMORY = Edit("sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
+CHECKED = Edit("walls/egress/gate.py", "Gate._check_addresses", "pass")
+ASKED = Edit("walls/egress/gate.py", "Gate._let_through", "return True")
+READ_ONLY = Edit("walls/linux/mount_api.py", "set_read_only", "pass")
+MEMORY = Edit("walls/sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
     "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER),
@@ -97,81 +97,86 @@ MUTANTS: dict[str, Mutant] = {
     "8 process 1": mutant(
         f"{HERE}processes.py::test_nothing_is_seen_of_process_1[environ]",
         CAPABILITIES,
-        Edit("sandbox/syscall.py", "hide", "pass"),
+        Edit("walls/linux/syscall.py", "hide", "pass"),
     ),
     "11 a /proc that is not the session's own": mutant(
         "host/launch/test_failures.py::test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power",
-        Edit("sandbox/mounts.py", "_show_outer_proc", "move(clone_tree('/proc'), f'.{target}')"),
+        Edit("walls/sandbox/mounts.py", "_show_outer_proc", "move(clone_tree('/proc'), f'.{target}')"),
     ),
     "19 the host's loopback": mutant(
         f"{HERE}network.py::test_the_hosts_loopback_is_not_the_sessions",
-        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"),  # not the network
-        Edit("sandbox/namespaces.py", "_bring_loopback_up", "pass"),
+        Edit("walls/sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"),  # not the network
+        Edit("walls/sandbox/namespaces.py", "_bring_loopback_up", "pass"),
     ),
     "22 the environment": mutant(
         f"{HERE}channel.py::test_the_hosts_environment_and_memory_are_not_in_the_session",
         Edit("host/launch/start.py", "_NO_ENVIRONMENT", '__import__("os").environ.copy()'),
-        Edit("zygote/boot.py", "_ENVIRONMENT", "dict(os.environ)"),
+        Edit("launch/zygote/boot.py", "_ENVIRONMENT", "dict(os.environ)"),
     ),
-    "23 addresses": mutant(f"{EGRESS}23_addresses_in_binary", Edit("egress/addresses.py", "objection_to", "return None")),
+    "23 addresses": mutant(
+        f"{EGRESS}23_addresses_in_binary", Edit("walls/egress/addresses.py", "objection_to", "return None")
+    ),
     "24 addresses of names": mutant(f"{EGRESS}24_names_of_forbidden_addresses", CHECKED),
     "24 one lookup": mutant(
         f"{EGRESS}24_rebinding",
-        Edit("egress/gate.py", "Gate._first", "return await self._dial((await self._addresses(target))[0], target.port)"),
+        Edit(
+            "walls/egress/gate.py", "Gate._first", "return await self._dial((await self._addresses(target))[0], target.port)"
+        ),
     ),
     "24 the machine's own": mutant(
-        "egress/test_addresses.py::test_the_machines_own", Edit("egress/addresses.py", "own", "return None")
+        "walls/egress/test_addresses.py::test_the_machines_own", Edit("walls/egress/addresses.py", "own", "return None")
     ),
     "25 labels": mutant(
-        f"{EGRESS}25_names_that_have_no_canonical_form", Edit("egress/names.py", "_LABEL", 're.compile(".*", re.DOTALL)')
+        f"{EGRESS}25_names_that_have_no_canonical_form", Edit("walls/egress/names.py", "_LABEL", 're.compile(".*", re.DOTALL)')
     ),
-    "25 case": mutant(f"{EGRESS}25_one_canonical_form", Edit("egress/names.py", "_folded", "return text")),
+    "25 case": mutant(f"{EGRESS}25_one_canonical_form", Edit("walls/egress/names.py", "_folded", "return text")),
     "26 a dot": mutant(
         f"{EGRESS}26_wildcards_end_at_a_dot",
-        Edit("egress/rules.py", "Rule.names", "return str(host).endswith(str(self.host or ''))"),
+        Edit("walls/egress/rules.py", "Rule.names", "return str(host).endswith(str(self.host or ''))"),
     ),
     "27 ports": mutant(
-        "egress/test_rules.py::test_ports", Edit("egress/rules.py", "_covers", "return rule.port in (None, port)")
+        "walls/egress/test_rules.py::test_ports", Edit("walls/egress/rules.py", "_covers", "return rule.port in (None, port)")
     ),
-    "28 hosts that disagree": mutant(f"{EGRESS}28_hosts_that_disagree", Edit("egress/http.py", "_check_host", "pass")),
+    "28 hosts that disagree": mutant(f"{EGRESS}28_hosts_that_disagree", Edit("walls/egress/http.py", "_check_host", "pass")),
     "28 two framings": mutant(
-        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", Edit("egress/http.py", "_check_framing", "pass")
+        f"{EGRESS}28_heads_that_could_be_framed_in_two_ways", Edit("walls/egress/http.py", "_check_framing", "pass")
     ),
     "29 every request is judged": mutant(f"{EGRESS}29_redirects_are_the_clients_to_follow", ASKED),
     "30 connections": mutant(
-        "egress/test_limits.py::test_30_more_connections_than_allowed",
-        Edit("egress/proxy.py", "EgressProxy._is_full", "return False"),
+        "walls/egress/test_limits.py::test_30_more_connections_than_allowed",
+        Edit("walls/egress/proxy.py", "EgressProxy._is_full", "return False"),
     ),
     "30 headers": mutant(
-        "egress/test_limits.py::test_30_endless_header",
+        "walls/egress/test_limits.py::test_30_endless_header",
         Edit(
-            "egress/connection.py",
+            "walls/egress/connection.py",
             "Connection._reader",
             "return h11.Connection(h11.SERVER, max_incomplete_event_size=2**40)",
         ),
     ),
     "30 taking turns": mutant(
-        "egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
-        Edit("turns.py", "Turns.give_way", "return"),
+        "walls/egress/test_turns.py::test_tiny_chunks_let_the_loop_go_on[response]",
+        Edit("common/turns.py", "Turns.give_way", "return"),
     ),
     "30 interim responses": mutant(
-        "egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
-        Edit("egress/exchange.py", "Exchange._too_many_interim", "return False"),
+        "walls/egress/test_turns.py::test_a_response_that_takes_long_to_read_is_refused[interim responses]",
+        Edit("walls/egress/exchange.py", "Exchange._too_many_interim", "return False"),
     ),
     "30 header lines": mutant(
-        "egress/test_turns.py::test_a_request_with_too_many_header_lines_is_refused",
-        Edit("egress/http.py", "check_head", "pass"),
+        "walls/egress/test_turns.py::test_a_request_with_too_many_header_lines_is_refused",
+        Edit("walls/egress/http.py", "check_head", "pass"),
     ),
     "30 trailers": mutant(
-        "egress/test_turns.py::test_trailers_without_end_are_refused", Edit("egress/http.py", "check_between_chunks", "pass")
+        "walls/egress/test_turns.py::test_trailers_without_end_are_refused",
+        Edit("walls/egress/http.py", "check_between_chunks", "pass"),
     ),
     "24 addresses without end": mutant(
-        "egress/test_gate.py::test_few_addresses_of_a_name_are_considered_however_many_it_has",
-        Edit("egress/gate.py", "_considered", "return [unmapped(ip_address(text)) for text in found]"),
+        "walls/egress/test_gate.py::test_few_addresses_of_a_name_are_considered_however_many_it_has",
+        Edit("walls/egress/gate.py", "_considered", "return [unmapped(ip_address(text)) for text in found]"),
     ),
     "30 questions": mutant(
-        "egress/test_gate.py::test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials",
-        Edit("egress/gate.py", "Gate._has_many_questions", "return False"),
+        "walls/egress/test_gate.py::test_a_flood_of_hosts_to_ask_about_leaves_few_questions_and_clear_denials",
+        Edit("walls/egress/gate.py", "Gate._has_many_questions", "return False"),
     ),
     "32 the protocol": mutant(
         f"{HERE}channel.py::test_a_session_that_breaks_its_channel_is_killed_and_no_other[garbage]", CONDEMNED
@@ -181,7 +186,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/launch/launcher.py", "refuse_descriptors", "pass"),
     ),
     "32 connections that linger": mutant(
-        f"{HERE}channel.py::test_connections_do_not_linger", Edit("sandbox/seccomp.py", "lingering", "return ()")
+        f"{HERE}channel.py::test_connections_do_not_linger", Edit("walls/linux/seccomp.py", "lingering", "return ()")
     ),
     "45 what is not measured": mutant(
         "host/kernels/test_memory.py::test_a_session_whose_memory_cannot_be_measured_ends",
@@ -189,19 +194,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 what is no kernel's": mutant(
         "host/kernels/test_memory.py::test_what_is_no_kernels_counts_for_each_that_shares_an_init",
-        Edit("init/serving.py", "Init._measured", "return {seat.worker or 0, *self._below(seat)}"),
+        Edit("launch/init/serving.py", "Init._measured", "return {seat.worker or 0, *self._below(seat)}"),
     ),
     "48 one copy for each process": mutant(
-        "init/test_parked.py::test_a_process_is_one_copy_at_most",
-        Edit("init/parked.py", "Parked._is_new", "return _is_child(pid)"),
+        "launch/init/test_parked.py::test_a_process_is_one_copy_at_most",
+        Edit("launch/init/parked.py", "Parked._is_new", "return _is_child(pid)"),
     ),
     "48 copies that talk": mutant(
-        "init/test_parked.py::test_a_copy_that_is_dropped_cannot_talk_without_end",
-        Edit("init/parked.py", "_MOST_SAID", "10**9"),
+        "launch/init/test_parked.py::test_a_copy_that_is_dropped_cannot_talk_without_end",
+        Edit("launch/init/parked.py", "_MOST_SAID", "10**9"),
     ),
     "48 copies that nobody wants": mutant(
         f"{HERE}channel.py::test_a_process_that_says_it_is_a_copy_is_not_spared",
-        Edit("init/serving.py", "Init._copy_made", "self._tell_family(Copied(number))"),
+        Edit("launch/init/serving.py", "Init._copy_made", "self._tell_family(Copied(number))"),
     ),
     "32 floods": mutant(
         "host/test_turns.py::test_a_flood_of_frames_lets_the_loop_go_on",
@@ -221,12 +226,12 @@ MUTANTS: dict[str, Mutant] = {
     "35 daemons": mutant(
         f"{HERE}processes.py::test_a_daemon_ends_with_its_session",
         REAPER,
-        Edit("zygote/server.py", "_Zygote._kill", "pass"),
+        Edit("launch/zygote/server.py", "_Zygote._kill", "pass"),
     ),
     "36 a host that is killed": mutant(
         f"{HERE}processes.py::test_everything_ends_when_the_host_is_killed",
         REAPER,
-        Edit("zygote/server.py", "_Zygote._end", "os._exit(0)"),
+        Edit("launch/zygote/server.py", "_Zygote._end", "os._exit(0)"),
     ),
     "37 text is bounded": mutant(
         "host/output/test_collect.py::test_memory_for_text_is_bounded_whatever_is_written",
@@ -260,23 +265,24 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cell_events.py", "CellEvents.release", "pass"),
     ),
     "38 terminals": mutant(
-        "test_terminal.py::test_sequences_are_shown_and_not_obeyed",
-        Edit("terminal.py", "_escaped", "return found.group()"),
+        "common/test_terminal.py::test_sequences_are_shown_and_not_obeyed",
+        Edit("common/terminal.py", "_escaped", "return found.group()"),
     ),
     "38 names": mutant(
-        "test_terminal.py::test_the_terminal_front_shows_names_as_names", Edit("cli/machine.py", "_name", "return text")
+        "common/test_terminal.py::test_the_terminal_front_shows_names_as_names",
+        Edit("fronts/cli/machine.py", "_name", "return text"),
     ),
     "38 live output": mutant(
-        "cli/test_live.py::test_output_is_shown_as_it_comes_and_nothing_in_it_steers_the_terminal",
-        Edit("cli/live.py", "_shown", "return text"),
+        "fronts/cli/test_live.py::test_output_is_shown_as_it_comes_and_nothing_in_it_steers_the_terminal",
+        Edit("fronts/cli/live.py", "_shown", "return text"),
     ),
     "38 decisions that nobody saw": mutant(
-        "cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
-        Edit("cli/questions.py", "Questions._forget_what_was_typed", "pass"),
+        "fronts/cli/test_questions.py::test_what_was_typed_before_a_call_was_shown_decides_nothing",
+        Edit("fronts/cli/questions.py", "Questions._forget_what_was_typed", "pass"),
     ),
     "38 tables": mutant(
-        "cli/test_files.py::test_names_and_contents_do_not_steer_the_terminal",
-        Edit("cli/output.py", "_cell", "from rich.text import Text; return Text(str(value))"),
+        "fronts/cli/test_files.py::test_names_and_contents_do_not_steer_the_terminal",
+        Edit("fronts/cli/output.py", "_cell", "from rich.text import Text; return Text(str(value))"),
     ),
     "39 values are bounded": mutant(
         "host/output/test_collect.py::test_values_that_do_not_fit_are_left_out",
@@ -306,11 +312,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "43 submodules": mutant(
         f"{HERE}planting.py::test_git_at_the_top_runs_nothing_of_a_submodule[vendor/sub]",
-        Edit("sandbox/repositories.py", "find_repositories", "return []"),
+        Edit("walls/sandbox/repositories.py", "find_repositories", "return []"),
     ),
     "1 a link in the place of a secret": mutant(
         f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
-        Edit("sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+        Edit("walls/sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
     ),
     "6 links of sessions": mutant(
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
@@ -332,16 +338,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/launch/launchers.py", "Launchers.retire", "pass"),
     ),
     "39 frames of Python objects": mutant(
-        "exchange/test_tables.py::test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made",
-        Edit("exchange/tables.py", "_check_objects", "pass"),
+        "wire/values/test_tables.py::test_a_frame_of_too_many_python_objects_is_refused_before_they_are_made",
+        Edit("wire/values/tables.py", "_check_objects", "pass"),
     ),
     "33 tiny chunks of a stream": mutant(
         "host/kernels/test_cell.py::test_a_flood_of_tiny_chunks_makes_the_kernel_wait_as_well",
         Edit("host/kernels/cell_events.py", "_CHUNK", "0"),
     ),
     "1 names that a bind brings": mutant(
-        "sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
-        Edit("sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+        "walls/sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("walls/sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
     ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
@@ -356,16 +362,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/kernel_slot.py", "KernelSlot._forget", "pass"),
     ),
     "36 what is stopped": mutant(
-        "init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
-        Edit("init/processes.py", "resume_after_parent", "pass"),
+        "launch/init/test_init.py::test_a_stopped_init_ends_with_whom_it_belongs_to[spawn-host-none]",
+        Edit("launch/init/processes.py", "resume_after_parent", "pass"),
     ),
     "5 attributes of files": mutant(
         f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
-        Edit("sandbox/seccomp.py", "_file_commands", "return ()"),
+        Edit("walls/linux/seccomp.py", "_file_commands", "return ()"),
     ),
     "14 options of prctl": mutant(
         f"{HERE}system_calls.py::test_dangerous_options_of_prctl_are_refused",
-        Edit("sandbox/seccomp.py", "_prctl_options", "return (((), ALLOW),)"),
+        Edit("walls/linux/seccomp.py", "_prctl_options", "return (((), ALLOW),)"),
     ),
     "44 the last rung": mutant(
         f"{HERE}processes.py::test_code_that_will_not_stop_is_killed_at_the_deadline[signals ignored]",
@@ -385,26 +391,26 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 attributes of files": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in attributes]",
-        Edit("init/processes.py", "_kept_beside_content", "return 0"),
+        Edit("launch/init/processes.py", "_kept_beside_content", "return 0"),
     ),
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
-        Edit("init/sockets.py", "buffered", "return 0"),
+        Edit("launch/init/sockets.py", "buffered", "return 0"),
     ),
     "45 limits of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in large sockets]",
-        Edit("init/sockets.py", "_limit", "return -_ONE_MORE // 2"),
+        Edit("launch/init/sockets.py", "_limit", "return -_ONE_MORE // 2"),
     ),
     "45 shared memory and queues of System V": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in segments]",
-        Edit("init/system_v.py", "held", "return 0"),
+        Edit("launch/init/system_v.py", "held", "return 0"),
     ),
     "45 inotify": mutant(
-        f"{HERE}system_calls.py::test_watches_and_pending_signals_are_few", Edit("sandbox/plan.py", "_INOTIFY", "()")
+        f"{HERE}system_calls.py::test_watches_and_pending_signals_are_few", Edit("walls/sandbox/plan.py", "_INOTIFY", "()")
     ),
     "45 page tables": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in page tables]",
-        Edit("init/processes.py", "_kept_by_kernel", "return 0"),
+        Edit("launch/init/processes.py", "_kept_by_kernel", "return 0"),
     ),
     "45 between short cells": mutant(
         f"{HERE}memory.py::test_short_cells_do_not_hide_what_grows_behind_them",
@@ -416,7 +422,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 copies": mutant(
         f"{HERE}memory.py::test_copies_of_a_session_count_and_it_goes_on_without_them",
-        Edit("init/processes.py", "memory_of_copies", "return 0"),
+        Edit("launch/init/processes.py", "memory_of_copies", "return 0"),
     ),
     "45 one process": mutant(f"{HERE}memory.py::test_memory_of_one_process_is_an_error_that_names_the_limit", MEMORY),
     "49 servers that nobody registered": mutant(
@@ -429,7 +435,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 servers of another workspace": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
-        Edit("store/servers.py", "_is_within", "return True"),
+        Edit("tools/registry/servers.py", "_is_within", "return True"),
     ),
     "49 parameters": mutant(
         f"{HERE}tools.py::test_what_a_session_may_not_ask_is_refused_before_anybody_is_asked",
@@ -437,7 +443,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 directories": mutant(
         "test_ipybox_programs.py::test_what_code_names_itself_cannot_be_called",
-        Edit("store/servers.py", "_is_within", "return True"),
+        Edit("tools/registry/servers.py", "_is_within", "return True"),
     ),
     "49 tokens": mutant(
         f"{HERE}tools.py::test_another_sessions_tool_port_wants_its_token",
@@ -445,7 +451,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "49 what was accepted for one call": mutant(
         f"{HERE}tools.py::test_what_was_approved_is_what_the_server_gets",
-        Edit("approvals/broker.py", "_keys", 'return {"tool": (call.tool,), "call": (call.tool,)}'),
+        Edit("tools/approvals/broker.py", "_keys", 'return {"tool": (call.tool,), "call": (call.tool,)}'),
     ),
     "49 tools that change": mutant(
         "tools/serving/test_app.py::test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called",
@@ -464,12 +470,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/apigen/package.py", "_remove", '__import__("shutil").rmtree(name, dir_fd=directory)'),
     ),
     "49 what cannot be seen": mutant(
-        "approvals/test_request.py::test_what_cannot_be_seen_is_escaped",
-        Edit("approvals/request.py", "visible", "return text"),
+        "tools/approvals/test_request.py::test_what_cannot_be_seen_is_escaped",
+        Edit("tools/approvals/request.py", "visible", "return text"),
     ),
     "54 long decisions": mutant(
-        "approvals/test_broker.py::test_decisions_about_long_arguments_take_turns",
-        Edit("approvals/broker.py", "Broker._verdict", "return decide(self.rules, call)"),
+        "tools/approvals/test_broker.py::test_decisions_about_long_arguments_take_turns",
+        Edit("tools/approvals/broker.py", "Broker._verdict", "return decide(self.rules, call)"),
     ),
     "54 schemas of servers": mutant(
         "tools/mcp/test_web.py::test_the_schema_of_a_server_is_not_run_in_the_loop",
@@ -490,8 +496,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "54 large events": mutant(
-        "store/test_beside.py::test_a_disk_that_stalls_holds_up_nothing_but_the_event_that_is_written",
-        Edit("store/beside.py", "Beside.write_ahead", "return None"),
+        "service/store/test_beside.py::test_a_disk_that_stalls_holds_up_nothing_but_the_event_that_is_written",
+        Edit("service/store/beside.py", "Beside.write_ahead", "return None"),
     ),
     "54 notifications of servers": mutant(
         "tools/mcp/test_servers.py::test_notifications_start_no_tasks",
@@ -506,11 +512,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/web.py", "_Client._refuse", "pass"),
     ),
     "54 followers of a flood": mutant(
-        "daemon/test_floods.py::test_those_who_follow_a_flood_of_events_take_turns",
-        Edit("turns.py", "Turns.give_way", "return"),
+        "service/daemon/test_floods.py::test_those_who_follow_a_flood_of_events_take_turns",
+        Edit("common/turns.py", "Turns.give_way", "return"),
     ),
     "54 lists of executions": mutant(
-        "daemon/test_floods.py::test_a_list_of_executions_has_an_end", Edit("store/journal.py", "_listed", "return wanted")
+        "service/daemon/test_floods.py::test_a_list_of_executions_has_an_end",
+        Edit("service/store/journal.py", "_listed", "return wanted"),
     ),
     "54 values": mutant(
         "tools/mcp/test_large.py::test_values_have_limits[a result]",
@@ -537,16 +544,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/events.py", "Events._check", "pass"),
     ),
     "54 settings": mutant(
-        "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
-        Edit("sandbox/settings.py", "_read", "return path.read_bytes()"),
+        "walls/sandbox/test_settings.py::test_a_file_of_settings_has_bounds[size]",
+        Edit("walls/sandbox/settings.py", "_read", "return path.read_bytes()"),
     ),
     "54 patterns of rules": mutant(
-        "approvals/test_rules.py::test_a_pattern_that_is_too_long_is_refused_when_it_is_read[tool]",
-        Edit("approvals/rules.py", "_check_pattern", "pass"),
+        "tools/approvals/test_rules.py::test_a_pattern_that_is_too_long_is_refused_when_it_is_read[tool]",
+        Edit("tools/approvals/rules.py", "_check_pattern", "pass"),
     ),
     "54 items of a policy": mutant(
-        "sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",
-        Edit("sandbox/settings.py", "_check_count", "pass"),
+        "walls/sandbox/test_settings.py::test_a_file_of_settings_has_bounds[count]",
+        Edit("walls/sandbox/settings.py", "_check_count", "pass"),
     ),
     "54 lists of tools": mutant(
         "tools/mcp/test_servers.py::test_lists_are_bounded_in_bytes",
@@ -566,16 +573,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/serving/websocket.py", "_PIECE", "2**30"),
     ),
     "54 denials": mutant(
-        "store/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",
-        Edit("store/approvals.py", "_Denials.admits", "return True"),
+        "tools/registry/test_approvals.py::test_denials_that_come_by_the_thousand_are_counted",
+        Edit("tools/registry/approvals.py", "_Denials.admits", "return True"),
     ),
     "54 payloads": mutant(
-        "store/test_approvals.py::test_payloads_of_a_session_have_a_limit_together",
-        Edit("store/approvals.py", "_payload_limit", "return MAX_PAYLOAD"),
+        "tools/registry/test_approvals.py::test_payloads_of_a_session_have_a_limit_together",
+        Edit("tools/registry/approvals.py", "_payload_limit", "return MAX_PAYLOAD"),
     ),
     "50 programs": mutant(
         f"{HERE}programs.py::test_nothing_is_executed_in_any_way[zygote]",
-        Edit("sandbox/confine.py", "_forbid_programs", "pass"),
+        Edit("walls/sandbox/confine.py", "_forbid_programs", "pass"),
     ),
     "52 orders to pip": mutant(
         f"{HERE}packages.py::test_an_approval_of_pip_runs_pip_and_nothing_that_was_planted",
@@ -588,20 +595,20 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/packages.py", "SessionPackages._sandbox", "yield kernel.control"),
     ),
     "52 GET only": mutant(
-        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
-        Edit("packages/mirror.py", "_REQUEST", r're.compile(rb"[A-Z]+ /([\x21-\x7e]*) HTTP/1\.[01]")'),
+        "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("walls/packages/mirror.py", "_REQUEST", r're.compile(rb"[A-Z]+ /([\x21-\x7e]*) HTTP/1\.[01]")'),
     ),
     "52 projects and files only": mutant(
-        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
-        Edit("packages/mirror.py", "_PROJECT", 're.compile(".+")'),
+        "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("walls/packages/mirror.py", "_PROJECT", 're.compile(".+")'),
     ),
     "52 files that pages name": mutant(
-        "packages/test_mirror.py::test_nothing_else_reaches_the_index",
-        Edit("packages/mirror.py", "PackageMirror._url", 'return f"{source}/../../{name}"'),
+        "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
+        Edit("walls/packages/mirror.py", "PackageMirror._url", 'return f"{source}/../../{name}"'),
     ),
     "52 credentials": mutant(
-        "packages/test_mirror.py::test_credentials_do_not_follow_a_redirect_to_another_host",
-        Edit("packages/fetch.py", "_origin", 'return ""'),
+        "walls/packages/test_mirror.py::test_credentials_do_not_follow_a_redirect_to_another_host",
+        Edit("walls/packages/fetch.py", "_origin", 'return ""'),
     ),
     "52 packages are read-only": mutant(
         f"{HERE}packages.py::test_packages_are_not_the_sessions_to_write",
@@ -609,7 +616,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "52 how much": mutant(
         f"{HERE}packages.py::test_packages_that_grow_over_their_limit_are_refused",
-        Edit("packages/space.py", "excess", "return None"),
+        Edit("walls/packages/space.py", "excess", "return None"),
     ),
     "52 forbidden": mutant(
         f"{HERE}packages.py::test_a_policy_limits_and_forbids_packages", Edit("host/packages.py", "_check_allowed", "pass")
@@ -617,7 +624,7 @@ MUTANTS: dict[str, Mutant] = {
     "51 the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
         Edit(
-            "sandbox/fitting.py",
+            "walls/sandbox/fitting.py",
             "fit",
             """
             files = policy.filesystem
@@ -629,7 +636,7 @@ MUTANTS: dict[str, Mutant] = {
     "51 what is around the state": mutant(
         f"{HERE}servers.py::test_a_server_that_may_read_everything_does_not_read_the_state",
         Edit(
-            "sandbox/fitting.py",
+            "walls/sandbox/fitting.py",
             "fit",
             """
             files = policy.filesystem
@@ -643,57 +650,58 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/checks.py", "check_state_apart", "pass"),
     ),
     "43 settings that others can write": mutant(
-        "test_settings.py::test_a_file_that_others_can_write_is_refused", Edit("settings/sources.py", "check_owner", "pass")
+        "service/test_settings.py::test_a_file_that_others_can_write_is_refused",
+        Edit("service/settings/sources.py", "check_owner", "pass"),
     ),
     "51 / is denied": mutant(
         f"{HERE}servers.py::test_a_server_sees_nothing_of_the_host",
-        Edit("sandbox/policy.py", "Filesystem.everything", 'return "/" in self.read'),
+        Edit("walls/sandbox/policy.py", "Filesystem.everything", 'return "/" in self.read'),
     ),
     "51 what is allowed in what is denied, and no more": mutant(
         f"{HERE}files.py::test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else", READ_ONLY
     ),
     "56 .env read again": mutant(
         f"{HERE}landlock.py::test_variables_of_servers_that_a_session_plants_are_not_read",
-        Edit("config.py", "keep_variables", "pass"),
+        Edit("common/config.py", "keep_variables", "pass"),
     ),
     "55 srt as root": mutant(
         f"{HERE}srt.py::test_no_setting_of_the_kernel_can_be_changed",
-        Edit("sandbox/mounts.py", "keep_kernel_settings", "pass"),
+        Edit("walls/sandbox/mounts.py", "keep_kernel_settings", "pass"),
     ),
     "51 a server is confined": mutant(
         f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
-        Edit("sandbox/confine.py", "confine", "pass"),
+        Edit("walls/sandbox/confine.py", "confine", "pass"),
     ),
     "51 descriptors": mutant(
         f"{HERE}servers.py::test_a_server_has_three_descriptors_no_privileges_and_a_filter",
-        Edit("init/processes.py", "close_descriptors", "pass"),
+        Edit("launch/init/processes.py", "close_descriptors", "pass"),
     ),
     "51 a keeper that is killed": mutant(
         f"{HERE}servers.py::test_nothing_of_a_server_outlives_its_stop[keeper]",
-        Edit("init/processes.py", "die_with_parent", "pass"),
+        Edit("launch/init/processes.py", "die_with_parent", "pass"),
     ),
     "43 variables of servers": mutant(
         f"{HERE}planting.py::test_variables_of_servers_cannot_be_planted[app]",
-        Edit("sandbox/fitting.py", "_settings", "return ()"),
+        Edit("walls/sandbox/fitting.py", "_settings", "return ()"),
     ),
     "43 variables where nothing is kept": mutant(
         f"{HERE}planting.py::test_variables_that_code_makes_where_nothing_is_kept_are_not_read",
-        Edit("config.py", "keep_variables", "pass"),
+        Edit("common/config.py", "keep_variables", "pass"),
     ),
     "43 names in a project": mutant(
         f"{HERE}planting.py::test_what_runs_code_cannot_be_made_in_a_project[.vscode]",
-        Edit("sandbox/placeholders.py", "is_project", "return False"),
+        Edit("walls/sandbox/placeholders.py", "is_project", "return False"),
     ),
     "51 placeholders": mutant(
         "tools/mcp/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",
-        Edit("sandbox/placeholders.py", "Hold.release", "pass"),
+        Edit("walls/sandbox/placeholders.py", "Hold.release", "pass"),
     ),
     "51 rules": mutant(f"{HERE}servers.py::test_a_server_reaches_what_its_policy_names_and_nothing_else", ASKED, CHECKED),
     "51 memory": mutant(f"{HERE}servers.py::test_a_server_over_its_memory_is_told_so", MEMORY),
     "51 no sandbox, no server": mutant(
         "tools/mcp/test_sandboxed.py::test_no_server_starts_where_no_sandbox_can_be_made",
         Edit(
-            "keeper/sandboxed.py",
+            "launch/keeper/sandboxed.py",
             "_fork_in_vain",
             """
             import sys
@@ -706,89 +714,90 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "56 files": mutant(
         f"{HERE}landlock.py::test_files_outside_cannot_be_opened_listed_or_made[abi 6]",
-        Edit("sandbox/confine.py", "_restrict_files", "pass"),
+        Edit("walls/sandbox/confine.py", "_restrict_files", "pass"),
     ),
     "56 links": mutant(
-        "sandbox/test_landlock.py::test_a_link_is_not_followed_to_what_is_to_be_allowed",
-        Edit("sandbox/landlock.py", "_RESOLVE", "0"),
+        "walls/linux/test_landlock.py::test_a_link_is_not_followed_to_what_is_to_be_allowed",
+        Edit("walls/linux/landlock.py", "_RESOLVE", "0"),
     ),
     "56 secrets": mutant(
-        "sandbox/test_landlock_rules.py::test_a_secret_in_what_is_writable_is_refused_if_it_exists[.env]",
-        Edit("sandbox/landlock_rules.py", "_check_apart", "pass"),
+        "walls/sandbox/test_landlock_rules.py::test_a_secret_in_what_is_writable_is_refused_if_it_exists[.env]",
+        Edit("walls/sandbox/landlock_rules.py", "_check_apart", "pass"),
     ),
     "56 variables of servers": mutant(
         f"{HERE}landlock.py::test_variables_of_servers_that_a_session_plants_are_not_read",
-        Edit("config.py", "keep_variables", "pass"),
+        Edit("common/config.py", "keep_variables", "pass"),
     ),
     "56 signals": mutant(
         f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read[abi 6]",
-        Edit("sandbox/landlock.py", "_scopes", "return 0"),
+        Edit("walls/linux/landlock.py", "_scopes", "return 0"),
     ),
     "56 signals before version 6": mutant(
-        f"{HERE}landlock.py::test_no_signal_gets_out_in_any_way[abi 1]", Edit("sandbox/undivided.py", "SIGNALS", "()")
+        f"{HERE}landlock.py::test_no_signal_gets_out_in_any_way[abi 1]", Edit("walls/linux/undivided.py", "SIGNALS", "()")
     ),
     "56 whom init signals": mutant(
-        f"{HERE}landlock.py::test_no_signal_gets_out_in_any_way[abi 1]", Edit("init/signalling.py", "_check_below", "pass")
+        f"{HERE}landlock.py::test_no_signal_gets_out_in_any_way[abi 1]",
+        Edit("launch/init/signalling.py", "_check_below", "pass"),
     ),
     "56 truncation before version 3": mutant(
         f"{HERE}landlock.py::test_what_can_only_be_read_is_not_truncated[abi 1]",
-        Edit("sandbox/undivided.py", "TRUNCATION", "()"),
+        Edit("walls/linux/undivided.py", "TRUNCATION", "()"),
     ),
     "56 truncation by reading, before version 3": mutant(
         f"{HERE}landlock.py::test_what_can_only_be_read_is_not_truncated[abi 1]",
-        Edit("sandbox/undivided.py", "_truncating", "return ()"),
+        Edit("walls/linux/undivided.py", "_truncating", "return ()"),
     ),
     "56 what init truncates": mutant(
         f"{HERE}landlock.py::test_what_can_only_be_read_is_not_truncated[abi 1]",
-        Edit("init/supervisor.py", "Supervisor._check_own", "pass"),
+        Edit("launch/init/supervisor.py", "Supervisor._check_own", "pass"),
     ),
     "56 opened for commands": mutant(
         f"{HERE}landlock.py::test_nothing_is_opened_for_commands_only[abi 1]",
-        Edit("sandbox/undivided.py", "_neither", "return ()"),
+        Edit("walls/linux/undivided.py", "_neither", "return ()"),
     ),
     "54 leases": mutant(
         f"{HERE}system_calls.py::test_the_host_waits_for_nobody_to_open_a_file",
-        Edit("sandbox/seccomp.py", "leases", "return ()"),
+        Edit("walls/linux/seccomp.py", "leases", "return ()"),
     ),
     "56 limits and priorities": mutant(
         f"{HERE}landlock.py::test_no_other_process_is_signalled_limited_traced_or_read[abi 6]",
-        Edit("sandbox/undivided.py", "OTHERS", "()"),
+        Edit("walls/linux/undivided.py", "OTHERS", "()"),
     ),
     "56 attributes": mutant(
         f"{HERE}landlock.py::test_attributes_of_files_outside_stay[abi 6-os.chmod, it, 0o777]",
-        Edit("sandbox/undivided.py", "ATTRIBUTES", "()"),
+        Edit("walls/linux/undivided.py", "ATTRIBUTES", "()"),
     ),
     "56 what init changes": mutant(
         f"{HERE}landlock.py::test_attributes_of_files_outside_stay[abi 6-os.chmod, it, 0o777]",
-        Edit("init/supervisor.py", "Supervisor._check_own", "pass"),
+        Edit("launch/init/supervisor.py", "Supervisor._check_own", "pass"),
     ),
     "56 what init connects": mutant(
         f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine[abi 6]",
-        Edit("init/supervisor.py", "Supervisor._check_listener", "pass"),
+        Edit("launch/init/supervisor.py", "Supervisor._check_listener", "pass"),
     ),
     "56 sockets": mutant(
         f"{HERE}landlock.py::test_there_is_no_network_and_no_socket_of_the_machine[abi 6]",
-        Edit("sandbox/undivided.py", "SOCKETS", "()"),
+        Edit("walls/linux/undivided.py", "SOCKETS", "()"),
     ),
     "56 shared memory": mutant(
         f"{HERE}landlock.py::test_a_dangerous_call_is_refused_here_too[abi 6-shmget]",
-        Edit("sandbox/undivided.py", "SHARED", "()"),
+        Edit("walls/linux/undivided.py", "SHARED", "()"),
     ),
     "56 memory": mutant(
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
         Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
     "57 another user": mutant(
-        "custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
-        Edit("custody/custodian.py", "_is_private", "return True"),
+        "launch/custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
+        Edit("launch/custody/custodian.py", "_is_private", "return True"),
     ),
     "57 messages to the custodian": mutant(
-        "custody/test_custodian.py::test_no_message_ends_it_or_leaves_descriptors_behind",
-        Edit("custody/custodian.py", "_parsed", "return json.loads(line)"),
+        "launch/custody/test_custodian.py::test_no_message_ends_it_or_leaves_descriptors_behind",
+        Edit("launch/custody/custodian.py", "_parsed", "return json.loads(line)"),
     ),
     "57 answers of the custodian": mutant(
-        "custody/test_custodian.py::test_a_client_that_takes_no_answers_makes_it_hold_only_so_much",
-        Edit("custody/custodian.py", "_Custodian._crowded", "return False"),
+        "launch/custody/test_custodian.py::test_a_client_that_takes_no_answers_makes_it_hold_only_so_much",
+        Edit("launch/custody/custodian.py", "_Custodian._crowded", "return False"),
     ),
     "57 memory": mutant(
         "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
@@ -802,50 +811,50 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/recording.py", "Recording.begun", "pass"),
     ),
     "58 signatures": mutant(
-        "jupyter/test_zeromq.py::test_a_kernel_serves_until_it_is_told_to_end",
-        Edit("jupyter/zeromq.py", "signed", "return True"),
+        "fronts/jupyter/test_zeromq.py::test_a_kernel_serves_until_it_is_told_to_end",
+        Edit("fronts/jupyter/zeromq.py", "signed", "return True"),
     ),
     "58 kernels of others": mutant(
-        "gateway/test_jupyter.py::test_every_named_session_is_a_kernel",
-        Edit("gateway/jupyter.py", "check_session_of", "pass"),
+        "fronts/gateway/test_jupyter.py::test_every_named_session_is_a_kernel",
+        Edit("fronts/gateway/jupyter.py", "check_session_of", "pass"),
     ),
     "58 links among kernelspecs": mutant(
-        "jupyter/test_kernelspecs.py::test_nothing_is_written_where_a_link_leads",
-        Edit("whole_file.py", "WholeFile.__enter__", "return open(os.path.join(self._parent, self._final), 'wb')"),
-        Edit("whole_file.py", "WholeFile.finish", "pass"),
+        "fronts/jupyter/test_kernelspecs.py::test_nothing_is_written_where_a_link_leads",
+        Edit("common/whole_file.py", "WholeFile.__enter__", "return open(os.path.join(self._parent, self._final), 'wb')"),
+        Edit("common/whole_file.py", "WholeFile.finish", "pass"),
     ),
     "58 what lies among kernelspecs": mutant(
-        "jupyter/test_kernelspecs.py::test_what_others_have_put_among_kernelspecs_hinders_nobody",
-        Edit("jupyter/kernelspecs.py", "read_spec", "return json.loads((directory / 'kernel.json').read_bytes())"),
+        "fronts/jupyter/test_kernelspecs.py::test_what_others_have_put_among_kernelspecs_hinders_nobody",
+        Edit("fronts/jupyter/kernelspecs.py", "read_spec", "return json.loads((directory / 'kernel.json').read_bytes())"),
     ),
     "58 clients that do not read": mutant(
-        "gateway/test_jupyter.py::test_a_client_that_does_not_read_is_let_go",
-        Edit("gateway/jupyter.py", "too_slow", "return False"),
+        "fronts/gateway/test_jupyter.py::test_a_client_that_does_not_read_is_let_go",
+        Edit("fronts/gateway/jupyter.py", "too_slow", "return False"),
     ),
     "58 requests without end": mutant(
-        "gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
-        Edit("jupyter/kernel.py", "check_room", "return True"),
+        "fronts/gateway/test_jupyter.py::test_requests_do_not_wait_without_limit",
+        Edit("fronts/jupyter/kernel.py", "check_room", "return True"),
     ),
     "58 values": mutant(
-        "jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
-        Edit("jupyter/json_values.py", "has_too_many_values", "return False"),
+        "fronts/jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
+        Edit("fronts/jupyter/json_values.py", "has_too_many_values", "return False"),
     ),
     "58 turns": mutant(
-        "gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
-        Edit("gateway/jupyter.py", "Turns.give_way", "pass"),
+        "fronts/gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",
+        Edit("fronts/gateway/jupyter.py", "Turns.give_way", "pass"),
     ),
     "58 kernels that are killed": mutant(
-        "jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
-        Edit("daemon/client.py", "Client._bind", "pass"),
+        "fronts/jupyter/test_zeromq.py::test_a_session_ends_with_the_kernel_that_is_killed",
+        Edit("service/daemon/client.py", "Client._bind", "pass"),
     ),
     "59 the token": mutant(
-        "mcp_server/test_start.py::test_over_http_only_those_with_the_token",
-        Edit("mcp_server/start.py", "_has_token", "return True"),
+        "fronts/mcp_server/test_start.py::test_over_http_only_those_with_the_token",
+        Edit("fronts/mcp_server/start.py", "_has_token", "return True"),
     ),
     "59 other clients": mutant(
-        "mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
+        "fronts/mcp_server/test_server.py::test_a_client_decides_nothing_for_another",
         Edit(
-            "mcp_server/asking.py",
+            "fronts/mcp_server/asking.py",
             "take_answers",
             "for question in clients.sessions.approvals.waiting():\n"
             "        if question.id in answers:\n"
@@ -853,8 +862,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "59 another client's servers": mutant(
-        "mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
-        Edit("mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
+        "fronts/mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
+        Edit("fronts/mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
     ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",
@@ -865,154 +874,162 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/mcp/elicit.py", "whose", "return next(iter(calls.values())) if len(calls) == 1 else None"),
     ),
     "59 forms": mutant(
-        "approvals/test_elicitation.py::test_what_nobody_can_be_shown_is_refused",
-        Edit("approvals/elicitation.py", "_choice", "return value"),
+        "tools/approvals/test_elicitation.py::test_what_nobody_can_be_shown_is_refused",
+        Edit("tools/approvals/elicitation.py", "_choice", "return value"),
     ),
     "59 answers": mutant(
-        "approvals/test_elicitation.py::test_what_is_not_an_answer_to_the_form_is_refused",
-        Edit("approvals/elicitation.py", "_fits", "return True"),
+        "tools/approvals/test_elicitation.py::test_what_is_not_an_answer_to_the_form_is_refused",
+        Edit("tools/approvals/elicitation.py", "_fits", "return True"),
     ),
     "59 servers": mutant(
-        "mcp_server/test_server.py::test_rules_decide_about_servers",
-        Edit("mcp_server/registering.py", "decide_registration", "return None"),
+        "fronts/mcp_server/test_server.py::test_rules_decide_about_servers",
+        Edit("fronts/mcp_server/registering.py", "decide_registration", "return None"),
     ),
     "60 names of others": mutant(
-        f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("gateway/guard.py", "check_host", "pass")
+        f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("fronts/gateway/guard.py", "check_host", "pass")
     ),
-    "60 pages of others": mutant(f"{GUARD}other_web_pages_are_refused", Edit("gateway/guard.py", "check_origin", "pass")),
+    "60 pages of others": mutant(
+        f"{GUARD}other_web_pages_are_refused", Edit("fronts/gateway/guard.py", "check_origin", "pass")
+    ),
     "60 bodies that are announced": mutant(
         f"{GUARD}a_body_is_refused_before_it_has_come[Content-Length: 1000001]",
-        Edit("gateway/guard.py", "check_length", "pass"),
+        Edit("fronts/gateway/guard.py", "check_length", "pass"),
     ),
     "60 bodies that are not": mutant(
         f"{GUARD}a_body_is_refused_before_it_has_come[Transfer-Encoding: chunked]",
-        Edit("gateway/guard.py", "check_left", "pass"),
+        Edit("fronts/gateway/guard.py", "check_left", "pass"),
     ),
     "60 values": mutant(
         f"{GUARD}a_body_of_too_many_values_is_not_parsed[/sessions/x/executions]",
-        Edit("gateway/guard.py", "check_values", "pass"),
+        Edit("fronts/gateway/guard.py", "check_values", "pass"),
     ),
     "60 other machines": mutant(
-        f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("gateway/guard.py", "check_local", "pass")
+        f"{GUARD}without_tokens_nobody_elsewhere_is_served", Edit("fronts/gateway/guard.py", "check_local", "pass")
     ),
     "60 addresses without tokens": mutant(
-        f"{GUARD}without_tokens_only_this_machine_is_served", Edit("gateway/serve.py", "check_address", "pass")
+        f"{GUARD}without_tokens_only_this_machine_is_served", Edit("fronts/gateway/serve.py", "check_address", "pass")
     ),
     "60 the token of a run": mutant(
-        f"{GUARD}nothing_else_is_served_without_a_token[x]", Edit("gateway/guard.py", "same_token", "return True")
+        f"{GUARD}nothing_else_is_served_without_a_token[x]", Edit("fronts/gateway/guard.py", "same_token", "return True")
     ),
-    "60 too much": mutant(f"{GUARD}a_caller_can_only_do_so_much", Edit("gateway/guard.py", "check_use", "pass")),
+    "60 too much": mutant(f"{GUARD}a_caller_can_only_do_so_much", Edit("fronts/gateway/guard.py", "check_use", "pass")),
     "60 tokens": mutant(
-        "store/test_tokens.py::test_almost_the_same_is_not_the_same", Edit("store/tokens.py", "_same", "return True")
+        "service/store/test_tokens.py::test_almost_the_same_is_not_the_same",
+        Edit("service/store/tokens.py", "_same", "return True"),
     ),
     "60 other sessions": mutant(
-        "gateway/test_access.py::test_a_token_for_one_session_says_nothing_of_others",
-        Edit("gateway/access.py", "check_session", "pass"),
+        "fronts/gateway/test_access.py::test_a_token_for_one_session_says_nothing_of_others",
+        Edit("fronts/gateway/access.py", "check_session", "pass"),
     ),
     "60 scopes": mutant(
-        "gateway/test_access.py::test_scopes_are_asked_for[read-POST-/kernels/mine/execute-body0]",
-        Edit("gateway/access.py", "check_scope", "pass"),
+        "fronts/gateway/test_access.py::test_scopes_are_asked_for[read-POST-/kernels/mine/execute-body0]",
+        Edit("fronts/gateway/access.py", "check_scope", "pass"),
     ),
     "60 directories of sessions": mutant(
-        "gateway/test_sessions.py::test_each_session_can_have_a_directory_of_its_own",
-        Edit("gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+        "fronts/gateway/test_sessions.py::test_each_session_can_have_a_directory_of_its_own",
+        Edit("fronts/gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
     ),
     "60 names of directories": mutant(
-        "gateway/test_sessions.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
-        Edit("gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
+        "fronts/gateway/test_sessions.py::test_no_session_owns_a_name_that_means_something_to_its_siblings[.git]",
+        Edit("fronts/gateway/sessions.py", "workspace_in", "return directory.absolute() / name"),
     ),
     "60 heads without end": mutant(
-        "gateway/test_protocol.py::test_a_head_of_a_request_has_a_limit",
-        Edit("gateway/protocol.py", "too_long", "return False"),
+        "fronts/gateway/test_protocol.py::test_a_head_of_a_request_has_a_limit",
+        Edit("fronts/gateway/protocol.py", "too_long", "return False"),
     ),
     "60 connections": mutant(
-        "gateway/test_protocol.py::test_more_connections_than_may_be_are_closed_at_once",
-        Edit("gateway/protocol.py", "crowded", "return False"),
+        "fronts/gateway/test_protocol.py::test_more_connections_than_may_be_are_closed_at_once",
+        Edit("fronts/gateway/protocol.py", "crowded", "return False"),
     ),
     "60 connections in one turn": mutant(
-        "gateway/test_protocol.py::test_as_many_are_closed_as_have_come_in_one_turn",
-        Edit("gateway/protocol.py", "crowded", "return False"),
+        "fronts/gateway/test_protocol.py::test_as_many_are_closed_as_have_come_in_one_turn",
+        Edit("fronts/gateway/protocol.py", "crowded", "return False"),
     ),
     "60 private keys": mutant(
-        "gateway/test_serve.py::test_a_private_key_is_not_where_sessions_work", Edit("gateway/serve.py", "check_key", "pass")
+        "fronts/gateway/test_serve.py::test_a_private_key_is_not_where_sessions_work",
+        Edit("fronts/gateway/serve.py", "check_key", "pass"),
     ),
     "60 frames in one turn": mutant(
-        "gateway/test_protocol.py::test_a_turn_takes_few_frames", Edit("gateway/protocol.py", "_Joined.take", "receive(data)")
+        "fronts/gateway/test_protocol.py::test_a_turn_takes_few_frames",
+        Edit("fronts/gateway/protocol.py", "_Joined.take", "receive(data)"),
     ),
     "60 handshakes": mutant(
-        "gateway/test_protocol.py::test_handshakes_that_do_not_end_keep_nobody_out",
+        "fronts/gateway/test_protocol.py::test_handshakes_that_do_not_end_keep_nobody_out",
         Edit(
-            "gateway/protocol.py",
+            "fronts/gateway/protocol.py",
             "BoundedHttp.connection_made",
             "self._handshake = self.loop.create_task(self._encrypt(transport, self.tls))",
         ),
     ),
     "60 handshakes that do not end": mutant(
-        "gateway/test_protocol.py::test_a_handshake_has_to_end_soon",
-        Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
+        "fronts/gateway/test_protocol.py::test_a_handshake_has_to_end_soon",
+        Edit("fronts/gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
     ),
     "60 clients that dawdle": mutant(
-        "gateway/test_protocol.py::test_who_dawdles_is_cut_off",
-        Edit("gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
+        "fronts/gateway/test_protocol.py::test_who_dawdles_is_cut_off",
+        Edit("fronts/gateway/protocol.py", "BoundedHttp._expect_head", "pass"),
     ),
     "60 bodies of requests that are answered": mutant(
-        "gateway/test_protocol.py::test_the_rest_of_a_body_has_to_come",
-        Edit("gateway/protocol.py", "BoundedHttp.on_response_complete", "super().on_response_complete()"),
+        "fronts/gateway/test_protocol.py::test_the_rest_of_a_body_has_to_come",
+        Edit("fronts/gateway/protocol.py", "BoundedHttp.on_response_complete", "super().on_response_complete()"),
     ),
     "60 trailers without end": mutant(
-        "gateway/test_protocol.py::test_what_follows_a_body_is_dropped",
-        Edit("gateway/protocol.py", "BoundedHttp.on_header", "super().on_header(name, value)"),
+        "fronts/gateway/test_protocol.py::test_what_follows_a_body_is_dropped",
+        Edit("fronts/gateway/protocol.py", "BoundedHttp.on_header", "super().on_header(name, value)"),
     ),
     "60 tokens in logs": mutant(
-        "gateway/test_serve.py::test_any_server_serves_the_application_and_logs_no_token",
+        "fronts/gateway/test_serve.py::test_any_server_serves_the_application_and_logs_no_token",
         Edit(
-            "gateway/guard.py", "take_token", "return scope['query_string'].decode().partition('token=')[2].partition('&')[0]"
+            "fronts/gateway/guard.py",
+            "take_token",
+            "return scope['query_string'].decode().partition('token=')[2].partition('&')[0]",
         ),
     ),
     "61 another user": mutant(
-        "daemon/test_life.py::test_another_user_cannot_connect_or_pretend",
-        Edit("daemon/place.py", "peer", "return os.geteuid()"),
+        "service/daemon/test_life.py::test_another_user_cannot_connect_or_pretend",
+        Edit("service/daemon/place.py", "peer", "return os.geteuid()"),
     ),
     "61 a directory that others can write": mutant(
-        "daemon/test_place.py::test_a_directory_that_others_can_write_is_refused",
-        Edit("daemon/place.py", "Place.prepare", "self.directory.mkdir(parents=True, exist_ok=True)"),
+        "service/daemon/test_place.py::test_a_directory_that_others_can_write_is_refused",
+        Edit("service/daemon/place.py", "Place.prepare", "self.directory.mkdir(parents=True, exist_ok=True)"),
     ),
     "61 the journal is bounded": mutant(
-        "store/test_journal.py::test_the_oldest_that_have_ended_are_forgotten",
-        Edit("store/journal.py", "Journal.trim", "pass"),
+        "service/store/test_journal.py::test_the_oldest_that_have_ended_are_forgotten",
+        Edit("service/store/journal.py", "Journal.trim", "pass"),
     ),
     "61 answers that nobody reads": mutant(
-        "daemon/test_floods.py::test_a_client_that_reads_no_answers_does_not_fill_the_memory",
-        Edit("daemon/client.py", "_LARGE", "()"),
+        "service/daemon/test_floods.py::test_a_client_that_reads_no_answers_does_not_fill_the_memory",
+        Edit("service/daemon/client.py", "_LARGE", "()"),
     ),
     "61 requests at once": mutant(
-        "daemon/test_floods.py::test_only_so_many_requests_of_a_client_are_worked_on_at_once",
-        Edit("daemon/client.py", "Client._busy", "return False"),
+        "service/daemon/test_floods.py::test_only_so_many_requests_of_a_client_are_worked_on_at_once",
+        Edit("service/daemon/client.py", "Client._busy", "return False"),
     ),
     "61 ids of executions": mutant(
-        "store/test_journal.py::test_an_id_that_is_none_is_not_found", Edit("store/journal.py", "is_id", "return True")
+        "service/store/test_journal.py::test_an_id_that_is_none_is_not_found",
+        Edit("service/store/journal.py", "is_id", "return True"),
     ),
     "64 what does not survive a copy": mutant(
-        f"{FORKS}test_a_thread_is_named", Edit("worker/fork_safety.py", "refusal", "return None")
+        f"{FORKS}test_a_thread_is_named", Edit("worker/forks/safety.py", "refusal", "return None")
     ),
     "64 threads that work": mutant(
-        f"{FORKS}test_a_thread_is_named", Edit("worker/fork_pools.py", "reset_of", "return _nothing")
+        f"{FORKS}test_a_thread_is_named", Edit("worker/forks/pools.py", "reset_of", "return _nothing")
     ),
     "64 threads of libraries": mutant(
         f"{FORKS}test_a_thread_of_an_unknown_library_is_named_by_its_file",
-        Edit("worker/fork_safety.py", "_survives", "return True"),
+        Edit("worker/forks/safety.py", "_survives", "return True"),
     ),
     "64 locks": mutant(
-        "worker/test_fork_descriptors.py::test_a_file_that_is_locked_is_named_until_it_is_closed[lockf(f, fcntl.LOCK_EX)]",
-        Edit("worker/fork_descriptors.py", "locked_file", "return None"),
+        "worker/forks/test_descriptors.py::test_a_file_that_is_locked_is_named_until_it_is_closed[lockf(f, fcntl.LOCK_EX)]",
+        Edit("worker/forks/descriptors.py", "locked_file", "return None"),
     ),
     "64 what is done before a copy": mutant(
         f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
-        Edit("worker/fork_safety.py", "prepare", "pass"),
+        Edit("worker/forks/safety.py", "prepare", "pass"),
     ),
     "26 copies that the next host does not know": mutant(
-        "init/test_parked.py::test_only_copies_that_the_next_host_knows_stay",
-        Edit("init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
+        "launch/init/test_parked.py::test_only_copies_that_the_next_host_knows_stay",
+        Edit("launch/init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
     ),
     "26 files without memory, after a kill": mutant(
         f"{COPIES}keeping.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
@@ -1031,13 +1048,13 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/checkpoints/state_log.py", "StateLog._break", "pass"),
     ),
     "26 files that a person has changed since a save": mutant(
-        "named/test_durable.py::test_it_goes_on_from_the_last_save_and_says_what_is_lost[exact]",
-        Edit("snapshots/archive.py", "_found", "return None"),
+        "service/named/test_durable.py::test_it_goes_on_from_the_last_save_and_says_what_is_lost[exact]",
+        Edit("host/snapshots/archive.py", "_found", "return None"),
     ),
     "26 an old save that a failed one replaces": mutant(
-        "named/test_durable.py::test_a_full_disk_is_told_and_the_old_save_stays",
+        "service/named/test_durable.py::test_a_full_disk_is_told_and_the_old_save_stays",
         Edit(
-            "whole_file.py",
+            "common/whole_file.py",
             "WholeFile.open",
             """
             self._file = open(os.path.join(self._parent, self._final), "w+b")
@@ -1047,35 +1064,39 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "64 what is repaired in a copy": mutant(
         f"{FORKS}test_a_copy_is_told_of_processes_and_does_not_wait_for_them",
-        Edit("worker/fork_safety.py", "repair", "return []"),
+        Edit("worker/forks/safety.py", "repair", "return []"),
     ),
     "64 one repair that fails": mutant(
         f"{FORKS}test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired",
-        Edit("worker/fork_safety.py", "repair", "return [step() for step in _prepared.resets]"),
+        Edit("worker/forks/safety.py", "repair", "return [step() for step in _prepared.resets]"),
     ),
     "64 connections of the original": mutant(
         f"{COPIES}checkpoint.py::test_a_copy_has_no_connection_and_no_output_of_the_original[none]",
-        Edit("worker/fork_descriptors.py", "separate", "return []"),
+        Edit("worker/forks/descriptors.py", "separate", "return []"),
     ),
     "64 pairs of sockets": mutant(
-        "worker/test_fork_sockets.py::test_a_pair_of_sockets_becomes_another_pair[SOCK_STREAM]",
-        Edit("worker/fork_sockets.py", "_renew_pair", "return None"),
+        "worker/forks/test_sockets.py::test_a_pair_of_sockets_becomes_another_pair[SOCK_STREAM]",
+        Edit("worker/forks/sockets.py", "_renew_pair", "return None"),
     ),
     "64 random numbers": mutant(
         f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
-        Edit("init/forking.py", "_settle_in", "os.environ.update(start.env)"),
+        Edit("launch/init/forking.py", "_settle_in", "os.environ.update(start.env)"),
     ),
     "64 NumPy's random numbers": mutant(
         f"{COPIES}session.py::test_branches_share_no_random_state_unless_they_are_to",
-        Edit("init/specialise.py", "reseed", "random.seed(seed)"),
+        Edit("launch/init/specialise.py", "reseed", "random.seed(seed)"),
     ),
     "64 what takes itself for a copy": mutant(
-        "init/test_parked.py::test_a_process_that_is_not_a_child_is_no_copy",
-        Edit("init/parked.py", "_is_child", "return True"),
+        "launch/init/test_parked.py::test_a_process_that_is_not_a_child_is_no_copy",
+        Edit("launch/init/parked.py", "_is_child", "return True"),
     ),
     "64 a message without a sender": mutant(
-        "init/test_parked.py::test_a_copy_that_says_something_else_is_ended",
-        Edit("init/parked.py", "_is_child", "return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None"),
+        "launch/init/test_parked.py::test_a_copy_that_says_something_else_is_ended",
+        Edit(
+            "launch/init/parked.py",
+            "_is_child",
+            "return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None",
+        ),
     ),
     "64 copies without end": mutant(
         f"{COPIES}checkpoints.py::test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never",
@@ -1094,12 +1115,12 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/files/walls.py", "Walls.names", "return set()"),
     ),
     "30 hosts that a client no longer wants": mutant(
-        "egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
-        Edit("egress/hang_up.py", "on_hang_up", "yield lambda: False"),
+        "walls/egress/test_ask.py::test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing",
+        Edit("walls/egress/hang_up.py", "on_hang_up", "yield lambda: False"),
     ),
     "30 hosts that stopped code has asked for": mutant(
         "host/test_network.py::test_a_question_about_a_host_ends_with_the_code_that_asked[cancel]",
-        Edit("egress/network.py", "SandboxNetwork.withdraw_questions", "pass"),
+        Edit("walls/egress/network.py", "SandboxNetwork.withdraw_questions", "pass"),
     ),
     "64 hosts that a branch asks for": mutant(
         f"{COPIES}branches.py::test_nobody_is_asked_about_a_host_while_there_are_branches",
@@ -1107,7 +1128,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "64 something else in the place of a branch": mutant(
         f"{COPIES}branches.py::test_code_cannot_have_something_else_removed",
-        Edit("leftovers.py", "_is", "return True"),
+        Edit("launch/leftovers.py", "_is", "return True"),
     ),
     "64 memory without files": mutant(
         f"{COPIES}files.py::test_if_files_cannot_come_back_the_session_stays_as_it_is",
@@ -1147,15 +1168,16 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/saving.py", "_complete", "return state"),
     ),
     "62 links that are read": mutant(
-        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_kept", Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
     ),
     "62 links that are written through": mutant(
-        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written", Edit("snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC")
+        f"{SNAPSHOTS}test_beneath.py::test_nothing_outside_is_written",
+        Edit("host/snapshots/beneath.py", "_SAFE", "os.O_CLOEXEC"),
     ),
     "62 what others write while a restore is taken back": mutant(
         f"{SNAPSHOTS}test_restore.py::"
         "test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_write_stays[3-append]",
-        Edit("snapshots/restore.py", "Rescued.add", "pass"),
+        Edit("host/snapshots/restore.py", "Rescued.add", "pass"),
     ),
     "62 restores at once": mutant(
         f"{COPIES}files.py::test_sessions_that_restore_files_of_one_directory_at_once_take_turns[none]",
@@ -1163,68 +1185,68 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 files that grow": mutant(
         f"{SNAPSHOTS}test_content.py::test_a_file_that_grows_while_it_is_read_ends_at_the_limit",
-        Edit("snapshots/content.py", "_chunks", "while chunk := os.read(source, _CHUNK):\n    yield chunk"),
+        Edit("host/snapshots/content.py", "_chunks", "while chunk := os.read(source, _CHUNK):\n    yield chunk"),
     ),
     "62 files of holes": mutant(
         f"{SNAPSHOTS}test_content.py::test_a_huge_sparse_file_is_left_out_and_a_smaller_one_stays_sparse",
-        Edit("snapshots/content.py", "_ZEROS", 'b""'),
+        Edit("host/snapshots/content.py", "_ZEROS", 'b""'),
     ),
     "62 deep trees": mutant(
         f"{SNAPSHOTS}test_tree.py::test_a_deep_tree_ends_the_walk_and_not_the_host",
-        Edit("snapshots/tree.py", "SnapshotLimits.max_depth", "10**6"),
+        Edit("host/snapshots/tree.py", "SnapshotLimits.max_depth", "10**6"),
     ),
     "62 many files": mutant(
         f"{SNAPSHOTS}test_walk.py::test_more_files_than_anybody_looks_at_are_an_error",
-        Edit("snapshots/walk.py", "Walk.is_cut_off", "return False"),
+        Edit("host/snapshots/walk.py", "Walk.is_cut_off", "return False"),
     ),
     "62 set-user-ID bits": mutant(
         f"{SNAPSHOTS}test_tree.py::test_a_set_user_id_bit_does_not_come_back",
-        Edit("snapshots/file.py", "PERMISSIONS", "0o7777"),
+        Edit("host/snapshots/file.py", "PERMISSIONS", "0o7777"),
     ),
     "62 another directory": mutant(
         f"{SNAPSHOTS}test_snapshots.py::test_a_workspace_that_was_replaced_is_refused",
-        Edit("snapshots/snapshots.py", "Snapshots._check_top", "pass"),
+        Edit("host/snapshots/snapshots.py", "Snapshots._check_top", "pass"),
     ),
     "62 a full store": mutant(
         f"{SNAPSHOTS}test_store.py::test_a_full_store_keeps_nothing_of_a_snapshot",
-        Edit("snapshots/store.py", "Store._check_room", "pass"),
+        Edit("host/snapshots/store.py", "Store._check_room", "pass"),
     ),
     "62 what is left out": mutant(
         f"{SNAPSHOTS}test_plan.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
-        Edit("snapshots/plan.py", "_is_removable", "return True"),
+        Edit("host/snapshots/plan.py", "_is_removable", "return True"),
     ),
     "62 a restore that is killed": mutant(
         f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",
-        Edit("snapshots/restore.py", "recover", "return False"),
+        Edit("host/snapshots/restore.py", "recover", "return False"),
     ),
     "62 what was changed since": mutant(
         f"{SNAPSHOTS}test_restore.py::test_what_was_changed_after_a_kill_stays",
-        Edit("snapshots/restore.py", "_identity", "return ()"),
+        Edit("host/snapshots/restore.py", "_identity", "return ()"),
     ),
     "63 changes that the system has not noted": mutant(
         f"{SNAPSHOTS}test_watch.py::test_what_is_missed_is_found_by_looking_at_everything[overflow]",
-        Edit("snapshots/inotify.py", "OVERFLOW", "0"),
+        Edit("host/snapshots/inotify.py", "OVERFLOW", "0"),
     ),
     "63 other names of a file": mutant(
         f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[written by a name that came and went]",
-        Edit("snapshots/watch.py", "_FILE", "inotify.CREATE | inotify.ONESHOT"),
+        Edit("host/snapshots/watch.py", "_FILE", "inotify.CREATE | inotify.ONESHOT"),
     ),
     "63 files that are mapped": mutant(
         f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[mapped]",
-        Edit("snapshots/inotify.py", "has_writer", "return False"),
+        Edit("host/snapshots/inotify.py", "has_writer", "return False"),
     ),
     "63 files in memory that are mapped": mutant(
         f"{SNAPSHOTS}test_watch.py::test_every_kind_of_change_is_found[mapped]",
-        Edit("snapshots/inotify.py", "write_out", "return True"),
+        Edit("host/snapshots/inotify.py", "write_out", "return True"),
     ),
     "63 files with a writer": mutant(
         f"{SNAPSHOTS}test_watch.py::test_what_has_a_writer_is_looked_at_until_it_has_none",
-        Edit("snapshots/watch.py", "Watch.doubt", "pass"),
+        Edit("host/snapshots/watch.py", "Watch.doubt", "pass"),
     ),
     "63 what a look that failed had to look at": mutant(
         f"{SNAPSHOTS}test_watch.py::test_a_store_that_is_full_leaves_what_has_changed_to_the_next_look",
         Edit(
-            "snapshots/watch.py",
+            "host/snapshots/watch.py",
             "Watch.begin",
             """
             for event in self._inotify.read():
@@ -1238,20 +1260,20 @@ MUTANTS: dict[str, Mutant] = {
         ),
     ),
     "66 blanks": mutant(
-        "approvals/test_request.py::test_long_runs_of_blanks_are_counted[a line ends]",
-        Edit("approvals/request.py", "_MOST_BLANKS", "10**9"),
+        "tools/approvals/test_request.py::test_long_runs_of_blanks_are_counted[a line ends]",
+        Edit("tools/approvals/request.py", "_MOST_BLANKS", "10**9"),
     ),
     "66 marks": mutant(
-        "approvals/test_request.py::test_marks_of_other_scripts_are_not_piled_up_either",
-        Edit("approvals/request.py", "_MOST_MARKS", "1000"),
+        "tools/approvals/test_request.py::test_marks_of_other_scripts_are_not_piled_up_either",
+        Edit("tools/approvals/request.py", "_MOST_MARKS", "1000"),
     ),
     "66 parts": mutant(
-        "mcp_server/test_asking.py::test_what_is_long_is_shown_in_parts_that_must_all_be_read[the first part-auto]",
-        Edit("mcp_server/asking.py", "answer_in", "return answers.get(name)"),
+        "fronts/mcp_server/test_asking.py::test_what_is_long_is_shown_in_parts_that_must_all_be_read[the first part-auto]",
+        Edit("fronts/mcp_server/asking.py", "answer_in", "return answers.get(name)"),
     ),
     "66 what is too long": mutant(
-        "mcp_server/test_asking.py::test_what_is_too_long_to_be_read_is_refused_with_the_reason",
-        Edit("mcp_server/asking.py", "_PARTS", "1000"),
+        "fronts/mcp_server/test_asking.py::test_what_is_too_long_to_be_read_is_refused_with_the_reason",
+        Edit("fronts/mcp_server/asking.py", "_PARTS", "1000"),
     ),
     "65 what is written": mutant(
         f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
@@ -1259,17 +1281,18 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
     ),
     "66 decisions that were taken": mutant(
-        "named/test_approvals.py::test_what_was_allowed_says_so_if_it_is_not_kept_whole",
-        Edit("named/approvals.py", "_beginning", "return text[:1000]"),
+        "service/named/test_approvals.py::test_what_was_allowed_says_so_if_it_is_not_kept_whole",
+        Edit("service/named/approvals.py", "_beginning", "return text[:1000]"),
     ),
     "65 what no policy makes writable": mutant(
         f"{WALLS}what_no_policy_makes_writable_nobody_writes", Edit("host/files/walls.py", "_around", "return 1")
     ),
     "65 settings of srt": mutant(
-        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("sandbox/srt.py", "SrtPolicy.rules", "return self.filesystem")
+        f"{WALLS}settings_of_srt_count_as_srt_means_them",
+        Edit("walls/sandbox/srt.py", "SrtPolicy.rules", "return self.filesystem"),
     ),
     "65 patterns of srt": mutant(
-        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("sandbox/srt.py", "SrtPolicy.denied_like", "return None")
+        f"{WALLS}settings_of_srt_count_as_srt_means_them", Edit("walls/sandbox/srt.py", "SrtPolicy.denied_like", "return None")
     ),
     "65 what is unpacked": mutant(
         f"{WALLS}what_a_session_may_not_write_is_left_out_of_archives_and_folders",
@@ -1300,16 +1323,17 @@ MUTANTS: dict[str, Mutant] = {
         Edit("tools/calling/beneath.py", "_FOLDER", "os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC"),
     ),
     "53 pickle": mutant(
-        "exchange/test_forms.py::test_a_pickled_value_is_not_read", Edit("exchange/forms.py", "_reader", "return pickle.loads")
+        "wire/values/test_forms.py::test_a_pickled_value_is_not_read",
+        Edit("wire/values/forms.py", "_reader", "return pickle.loads"),
     ),
     "53 compression": mutant(
-        "exchange/test_tables.py::test_a_compressed_table_is_refused",
-        Edit("exchange/tables.py", "is_compressed", "return False"),
-        Edit("exchange/tables.py", "_check_size", "pass"),
+        "wire/values/test_tables.py::test_a_compressed_table_is_refused",
+        Edit("wire/values/tables.py", "is_compressed", "return False"),
+        Edit("wire/values/tables.py", "_check_size", "pass"),
     ),
     "53 claims": mutant(
-        "exchange/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
-        Edit("exchange/tables.py", "_check_size", "pass"),
+        "wire/values/test_tables.py::test_a_table_that_claims_more_than_it_has_is_refused",
+        Edit("wire/values/tables.py", "_check_size", "pass"),
     ),
 }
 

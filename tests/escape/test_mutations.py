@@ -24,8 +24,8 @@ import pytest
 
 from cellblock import Host
 from cellblock.host import host_kernels
-from cellblock.sandbox import bpf, seccomp
-from cellblock.sandbox.plan import make_plan
+from cellblock.walls.linux import bpf, seccomp
+from cellblock.walls.sandbox.plan import make_plan
 from cellblock.wire.sandbox import Bind, Mask, Plan, Protect, Step, Tmpfs
 from cells import value
 
@@ -309,56 +309,56 @@ NOT_STARTED = "SandboxError or LaunchError"
 
 CODE: dict[str, Change] = {
     "13 capabilities are dropped": Change(
-        Edit("sandbox/confine.py", "drop_capabilities", "pass"),
+        Edit("walls/sandbox/confine.py", "drop_capabilities", "pass"),
         "[line[-16:] for line in read('/proc/self/status').split('\\n') if line[:7] == 'CapEff:'][0] == '0' * 16", True, False,
     ),
     "13 no new privileges": Change(  # the kernel takes no filter then
-        Edit("sandbox/confine.py", "_forbid_new_privileges", "pass"), "1", 1, NOT_STARTED,
+        Edit("walls/sandbox/confine.py", "_forbid_new_privileges", "pass"), "1", 1, NOT_STARTED,
     ),
     "10 the interpreter is started from a read-only mount": Change(
-        Edit("sandbox/mount_api.py", "set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
+        Edit("walls/linux/mount_api.py", "set_read_only", "pass"), READ_ONLY.format("/proc/self/exe"), True, False,
     ),
     "10 the host's devices keep their modes": Change(
-        Edit("sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_RDONLY, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
+        Edit("walls/sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_RDONLY, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
         READ_ONLY.format("/dev/null"), True, False,
     ),
     "9 standard input is the sandbox's": Change(  # a worker that is late opens the sandbox's by chance
-        Edit("sandbox/confine.py", "_take_null_device", "pass"),
+        Edit("walls/sandbox/confine.py", "_take_null_device", "pass"),
         "len({read(f'/proc/self/fdinfo/{number}').split('mnt_id:')[1].split()[0] for number in (0, os.open('/dev/null', 0))}) == 1",
         True, False,
     ),
     "9 descriptors are closed": Change(
-        Edit("init/processes.py", "close_descriptors", "pass"), "len(os.listdir('/proc/self/fd')) < 9", True, False,
+        Edit("launch/init/processes.py", "close_descriptors", "pass"), "len(os.listdir('/proc/self/fd')) < 9", True, False,
     ),
     "2 the system is read-only": Change(
-        Edit("sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_NOSUID, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
+        Edit("walls/sandbox/mounts.py", "_BIND_ATTRIBUTES", '{"ro": abi.MOUNT_ATTR_NOSUID, "rw": 0, "dev": abi.MOUNT_ATTR_NOSUID}'),
         READ_ONLY.format("/usr"), True, False,
     ),
     "2 the root directory is sealed": Change(
-        Edit("sandbox/mounts.py", "_seal_root", "pass"), "write('/planted')", "EROFS", None,
+        Edit("walls/sandbox/mounts.py", "_seal_root", "pass"), "write('/planted')", "EROFS", None,
     ),
     "7 the old root is gone": Change(
-        Edit("sandbox/mounts.py", "_detach_old_root", "pass"), "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
+        Edit("walls/sandbox/mounts.py", "_detach_old_root", "pass"), "'shadow' in str(answer(os.listdir, '/../etc'))", False, True,
     ),
     "8 process 1 hides": Change(  # it has capabilities that nobody else has, for which the kernel refuses as well
-        Edit("sandbox/syscall.py", "hide", "pass"), "read('/proc/1/environ')", "EACCES", "EACCES",
+        Edit("walls/linux/syscall.py", "hide", "pass"), "read('/proc/1/environ')", "EACCES", "EACCES",
     ),
     "19 a network of its own": Change(  # which it may not even bring up then
-        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"), "1", 1, NOT_STARTED,
+        Edit("walls/sandbox/namespaces.py", "_NAMESPACES", "0x3E020000"), "1", 1, NOT_STARTED,
     ),
     "31 queues and shared memory of its own": Change(
-        Edit("sandbox/namespaces.py", "_NAMESPACES", "0x76020000"),
+        Edit("walls/sandbox/namespaces.py", "_NAMESPACES", "0x76020000"),
         f"os.readlink('/proc/self/ns/ipc') == {os.readlink('/proc/self/ns/ipc')!r}", False, True,
     ),
     "43 the way to what is protected": Change(
-        Edit("sandbox/mount_api.py", "pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
+        Edit("walls/linux/mount_api.py", "pin", "pass"), "answer(os.rename, 'real', 'x')", "EBUSY", None,
     ),
     "43 links to what is protected": Change(
-        Edit("sandbox/mounts.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
+        Edit("walls/sandbox/mounts.py", "_Builder._protect_end_of_link", "pass"), "write('real/.git/hooks/x')", "EROFS", None,
     ),
-    "47 new luck": Change(Edit("init/specialise.py", "reseed", "pass"), DRAW, "differ", "same"),
+    "47 new luck": Change(Edit("launch/init/specialise.py", "reseed", "pass"), DRAW, "differ", "same"),
     "22 the environment is empty": Change(
-        Edit("zygote/boot.py", "_ENVIRONMENT", '{"CANARY": "x"}'), "'CANARY' in read('/proc/self/environ')", False, True,
+        Edit("launch/zygote/boot.py", "_ENVIRONMENT", '{"CANARY": "x"}'), "'CANARY' in read('/proc/self/environ')", False, True,
     ),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.policy import Filesystem, Policy
+from cellblock.walls.sandbox.policy import Filesystem, Policy
 from cells import ok, value
 
 from .conftest import arm

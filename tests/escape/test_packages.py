@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import CommandRequest, Host, Policy, Session
-from cellblock.sandbox.policy import Resources
+from cellblock.walls.sandbox.policy import Resources
 from cells import ok, value
 from package_index import PASSWORD, Index, package_index
 

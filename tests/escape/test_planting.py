@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, Session, config
-from cellblock.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesystem, Policy
+from cellblock import Host, Session
+from cellblock.common import config
+from cellblock.walls.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesystem, Policy
 from cells import value
 from processes import eventually
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.policy import Policy, Resources
+from cellblock.walls.sandbox.policy import Policy, Resources
 from cells import ok, value
 from processes import alive, below, eventually
 

@@ -323,10 +323,10 @@ REACH = MEDDLING + "get_ipython().system('sleep 1000'); thread.join(); isinstanc
 PATH = "os.environ['PATH'].split(':')[0] == get_ipython().getoutput('echo $PATH')[0].split(':')[0]"
 
 CHANGES: dict[str, Change] = {
-    "the filter": Change(Edit("sandbox/confine.py", "_forbid_programs", "pass"), EXECUTE, "SIGKILL", "lives"),
-    "the namespace apart": Change(Edit("sandbox/confine.py", "_stand_apart", "pass"), REACH, False, True),
+    "the filter": Change(Edit("walls/sandbox/confine.py", "_forbid_programs", "pass"), EXECUTE, "SIGKILL", "lives"),
+    "the namespace apart": Change(Edit("walls/sandbox/confine.py", "_stand_apart", "pass"), REACH, False, True),
     "the environment is init's own": Change(
-        Edit("init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/bin:' + self.env['PATH']}"),
+        Edit("launch/init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/bin:' + self.env['PATH']}"),
         PATH, False, True,
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cellblock import CodeExecutor, Host, Policy, Session
-from cellblock.sandbox.policy import Resources
+from cellblock.walls.sandbox.policy import Resources
 from cells import ok, value
 from tool_sessions import register
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cellblock import ApprovalRequest, CodeExecutor, Host
-from cellblock.approvals.rules import Rule, Rules
-from cellblock.store.servers import ServerRegistry
+from cellblock.tools.approvals.rules import Rule, Rules
 from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.registry.servers import ServerRegistry
 from processes import eventually
 from tool_sessions import accept, recorded, register, reject, servers_below, streamed
 
@@ -215,7 +215,7 @@ answers
 async def test_patching_the_runner_changes_nothing_on_the_host(agent: CodeExecutor) -> None:
     code = """
 from cellblock.tools.calling import runner
-from cellblock.approvals.request import ApprovalRequest
+from cellblock.tools.approvals.request import ApprovalRequest
 class Any(ApprovalRequest):
     state = "accepted"
 runner.ApprovalRequest = Any

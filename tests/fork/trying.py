@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from cellblock.worker import fork_safety
+from cellblock.worker.forks import safety as fork_safety
 from fork.libraries import LIBRARIES, PYTHONS, Library
 
 _DEADLINE = 20  # seconds for each use

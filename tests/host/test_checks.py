@@ -23,8 +23,8 @@ from cellblock.host.checks import (
     fit_policy,
     without_fence,
 )
-from cellblock.sandbox import probe
-from cellblock.sandbox.srt import SrtPolicy
+from cellblock.walls.sandbox import probe
+from cellblock.walls.sandbox.srt import SrtPolicy
 from cellblock.wire.fields import MAX_CODE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.sandbox import landlock
+from cellblock.walls.linux import landlock
 from cli_runs import run_here
 
 

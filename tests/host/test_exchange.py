@@ -65,11 +65,11 @@ async def test_a_value_is_held_to_the_limits_of_a_cell(host: Host) -> None:
     [
         ("get_ipython().display_pub.publish = lambda *_args, **_more: None", InvalidInputError),
         (
-            "import cellblock.worker.exchange as e; e._send = lambda _: get_ipython().display_pub.publish("
+            "import cellblock.worker.values.exchange as e; e._send = lambda _: get_ipython().display_pub.publish("
             "{e.VALUE_MIME: b'pickle\\n' + __import__('pickle').dumps(1)})",
             InvalidInputError,
         ),
-        ("import cellblock.worker.exchange as e, os; e.give = lambda *_: os._exit(3)", KernelDiedError),
+        ("import cellblock.worker.values.exchange as e, os; e.give = lambda *_: os._exit(3)", KernelDiedError),
     ],
     ids=["silence", "pickle", "death"],
 )
@@ -82,7 +82,7 @@ async def test_a_hostile_answer_is_an_error(session: Session, code: str, error: 
 
 async def test_what_background_work_prints_meanwhile_is_in_the_next_result(session: Session) -> None:
     await session.execute(
-        "import cellblock.worker.exchange as e\nold = e.give\ndef give(*a):\n    print('meanwhile')\n    old(*a)"
+        "import cellblock.worker.values.exchange as e\nold = e.give\ndef give(*a):\n    print('meanwhile')\n    old(*a)"
     )
     await session.execute("e.give = give")
     assert await session.get("__name__") == "__main__"
@@ -113,6 +113,6 @@ async def test_variables_are_listed_and_leave_nothing(session: Session) -> None:
 
 
 async def test_what_a_session_says_of_its_variables_is_checked(session: Session) -> None:
-    await session.execute("import cellblock.worker.exchange as e\ne.survey = lambda *a: b'[' * 1000")
+    await session.execute("import cellblock.worker.values.exchange as e\ne.survey = lambda *a: b'[' * 1000")
     with pytest.raises(ProtocolError, match="survey"):
         await session.variables()

@@ -52,7 +52,7 @@ def test_what_a_cell_plants_beside_the_program_is_not_run_by_us(project: Path) -
 
 async def test_packages_of_this_process_are_not_a_sessions_to_write_with_another_interpreter(tmp_path: Path) -> None:
     from cellblock import Host, Policy
-    from cellblock.sandbox.probe import own_directories
+    from cellblock.walls.sandbox.probe import own_directories
 
     async with Host(isolate="native") as host:
         session = host.session(working_dir=tmp_path, policy=Policy())

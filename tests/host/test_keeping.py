@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import processes
-from cellblock.custody.client import Custodian
-from cellblock.custody.custodian import SOCKET
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
 from cellblock.host.options import SessionHooks
 from cellblock.host.session import Session
+from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian import SOCKET
 from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
 
@@ -34,7 +34,7 @@ RANDOM = TESTS / "random_kills.py"
 
 HOST = """
 import asyncio, os, signal, sys
-from cellblock.custody.client import Custodian
+from cellblock.launch.custody.client import Custodian
 from cellblock.host import Host
 
 def die():

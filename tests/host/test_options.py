@@ -11,7 +11,7 @@ import pytest
 
 from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions
 from cellblock.host.options import SessionKeywords
-from cellblock.options import ServiceOptions
+from cellblock.service.session.options import ServiceOptions
 
 
 def test_the_keywords_of_a_session_are_its_options() -> None:

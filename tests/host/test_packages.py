@@ -14,7 +14,7 @@ import pytest
 
 from cellblock import Host, InvalidInputError, LaunchError, Session
 from cellblock.host.packages import SessionPackages, _check, name_places, remove_places_of_the_dead
-from cellblock.leftovers import make_place
+from cellblock.launch.leftovers import make_place
 from processes import eventually
 
 

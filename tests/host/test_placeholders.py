@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.sandbox.placeholders import is_placeholder
+from cellblock.walls.sandbox.placeholders import is_placeholder
 from cells import value
 from conftest import BOOT, Launch
 from processes import below, command_line, eventually, tree

@@ -16,7 +16,7 @@ import pytest
 
 from cellblock import CodeExecutor, Host, SandboxError, StateError
 from cellblock.host import shared
-from cellblock.sandbox import probe
+from cellblock.walls.sandbox import probe
 from processes import alive, below, command_line, eventually
 
 

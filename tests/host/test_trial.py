@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from cellblock.host.trial import Trial
-from cellblock.sandbox.steps import STEPS, Failure
+from cellblock.walls.sandbox.steps import STEPS, Failure
 
 
 def test_the_step_that_failed_parts_the_others() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cellblock import operations
-from cellblock.named import options
 from cellblock.operations.base import PROTOCOL, Request
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create, Interrupt, Status
+from cellblock.service.named import options
 
 SHAPES = {4: "757e056a7290", 5: "1f9662ae8330"}
 """For each number of the protocol, a digest of what requests have and which options sessions take"""

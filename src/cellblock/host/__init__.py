@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from cellblock.host.options import SessionOptions
     from cellblock.host.output.limits import Limits
     from cellblock.host.session import Session
-    from cellblock.sandbox.policy import Filesystem, Network, Policy, Resources
-    from cellblock.sandbox.srt import SrtPolicy
+    from cellblock.walls.sandbox.policy import Filesystem, Network, Policy, Resources
+    from cellblock.walls.sandbox.srt import SrtPolicy
 
 _HOME = {
-    "Filesystem": "cellblock.sandbox.policy",
+    "Filesystem": "cellblock.walls.sandbox.policy",
     "Host": "cellblock.host.host",
     "Limits": "cellblock.host.output.collect",
-    "Network": "cellblock.sandbox.policy",
-    "Policy": "cellblock.sandbox.policy",
-    "Resources": "cellblock.sandbox.policy",
+    "Network": "cellblock.walls.sandbox.policy",
+    "Policy": "cellblock.walls.sandbox.policy",
+    "Resources": "cellblock.walls.sandbox.policy",
     "Session": "cellblock.host.session",
     "SessionOptions": "cellblock.host.options",
-    "SrtPolicy": "cellblock.sandbox.srt",
+    "SrtPolicy": "cellblock.walls.sandbox.srt",
 }
 
 __all__ = [

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Literal, cast, get_args
 
-from cellblock import config
+from cellblock.common import config
 from cellblock.errors import InvalidInputError, SandboxError, shown
 from cellblock.host.launch.failures import launch_error
 from cellblock.model.checkpoints import check_seeds
-from cellblock.sandbox import landlock, probe, srt
-from cellblock.sandbox.fitting import fit
-from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.plan import check_unnamed_workspace
-from cellblock.sandbox.policy import Policy
+from cellblock.walls.linux import landlock
+from cellblock.walls.sandbox import probe, srt
+from cellblock.walls.sandbox.fitting import fit
+from cellblock.walls.sandbox.paths import is_inside
+from cellblock.walls.sandbox.plan import check_unnamed_workspace
+from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.fields import MAX_CODE
 
 MAX_REQUIREMENTS = 32 * 1024

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cellblock import config
+from cellblock.common import config
 from cellblock.errors import InvalidInputError
-from cellblock.sandbox.paths import is_inside
+from cellblock.walls.sandbox.paths import is_inside
 
 _LOG = logging.getLogger("cellblock.host")
 

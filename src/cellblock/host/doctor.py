@@ -15,11 +15,12 @@ from typing import Any, Literal
 from cellblock.host import environment
 from cellblock.host.checks import Isolate, default_isolation, fit_policy
 from cellblock.host.trial import Trial, try_session
-from cellblock.sandbox import cgroups, landlock, landlock_rules, probe
-from cellblock.sandbox.placeholders import names_to_keep
-from cellblock.sandbox.plan import HOME, make_plan
-from cellblock.sandbox.policy import Policy
-from cellblock.sandbox.steps import STEPS
+from cellblock.walls.linux import landlock
+from cellblock.walls.sandbox import cgroups, landlock_rules, probe
+from cellblock.walls.sandbox.placeholders import names_to_keep
+from cellblock.walls.sandbox.plan import HOME, make_plan
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.steps import STEPS
 from cellblock.wire.sandbox import Bind, Graft, Mask, Protect, ReadOnly, Tmpfs
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cellblock.errors import InterpreterError, InvalidInputError
 from cellblock.host import distrusted
-from cellblock.sandbox.paths import is_inside
+from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.datagrams import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

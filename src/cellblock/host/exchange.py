@@ -21,7 +21,7 @@ Run: TypeAlias = "Callable[[str, OnInput | None], Awaitable[CodeExecutionResult]
 
 _PIECE = 3 * 1024 * 1024
 _ROOM = 4096  # for the name of the form
-_MODULE = "__import__('cellblock.worker.exchange', fromlist=['take'])"
+_MODULE = "__import__('cellblock.worker.values.exchange', fromlist=['take'])"
 
 
 async def put(run: Run, limit: int, name: str, value: object) -> None:
@@ -45,7 +45,7 @@ async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
     if message is None:
         raise InvalidInputError(f"the session did not send the value of {name!r}")
     _check_not_refused(message)
-    from cellblock.exchange.forms import decode  # as above
+    from cellblock.wire.values.forms import decode  # as above
 
     return await asyncio.to_thread(decode, message, limit, unpickle=unpickle)
 
@@ -66,7 +66,7 @@ async def survey(run: Run, seconds: float | None = None) -> Survey:
 
 
 def _lines(value: object, limit: int) -> list[str]:
-    from cellblock.exchange.forms import encode  # loads pickle; few programs need it
+    from cellblock.wire.values.forms import encode  # loads pickle; few programs need it
 
     message = encode(value, limit - _ROOM)
     starts = range(0, len(message), _PIECE)

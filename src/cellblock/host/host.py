@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
-from cellblock import config
+from cellblock.common import config
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
@@ -28,20 +28,20 @@ from cellblock.host.launch.launchers import Launchers, key_of
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
-from cellblock.leftovers import remove_places
-from cellblock.packages.index import PackageIndex, configuration_files
-from cellblock.sandbox import cgroups, probe
-from cellblock.sandbox.policy import Policy
+from cellblock.launch.leftovers import remove_places
+from cellblock.walls.packages.index import PackageIndex, configuration_files
+from cellblock.walls.sandbox import cgroups, probe
+from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
-    from cellblock.custody.client import Custodian
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.keeping import Keeping, SessionRemains
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.family import Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.session import Session
-    from cellblock.snapshots import Store
+    from cellblock.host.snapshots import Store
+    from cellblock.launch.custody.client import Custodian
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
 
@@ -315,7 +315,7 @@ class Host(WithKernels, AsyncOnly):
         assert keeping is not None
         if keeping.store is None:
             return
-        from cellblock.snapshots import Store
+        from cellblock.host.snapshots import Store
 
         (path, held), keeping.store = keeping.store, None
         recalled = [session.recalled for session in keeping.sessions if session.recalled is not None]

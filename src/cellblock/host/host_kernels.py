@@ -25,9 +25,10 @@ from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
 from cellblock.host.launch.start import Direct, Starter
 from cellblock.host.packages import remove_places_of_the_dead
-from cellblock.sandbox import cgroups, landlock, srt
-from cellblock.sandbox.plan import make_plan
-from cellblock.sandbox.policy import Policy
+from cellblock.walls.linux import landlock
+from cellblock.walls.sandbox import cgroups, srt
+from cellblock.walls.sandbox.plan import make_plan
+from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.host.keeping import Keeping, KernelRemains
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
     from cellblock.host.session import Session
-    from cellblock.sandbox.probe import Facts
+    from cellblock.walls.sandbox.probe import Facts
     from cellblock.wire.control import Setup
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]

@@ -15,8 +15,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
 from cellblock.host import distrusted
-from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.probe import own_directories
+from cellblock.walls.sandbox.paths import is_inside
+from cellblock.walls.sandbox.probe import own_directories
 
 # Cellblock, and its dependencies on the trusted side.
 _OURS = frozenset(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cellblock.custody.client import Custodian, Entry, Process
 from cellblock.errors import CustodianError
 from cellblock.host.checkpoints.branches import BranchDirectory
 from cellblock.host.checkpoints.recalled import Recalled
@@ -21,7 +20,8 @@ from cellblock.host.kernels.tape import Aux, Tape
 from cellblock.host.launch.former import FormerZygote
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.launch.start import Started
-from cellblock.sandbox.cgroups import Group
+from cellblock.launch.custody.client import Custodian, Entry, Process
+from cellblock.walls.sandbox.cgroups import Group
 
 _FORMAT = 5
 """The version of the held data. A host of another version ends the kernels instead of continuing them."""

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import IO
 
+from cellblock.common.whole_file import WholeFile
 from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.environment import check_directory
-from cellblock.whole_file import WholeFile
 
 
 class Telling:

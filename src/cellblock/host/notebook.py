@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.errors import InvalidInputError
-from cellblock.exchange.forms import read_json
 from cellblock.host.files.steps import in_thread
 from cellblock.host.new_file import NewFile
 from cellblock.model import CodeExecutionResult, HistoryEntry, OutputItem, holds_json
+from cellblock.wire.values.forms import read_json
 
 _METADATA = {
     "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},

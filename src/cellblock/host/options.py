@@ -12,14 +12,14 @@ from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
 from cellblock.host.checkpoints.rolling import RecoveryOption, check_recovery
 from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
-from cellblock.sandbox import srt
-from cellblock.sandbox.policy import Policy
+from cellblock.walls.sandbox import srt
+from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
-    from cellblock.egress.network import OnHost
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
     from cellblock.host.output.limits import Limits
-    from cellblock.sandbox.probe import Facts
+    from cellblock.walls.egress.network import OnHost
+    from cellblock.walls.sandbox.probe import Facts
 
 
 _ELSEWHERE = {"timeout": " of a session: each execution has its own"}
@@ -232,7 +232,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
         InvalidInputError, InterpreterError: An option is not valid.
         SandboxError: This machine cannot make the sandbox.
     """
-    from cellblock.sandbox.plan import check_unnamed_workspace, check_workspace, writable_places
+    from cellblock.walls.sandbox.plan import check_unnamed_workspace, check_workspace, writable_places
 
     isolate = options.isolate or defaults.isolate
     if options.forbid_programs:

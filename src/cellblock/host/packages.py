@@ -16,12 +16,12 @@ from cellblock.errors import InvalidInputError, KernelDiedError, LaunchError, Sa
 from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.srt import sandbox_apart
 from cellblock.host.place import Places, PrivateDirectories, SessionPlace
-from cellblock.leftovers import find_places, remove_abandoned
-from cellblock.packages.index import PackageIndex
-from cellblock.packages.space import excess
-from cellblock.sandbox import srt
-from cellblock.sandbox.policy import Network, Policy
-from cellblock.sandbox.probe import Facts
+from cellblock.launch.leftovers import find_places, remove_abandoned
+from cellblock.walls.packages.index import PackageIndex
+from cellblock.walls.packages.space import excess
+from cellblock.walls.sandbox import srt
+from cellblock.walls.sandbox.policy import Network, Policy
+from cellblock.walls.sandbox.probe import Facts
 from cellblock.wire.control import Setup, Stop
 from cellblock.wire.sandbox import Bind, Step
 
@@ -136,7 +136,7 @@ class SessionPackages:
                 the packages exceed their limit.
             SandboxError, LaunchError: No sandbox could be made for pip, or it was killed.
         """
-        from cellblock.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need
+        from cellblock.walls.packages.mirror import PackageMirror  # loads an HTTP client, which few sessions need
 
         limit = kernel.wanted.policy.resources.packages
         _check_allowed(limit)

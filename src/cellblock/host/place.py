@@ -7,8 +7,8 @@ import contextlib
 import os
 from typing import Protocol
 
-from cellblock.leftovers import make_place, remove_place
-from cellblock.threads import run_aside
+from cellblock.common.threads import run_aside
+from cellblock.launch.leftovers import make_place, remove_place
 from cellblock.wire.sandbox import Bind
 
 

@@ -21,10 +21,10 @@ from cellblock.errors import InvalidInputError, ProtocolError, StoreError
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
 from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
+from cellblock.host.snapshots import Missing
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import LeftOut, LoadReport, SaveReport
-from cellblock.sandbox.paths import is_inside
-from cellblock.snapshots import Missing
+from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _ROOM = 4096  # for the parts of a message other than its data
 _PICKLING = "__import__('cellblock.worker.pickling', fromlist=['x'])"
-_SAVE = "__import__('cellblock.worker.saving', fromlist=['x']).save"
-_LOAD = "__import__('cellblock.worker.loading', fromlist=['x']).load"
+_SAVE = "__import__('cellblock.worker.values.saving', fromlist=['x']).save"
+_LOAD = "__import__('cellblock.worker.values.loading', fromlist=['x']).load"
 
 Take = Callable[[bytes], Awaitable[None]]
 Archive = Callable[[list[LeftOut]], "AsyncGenerator[bytes, None]"]

@@ -14,7 +14,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from cellblock.egress.network import SandboxNetwork
 from cellblock.errors import LaunchError, StateError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
@@ -37,20 +36,21 @@ from cellblock.host.session_questions import WithQuestions
 from cellblock.host.session_spec import kernel_spec
 from cellblock.host.session_surroundings import SessionSurroundings
 from cellblock.host.session_values import WithValues
+from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult
 from cellblock.model.checkpoints import FilesMode
-from cellblock.packages.index import PackageIndex
-from cellblock.telemetry import SessionTrace
+from cellblock.walls.egress.network import SandboxNetwork
+from cellblock.walls.packages.index import PackageIndex
 
 if TYPE_CHECKING:
-    from cellblock.egress.rules import Denial
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.takeover import Takeover
     from cellblock.host.files.walls import Walls
     from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.host.snapshots import Store
     from cellblock.model.saving import LoadReport
-    from cellblock.sandbox.probe import Facts
-    from cellblock.snapshots import Store
+    from cellblock.walls.egress.rules import Denial
+    from cellblock.walls.sandbox.probe import Facts
 
 _log = logging.getLogger("cellblock.sessions")
 _PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question

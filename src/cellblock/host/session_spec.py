@@ -10,7 +10,7 @@ from cellblock.host.options import ResolvedOptions, SessionOptions
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.session_surroundings import SessionSurroundings
-from cellblock.sandbox.plan import EGRESS_PORT
+from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cellblock.egress.network import OnHost, SandboxNetwork
 from cellblock.host import environment
 from cellblock.host.checks import OURS
 from cellblock.host.options import ResolvedOptions, SessionOptions
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
-from cellblock.packages.index import PackageIndex
-from cellblock.sandbox.plan import HOME
-from cellblock.sandbox.policy import Policy
+from cellblock.walls.egress.network import OnHost, SandboxNetwork
+from cellblock.walls.packages.index import PackageIndex
+from cellblock.walls.sandbox.plan import HOME
+from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:

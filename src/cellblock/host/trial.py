@@ -10,9 +10,9 @@ from typing import Any, Literal
 from cellblock.errors import CellblockError, InterpreterError, LaunchError
 from cellblock.host.checks import Isolate
 from cellblock.host.host import Host
-from cellblock.sandbox import causes
-from cellblock.sandbox.policy import Policy
-from cellblock.sandbox.steps import STEPS, Failure, StepName, told_failure
+from cellblock.walls.sandbox import causes
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.steps import STEPS, Failure, StepName, told_failure
 
 State = Literal["ok", "failed", "not reached"]
 

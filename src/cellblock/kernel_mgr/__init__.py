@@ -1,1 +1,1 @@
-"""`KernelGateway` and `KernelClient`, under the names by which ipybox has them."""
+"""The names of ipybox: `cellblock.kernel_mgr.client` and `cellblock.kernel_mgr.server`, as programs for ipybox import them."""

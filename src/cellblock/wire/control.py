@@ -244,7 +244,7 @@ class Refused:
 
     Attributes:
         error: What the system said.
-        step: What failed (`cellblock.sandbox.steps`); empty if the machine could, but what was asked for makes no sense.
+        step: What failed (`cellblock.walls.sandbox.steps`); empty if the machine could, but what was asked for makes no sense.
         code: The system's error number; 0 if there is none.
     """
 

@@ -134,7 +134,7 @@ class Sysctl:
 
 
 Step: TypeAlias = Bind | Graft | Tmpfs | Devpts | Proc | Directory | Link | File | ReadOnly | Seal | Protect | Mask | Sysctl
-"""One step in building a session's file system. What each does is in `cellblock.sandbox.mounts`."""
+"""One step in building a session's file system. What each does is in `cellblock.walls.sandbox.mounts`."""
 
 
 @record

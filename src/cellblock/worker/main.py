@@ -38,11 +38,11 @@ from cellblock.wire.messages import (
     Reply,
     Shutdown,
 )
-from cellblock.worker import fork_safety
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
-from cellblock.worker.fork_sockets import note_pairs
+from cellblock.worker.forks import safety as fork_safety
+from cellblock.worker.forks.sockets import note_pairs
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop, renew
 from cellblock.worker.offline import explain_failures

@@ -12,9 +12,9 @@ from IPython.utils.tokenutil import token_at_cursor
 from cellblock.wire.fields import PIECE
 from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspect, Inspected
 from cellblock.worker import comms
-from cellblock.worker.changes import Variables
 from cellblock.worker.loop import Interrupter
 from cellblock.worker.shell import Shell
+from cellblock.worker.values.changes import Variables
 
 _MAX_MATCHES = 1000
 _MAX_LINE = 5000

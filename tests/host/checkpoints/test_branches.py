@@ -26,8 +26,8 @@ from cellblock import (
     SnapshotError,
 )
 from cellblock.host.checkpoints import branches as branching
-from cellblock.snapshots import SnapshotLimits
-from cellblock.snapshots.journal import Journal
+from cellblock.host.snapshots import SnapshotLimits
+from cellblock.host.snapshots.journal import Journal
 
 
 @pytest.fixture(params=["none", "native", "landlock"])

@@ -21,7 +21,7 @@ from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
 from cellblock.host.checkpoints.past import files_time
 from cellblock.host.kernels.kernel import Kernel
-from cellblock.snapshots import SnapshotLimits, Snapshots
+from cellblock.host.snapshots import SnapshotLimits, Snapshots
 from checkpoint_sessions import value
 from processes import eventually
 
@@ -406,7 +406,7 @@ KILLED = """
 import asyncio, os, sys
 from pathlib import Path
 from cellblock import Host
-from cellblock.snapshots import restore
+from cellblock.host.snapshots import restore
 
 async def main():
     async with Host(launch="spawn", isolate="none") as host:

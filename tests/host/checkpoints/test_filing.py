@@ -9,7 +9,7 @@ import pytest
 
 from cellblock import CheckpointError, Host, Rolling, Session
 from cellblock.host.checkpoints import files as checkpoint_files
-from cellblock.snapshots import SnapshotLimits
+from cellblock.host.snapshots import SnapshotLimits
 from processes import eventually
 
 

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 import processes
-from cellblock import config
-from cellblock.custody.client import Custodian
+from cellblock.common import config
 from cellblock.errors import CheckpointError, CustodianError
 from cellblock.host import Host
 from cellblock.host.checkpoints.past import files_time
 from cellblock.host.keeping import SessionRemains
 from cellblock.host.session import Session
+from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
 
 HOST = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from cellblock.custody.client import Custodian
+from cellblock.launch.custody.client import Custodian
 from cellblock.host import Host
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoints import Checkpoints
@@ -38,7 +38,7 @@ from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.snapshots import restore
+from cellblock.host.snapshots import restore
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

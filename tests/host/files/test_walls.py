@@ -15,8 +15,8 @@ import pytest
 from cellblock import FilesError, Host
 from cellblock.host.files import Files
 from cellblock.host.files.walls import OUTSIDE, UNREADABLE, UNWRITABLE, Walls
-from cellblock.sandbox.policy import Filesystem, Policy
-from cellblock.sandbox.srt import SrtPolicy
+from cellblock.walls.sandbox.policy import Filesystem, Policy
+from cellblock.walls.sandbox.srt import SrtPolicy
 from cells import ok
 
 PROTECTED = [".git/config", ".git/hooks/pre-commit", ".GIT/config", ".vscode/tasks.json", ".claude/settings.json", ".envrc"]

@@ -13,8 +13,8 @@ from cellblock import Host, LaunchError, SandboxError, Session
 from cellblock.host import doctor
 from cellblock.host.kernels import memory
 from cellblock.host.trial import Trial
-from cellblock.sandbox import cgroups
-from cellblock.sandbox.policy import MIB, Policy, Resources
+from cellblock.walls.sandbox import cgroups
+from cellblock.walls.sandbox.policy import MIB, Policy, Resources
 from cells import ok, value
 from processes import below, command_line, eventually, parents
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.custody.client import Custodian
 from cellblock.host import Host
 from cellblock.host.kernels.recording import Extra, Recording, read_trusted
 from cellblock.host.kernels.tape import Kind
 from cellblock.host.session import Session
+from cellblock.launch.custody.client import Custodian
 from cellblock.model.decisions import CommandRequest
 
 

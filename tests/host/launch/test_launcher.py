@@ -18,7 +18,7 @@ import pytest
 from cellblock import CodeExecutor, Host, InterpreterError, LaunchError, PreloadError
 from cellblock.host.launch import start
 from cellblock.host.launch.launcher import launching
-from cellblock.sandbox.cgroups import Group
+from cellblock.walls.sandbox.cgroups import Group
 from cells import ok, value
 from processes import alive, below, command_line, eventually
 

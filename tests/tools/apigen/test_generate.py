@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError, McpServerError, generate_mcp_sources
-from cellblock.store.servers import ServerRegistry
+from cellblock.tools.registry.servers import ServerRegistry
 from tool_sessions import servers_below
 
 from .generated import check_types, importable

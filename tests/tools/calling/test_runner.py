@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from cellblock import Session
-from cellblock.approvals.broker import Broker
-from cellblock.approvals.request import ApprovalRequest
-from cellblock.approvals.rules import Rules
 from cellblock.errors import CellblockError
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.tools.approvals.rules import Rules
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.content import ToolImage, ToolResource
 from cellblock.tools.calling.runner import ToolData, ToolRunner, ToolRunnerError, ToolText

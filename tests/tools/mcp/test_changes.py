@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cellblock.approvals.call import Hints
+from cellblock.tools.approvals.call import Hints
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.mcp.changes import GONE, changes, facts_of, hints_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cellblock.approvals.elicitation import Elicitation, Person
+from cellblock.tools.approvals.elicitation import Elicitation, Person
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.servers import Servers
 from processes import eventually

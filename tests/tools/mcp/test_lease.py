@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cellblock.errors import McpServerError
-from cellblock.store.servers import ServerRegistry
 from cellblock.tools.mcp.lease import Lease, SharedServers
 from cellblock.tools.mcp.params import StdioServer
+from cellblock.tools.registry.servers import ServerRegistry
 from processes import alive, eventually
 from tool_sessions import servers_below
 

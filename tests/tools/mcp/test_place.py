@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from cellblock import McpServerError, config, generate_mcp_sources
-from cellblock.store.servers import ServerRegistry
+from cellblock import McpServerError, generate_mcp_sources
+from cellblock.common import config
 from cellblock.tools.mcp.params import HttpServer, StdioServer, parse_params
 from cellblock.tools.mcp.place import empty_directory, files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.registry.servers import ServerRegistry
 
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
 

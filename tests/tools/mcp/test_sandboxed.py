@@ -27,12 +27,12 @@ from cellblock import (
     ToolServer,
     generate_mcp_sources,
 )
-from cellblock.sandbox.policy import MAKEABLE, PROTECTED, Policy
-from cellblock.store.servers import ServerRegistry
 from cellblock.tools.calling import pool
 from cellblock.tools.mcp.params import StdioServer, parse_params
 from cellblock.tools.mcp.place import made_absolute
 from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.registry.servers import ServerRegistry
+from cellblock.walls.sandbox.policy import MAKEABLE, PROTECTED, Policy
 from processes import alive, below, command_line, eventually, parents
 
 HERE = Path(__file__).parents[2] / "servers"

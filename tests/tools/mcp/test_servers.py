@@ -443,7 +443,7 @@ async def test_no_server_outlives_its_host_or_its_keeper(victim: str) -> None:
 
 
 def test_the_sdk_is_not_loaded_before_a_server_is() -> None:
-    imports = "import sys, cellblock.tools.mcp.servers, cellblock.store.servers"
+    imports = "import sys, cellblock.tools.mcp.servers, cellblock.tools.registry.servers"
     script = f"{imports}; print({{'mcp', 'pydantic', 'anyio'}} & {{*sys.modules}})"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "set()\n"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cellblock.approvals.broker import Broker
-from cellblock.approvals.request import ApprovalRequest
-from cellblock.approvals.rules import Rule, Rules
 from cellblock.model.decisions import Decision
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.tools.approvals.rules import Rule, Rules
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.content import ToolSpec
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cellblock import ApprovalChannel, ApprovalRequest, StateError
-from cellblock.approvals.broker import MAX_PENDING, Broker
-from cellblock.approvals.rules import Rules
+from cellblock.tools.approvals.broker import MAX_PENDING, Broker
+from cellblock.tools.approvals.rules import Rules
 from processes import eventually
 
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from cellblock.approvals.broker import Broker
-from cellblock.approvals.rules import Rules
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.rules import Rules
 from cellblock.tools.calling import pool
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
 from cellblock.tools.serving import listen

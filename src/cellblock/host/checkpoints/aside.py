@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.snapshots import Snapshot
     from cellblock.model import CodeExecutionResult
-    from cellblock.snapshots import Snapshot
 
 
 class LastState(NamedTuple):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.snapshots import Snapshot
+    from cellblock.host.snapshots import Snapshot
 
 _log = logging.getLogger("cellblock.sessions")
 

@@ -14,14 +14,15 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cellblock import config, leftovers
+from cellblock.common import config
 from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError
 from cellblock.host.place import Places, SessionPlace
+from cellblock.launch import leftovers
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.snapshots import Snapshot
     from cellblock.model.checkpoints import FilesMode
-    from cellblock.snapshots import Snapshot
 
 _log = logging.getLogger("cellblock.sessions")
 PREFIX = ".cellblock-branch-"
@@ -169,7 +170,7 @@ def remove_branches_of_the_dead() -> None:
 
 def _forget_restore(path: str) -> None:
     """Remove a killed host's journal of a restore in that directory."""
-    from cellblock.snapshots.journal import Journal
+    from cellblock.host.snapshots.journal import Journal
 
     Journal(config.state_directory() / "restores", Path(path)).forget()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
-    from cellblock.snapshots import Snapshot
+    from cellblock.host.snapshots import Snapshot
 
 
 def find_checkpoint(known: Sequence[Checkpoint], name: str, owner: str = "this session") -> Checkpoint:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
-    from cellblock.snapshots import Snapshot
-    from cellblock.snapshots.times import Spans
-    from cellblock.snapshots.written import Description
+    from cellblock.host.snapshots import Snapshot
+    from cellblock.host.snapshots.times import Spans
+    from cellblock.host.snapshots.written import Description
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200

@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cellblock import config
+from cellblock.common import config
+from cellblock.common.threads import run_aside
 from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
-from cellblock.snapshots.journal import HeldError
-from cellblock.snapshots.times import Spans
-from cellblock.snapshots.tree import MIB
-from cellblock.snapshots.written import Description
-from cellblock.threads import run_aside
+from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots.journal import HeldError
+from cellblock.host.snapshots.times import Spans
+from cellblock.host.snapshots.tree import MIB
+from cellblock.host.snapshots.written import Description
 
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from cellblock.errors import SnapshotError
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.files import CheckpointFiles
-    from cellblock.snapshots import Snapshot
+    from cellblock.host.snapshots import Snapshot
 
 _AFTER = 0.1
 """Seconds of idleness before files are examined: that takes tens of milliseconds, in which the loop is slower."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CheckpointError
-from cellblock.sandbox.paths import is_inside
+from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec

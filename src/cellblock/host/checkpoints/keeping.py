@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.past import Past
-    from cellblock.snapshots import Snapshot
-    from cellblock.snapshots.written import Description
+    from cellblock.host.snapshots import Snapshot
+    from cellblock.host.snapshots.written import Description
 
 
 _MAX_OUTSIDE = 1000

@@ -11,8 +11,8 @@ from cellblock.host.checkpoints.past import Numbered, Past
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.state_log import Record
     from cellblock.host.kernels.family import Copy
-    from cellblock.snapshots import Snapshot, Store
-    from cellblock.snapshots.written import Description
+    from cellblock.host.snapshots import Snapshot, Store
+    from cellblock.host.snapshots.written import Description
 
 
 Way: TypeAlias = Literal["undo", "restore", "crash", "fresh"]

@@ -23,7 +23,7 @@ from typing import Self
 
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import FileLimits, Parts
-from cellblock.sandbox.placeholders import is_placeholder
+from cellblock.walls.sandbox.placeholders import is_placeholder
 
 Walk = Callable[[int, Parts, int], int]
 """Opens a path below an open directory: (directory, path, flags) to a new descriptor."""

@@ -10,7 +10,7 @@ from cellblock.errors import FilesError, InvalidInputError
 from cellblock.host.files.beneath import Tree, Walk
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import Parts
-from cellblock.sandbox.paths import is_inside
+from cellblock.walls.sandbox.paths import is_inside
 
 
 class Workspace:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 from cellblock.errors import FilesError
 from cellblock.host.files.info import Parts, show
-from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.plan import denied_paths, resolve_paths
+from cellblock.walls.sandbox.paths import is_inside
+from cellblock.walls.sandbox.plan import denied_paths, resolve_paths
 
 if TYPE_CHECKING:
-    from cellblock.sandbox.policy import Policy
-    from cellblock.sandbox.probe import Facts
+    from cellblock.walls.sandbox.policy import Policy
+    from cellblock.walls.sandbox.probe import Facts
 
 UNREADABLE = "the session's sandbox hides it"
 UNWRITABLE = "the session's sandbox protects it"

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
+from cellblock.common.threads import Threads
 from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
@@ -22,7 +23,6 @@ from cellblock.model import (
     Recovery,
     Status,
 )
-from cellblock.threads import Threads
 from cellblock.wire.messages import Reply
 
 

@@ -21,8 +21,8 @@ from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
 from cellblock.host.output.kept import KeptResults
+from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
-from cellblock.telemetry import SessionTrace
 from cellblock.wire.messages import VALUE_MIME, Answer, Changed, Question
 
 _log = logging.getLogger("cellblock.sessions")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cellblock.errors import CheckpointError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
 from cellblock.host.launch.launcher import Ends, Launcher, connect
-from cellblock.sandbox.cgroups import Group
+from cellblock.walls.sandbox.cgroups import Group
 from cellblock.wire.control import Listener
 from cellblock.wire.copies import FROM_FAMILY, Copied, Drop, Gone, Keep, Resume, ToFamily
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cellblock.sandbox.policy import ENV, PROTECTED
+from cellblock.walls.sandbox.policy import ENV, PROTECTED
 
 _ERRORS = frozenset(("PermissionError", "IsADirectoryError", "FileExistsError", "NotADirectoryError", "OSError"))
 _PATH = re.compile(r"\[Errno \d+\] [^:]{1,100}: '([^']{1,4096})'(?: -> '([^']{1,4096})')?")

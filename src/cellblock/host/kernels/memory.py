@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from cellblock.errors import SandboxError
 from cellblock.host.launch.control import Control
-from cellblock.sandbox.cgroups import Group
-from cellblock.sandbox.policy import Resources
+from cellblock.walls.sandbox.cgroups import Group
+from cellblock.walls.sandbox.policy import Resources
 
 _BUSY, _IDLE = 0.25, 5.0  # seconds between measurements of a session's memory
 _WITHOUT_COPIES, _ROOM = 10.0, 0.75

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cellblock.errors import LaunchError, SandboxError
-from cellblock.sandbox.steps import Failure, StepName, failure_of, told_failure
+from cellblock.walls.sandbox.steps import Failure, StepName, failure_of, told_failure
 from cellblock.wire.control import EXIT_UNCONFINED, Refused
 
 _MAX_SAID = 1000  # maximum characters of a process's message about a system error
@@ -33,7 +33,7 @@ def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
 
 def _explained(what: str, failure: Failure) -> str:
     try:
-        from cellblock.sandbox import causes  # late: few programs ever need it
+        from cellblock.walls.sandbox import causes  # late: few programs ever need it
     except OSError:  # no descriptor is left to read the module with
         ways = "Ways out: close files, or allow more (ulimit -n)"
         return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"

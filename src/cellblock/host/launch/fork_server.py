@@ -13,8 +13,8 @@ from cellblock.host.descriptors import Tail
 from cellblock.host.launch.failures import cannot_start, died, launch_error, quote, refused
 from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching, opened
 from cellblock.host.launch.start import Started
-from cellblock.sandbox.cgroups import Group
-from cellblock.sandbox.steps import Failure
+from cellblock.walls.sandbox.cgroups import Group
+from cellblock.walls.sandbox.steps import Failure
 from cellblock.wire.control import FROM_LAUNCHER, End, Failed, Fork, Kill, Ready, Refused, Setup
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 

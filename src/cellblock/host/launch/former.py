@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from cellblock.custody.client import Process
 from cellblock.errors import LaunchError
 from cellblock.host.descriptors import Tail
 from cellblock.host.launch.failures import died
 from cellblock.host.launch.launcher import Ends
+from cellblock.launch.custody.client import Process
 from cellblock.wire.control import End, Kill, Setup
 from cellblock.wire.datagrams import encode_control
 

@@ -6,8 +6,8 @@ import signal
 import socket
 from collections.abc import Sequence
 
-from cellblock.custody.client import Custodian, Process
 from cellblock.host.launch.start import Started
+from cellblock.launch.custody.client import Custodian, Process
 
 
 class ByCustodian:

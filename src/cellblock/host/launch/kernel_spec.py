@@ -12,7 +12,7 @@ from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import Recovery, StreamName
 from cellblock.model.decisions import CommandRequest
-from cellblock.sandbox.policy import Policy
+from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:

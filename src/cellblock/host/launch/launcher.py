@@ -16,13 +16,13 @@ from typing import Literal, Protocol
 from cellblock.errors import InterpreterError, LaunchError, PreloadError
 from cellblock.host.launch.failures import cannot_start, ended, launch_error, quote
 from cellblock.host.launch.start import Started, Starter
-from cellblock.sandbox.cgroups import Group, Groups
-from cellblock.sandbox.steps import failure_of
+from cellblock.walls.sandbox.cgroups import Group, Groups
+from cellblock.walls.sandbox.steps import failure_of
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup
 from cellblock.wire.datagrams import encode_control
 
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-_BOOT = Path(__file__).parents[2] / "zygote" / "boot.py"
+_BOOT = Path(__file__).parents[2] / "launch" / "zygote" / "boot.py"
 
 _SO_PASSRIGHTS = 83  # linux/socket.h; not in Python's `socket` yet
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.checks import Isolate
 from cellblock.host.launch.launcher import Launcher
-from cellblock.sandbox.policy import Policy
+from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec

@@ -22,11 +22,11 @@ from cellblock.host.launch.control import Control
 from cellblock.host.launch.launcher import Boot
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.start import Started
-from cellblock.leftovers import remove_place
+from cellblock.launch.leftovers import remove_place
 from cellblock.model import StreamName
-from cellblock.sandbox import srt
-from cellblock.sandbox.policy import Policy
-from cellblock.sandbox.probe import Facts
+from cellblock.walls.sandbox import srt
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.probe import Facts
 from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cellblock.store.servers import ServerRegistry
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.package import tools_hash, write_package
 from cellblock.tools.calling.content import ToolSpec
@@ -16,6 +15,7 @@ from cellblock.tools.mcp.changes import facts_of
 from cellblock.tools.mcp.params import ServerParams, parse_params
 from cellblock.tools.mcp.place import files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
+from cellblock.tools.registry.servers import ServerRegistry
 
 _LOG = logging.getLogger("cellblock.tools")
 

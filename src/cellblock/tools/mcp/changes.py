@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 
-from cellblock.approvals.call import Hints
+from cellblock.tools.approvals.call import Hints
 from cellblock.tools.calling.content import ToolSpec
 
 ToolFacts = Mapping[str, str]

@@ -27,7 +27,7 @@ from cellblock.tools.mcp.stdio import StdioTransport
 from cellblock.tools.mcp.words import MAX_WORDS, cut
 
 if TYPE_CHECKING:
-    from cellblock.approvals.elicitation import Person
+    from cellblock.tools.approvals.elicitation import Person
     from cellblock.tools.mcp.changes import Check
     from cellblock.tools.mcp.dialogue import Dialogue
     from cellblock.tools.mcp.web import HttpTransport

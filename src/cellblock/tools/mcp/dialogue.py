@@ -17,8 +17,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from cellblock.approvals.elicitation import Person
 from cellblock.errors import CellblockError, InvalidInputError, McpServerError
+from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts, facts_of
 from cellblock.tools.mcp.elicit import Elicitations

@@ -17,8 +17,8 @@ from typing import Any
 
 import mcp_types as types
 
-from cellblock.approvals.elicitation import Person, check_answer, read_elicitation
 from cellblock.errors import InvalidInputError
+from cellblock.tools.approvals.elicitation import Person, check_answer, read_elicitation
 
 _LOG = logging.getLogger("cellblock.tools")
 _MOST = 4

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from cellblock.errors import InvalidInputError, shown
-from cellblock.sandbox.policy import Policy
-from cellblock.sandbox.settings import read_settings
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.settings import read_settings
 
 MAX_PARAMS = 256 * 1024
 """The most characters that parameters may have, as JSON."""

@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from cellblock import config
-from cellblock.sandbox.paths import is_inside
-from cellblock.sandbox.policy import PROTECTED, Filesystem, Policy
+from cellblock.common import config
 from cellblock.tools.mcp.params import ServerParams, StdioServer
+from cellblock.walls.sandbox.paths import is_inside
+from cellblock.walls.sandbox.policy import PROTECTED, Filesystem, Policy
 
 _DOTTED = re.compile(r"\.\.?(/|$)")
 _SCRIPT = re.compile(r"[^-].*\.([cm]?[jt]s|py|sh)")

@@ -1,6 +1,6 @@
 """The host's side of an MCP server's native sandbox: it says what to build, serves the proxy, and cleans up.
 
-The sandbox itself is made and ended below the server's keeper (`cellblock.keeper.sandboxed`).
+The sandbox itself is made and ended below the server's keeper (`cellblock.launch.keeper.sandboxed`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 
-from cellblock import config
-from cellblock.egress.network import SandboxNetwork
+from cellblock.common import config
 from cellblock.errors import ProtocolError, SandboxError, StoreError
-from cellblock.sandbox import causes, cgroups, probe
-from cellblock.sandbox.fitting import fit
-from cellblock.sandbox.placeholders import Hold
-from cellblock.sandbox.plan import EGRESS_PORT, base_steps, make_plan
-from cellblock.sandbox.policy import Policy
-from cellblock.sandbox.repositories import protect_repositories
-from cellblock.sandbox.steps import Failure, told_failure
-from cellblock.sandbox.surroundings import look_around
+from cellblock.walls.egress.network import SandboxNetwork
+from cellblock.walls.sandbox import causes, cgroups, probe
+from cellblock.walls.sandbox.fitting import fit
+from cellblock.walls.sandbox.placeholders import Hold
+from cellblock.walls.sandbox.plan import EGRESS_PORT, base_steps, make_plan
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.repositories import protect_repositories
+from cellblock.walls.sandbox.steps import Failure, told_failure
+from cellblock.walls.sandbox.surroundings import look_around
 from cellblock.wire.control import FROM_SERVER, FromServer, Made, Refused, ServerSetup
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 

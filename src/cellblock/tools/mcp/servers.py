@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cellblock import config
+from cellblock.common import config
 from cellblock.errors import StateError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
 from cellblock.tools.mcp.changes import Check
 from cellblock.tools.mcp.params import ServerParams
 
 if TYPE_CHECKING:
-    from cellblock.approvals.elicitation import Person
+    from cellblock.tools.approvals.elicitation import Person
     from cellblock.tools.mcp.connection import Connection
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from anyio.abc import AsyncResource
 
-from cellblock import config
+from cellblock.common import config
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.large import LargeResults, NotJsonError, RefusedMessageError
 from cellblock.tools.mcp.lines import Lines, Oversized, edges
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cellblock.tools.mcp.sandboxed import ServerSandbox
 
-_KEEPER = Path(__file__).parents[2] / "keeper" / "keeper.py"
+_KEEPER = Path(__file__).parents[2] / "launch" / "keeper" / "keeper.py"
 _MAX_STRAY = 100  # lines in succession that are not messages
 _MAX_BLANK = 100_000  # lines in succession that are empty
 _SECONDS_AT_A_TIME = 0.005  # for reading lines before other tasks get a turn

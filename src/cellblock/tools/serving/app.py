@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cellblock.approvals.broker import EXPIRED
-from cellblock.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
-from cellblock.approvals.elicitation import Person
 from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.tools.approvals.broker import EXPIRED
+from cellblock.tools.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
+from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
 if TYPE_CHECKING:
-    from cellblock.approvals.broker import Broker
     from cellblock.model.decisions import Decision
+    from cellblock.tools.approvals.broker import Broker
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App, Request
 

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from cellblock.approvals.call import parse
-from cellblock.approvals.request import ApprovalRequest
 from cellblock.errors import InvalidInputError, StateError
+from cellblock.tools.approvals.call import parse
+from cellblock.tools.approvals.request import ApprovalRequest
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket as StarletteWebSocket

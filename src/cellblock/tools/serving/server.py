@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from cellblock.approvals.broker import Broker
-from cellblock.approvals.request import ApprovalRequest
-from cellblock.approvals.rules import Rules
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import CallKind
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.tools.approvals.rules import Rules
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts
 from cellblock.tools.mcp.params import ServerParams, parse_params
 from cellblock.tools.mcp.place import made_absolute
@@ -270,7 +270,7 @@ async def _status(body: bytes) -> Mapping[str, Any]:
 
 
 def _registered(name: str) -> ServerParams:
-    from cellblock.store.servers import ServerRegistry
+    from cellblock.tools.registry.servers import ServerRegistry
 
     try:
         return ServerRegistry().get(name)

@@ -1,0 +1,212 @@
+"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, diff, fork, adopt."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.arguments import STATES, Json, Session
+from cellblock.fronts.cli.client import ask
+from cellblock.fronts.cli.output import print_done, print_json, print_table, since, wants_json
+from cellblock.fronts.cli.problems import OK, say
+from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.sessions import List
+
+CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
+
+_MOST_BRANCHES = 100
+_SHOWN = 60
+"""Characters of a value in a table."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    for command in (checkpoint, checkpoints, restore, undo, diff, fork, adopt):
+        app.command(rich_help_panel=STATES)(command)
+
+
+def checkpoint(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A name for the checkpoint.")] = "",
+    files: Annotated[bool, typer.Option("--files", help="Keep the files of the workspace, too.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop the checkpoint of this name or id instead.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Keep a session's state, so that you can go back to it later."""
+    if drop:
+        if not name:
+            raise InvalidInputError(f"name the checkpoint to drop: cellblock checkpoint {session} CHECKPOINT --drop")
+        ask(DropCheckpoint(session, name))
+        print_done({"dropped": name}, f"{printable(name, lines=False)} is dropped", as_json)
+        return OK
+    made = ask(MakeCheckpoint(session, name, "copy" if files else "shared"))
+    if wants_json(as_json):
+        print_json(made)
+        return OK
+    print(f"{made['id']}: the state after cell {made['execution_count']}")
+    return OK
+
+
+def checkpoints(session: Session, as_json: Json = False) -> int:
+    """List the checkpoints of a session."""
+    found = ask(Checkpoints(session))
+    if wants_json(as_json):
+        print_json({"checkpoints": found})
+        return OK
+    rows = [
+        (
+            one["id"],
+            one["name"],
+            str(one["execution_count"]),
+            one["files"],
+            "automatic" if one["automatic"] else "kept",
+            f"{since(one['made_at'])} ago",
+        )
+        for one in found
+    ]
+    print_table(("id", "name", "after cell", "files", "kind", "made"), rows, empty="The session has no checkpoints.")
+    return OK
+
+
+def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
+    """Go back to a checkpoint, as often as you like."""
+    gone_to = ask(Restore(session, checkpoint))
+    if wants_json(as_json):
+        print_json(gone_to)
+        return OK
+    print(f"back to the state after cell {gone_to['execution_count']}")
+    _print_changes(gone_to["changes"])
+    return OK
+
+
+def _print_changes(changes: dict[str, Any]) -> None:
+    """Print which files are not as they were."""
+    for kind in ("written", "removed", "kept"):
+        for path in changes[kind]:
+            print(f"{kind}: {printable(path, lines=False)}")
+    if changes["more"]:
+        print(f"and {changes['more']:,} more")
+
+
+def undo(
+    session: Session,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="If they cannot be undone exactly, go back as far as is possible.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Undo the last cells of a session, and what they have changed in its workspace."""
+    undone = ask(Undo(session, count, partial))
+    if wants_json(as_json):
+        print_json(undone)
+        return OK
+    for cell in undone["cells"]:
+        first = (cell["code"].strip().splitlines() or [""])[0]
+        print(f"undone: [{cell['execution_count'] or ' '}] {printable(first, lines=False)[:100]}")
+    for path in undone["files"]:
+        print(f"changed back: {printable(path, lines=False)}")
+    if undone["files_left"]:
+        say(f"cellblock: not all files were brought back: {printable(undone['files_left'], lines=False)}")
+    for call in undone["outside"]:
+        say(f"cellblock: not undone: what {printable(call, lines=False)} did")
+    return OK
+
+
+def diff(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
+    """Show what has changed since a checkpoint: variables, and files if it holds them."""
+    changes = ask(Diff(session, checkpoint))
+    if wants_json(as_json):
+        print_json(changes)
+        return OK
+    rows = [*_variable_rows(changes["variables"]), *_file_rows(changes["files"] or {})]
+    print_table(("", "name", "before", "after"), rows, empty="Nothing has changed.")
+    if more := (changes["files"] or {}).get("more"):
+        print(f"… and {more:,} more files")
+    return OK
+
+
+def _variable_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, ...]]:
+    for one in changes["new"]:
+        yield "new", one["name"], "", _value(one)
+    for one in changes["changed"]:
+        yield "changed", one["after"]["name"], _value(one["before"]), _value(one["after"])
+    for one in changes["deleted"]:
+        yield "deleted", one["name"], _value(one), ""
+    for one in changes["unknown"]:
+        yield "unknown", one["name"], "", _value(one)
+
+
+def _value(variable: Mapping[str, Any]) -> str:
+    """Return a variable's value in a few words, or its type if nothing else is known of it."""
+    return str(variable["preview"] or variable["type"])[:_SHOWN]
+
+
+def _file_rows(changes: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for kind in ("new", "changed", "deleted"):
+        for file in changes.get(kind, ()):
+            sizes = ("" if size is None else f"{size:,} bytes" for size in (file["before"], file["after"]))
+            yield f"{kind} file", file["path"], *sizes
+
+
+def fork(
+    session: Session,
+    names: Annotated[list[str], typer.Argument(metavar="BRANCH...|N", help="What to call the new sessions, or how many.")],
+    files: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="copy: each branch gets the files in a directory of its own. shared: all work in one directory. By default "
+            "copy, if the session has a working directory of its own.",
+        ),
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="What random numbers begin with: once for each branch.")] = None,
+    same_random_state: Annotated[bool, typer.Option(help="All branches draw the same random numbers.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Make sessions that begin with the state that another one has now."""
+    from cellblock.model.checkpoints import check_seeds
+
+    check_seeds(seed or ())
+    if len(names) == 1 and names[0].isdecimal():
+        names = _numbered(session, int(names[0]))
+    made = ask(Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
+    if wants_json(as_json):
+        print_json({"kernels": made})
+        return OK
+    for record in made:
+        print(f"{record['name']}: {record['kernel_id']}")
+    return OK
+
+
+def _numbered(session: str, count: int) -> list[str]:
+    """Return names for so many branches that no session has yet, such as demo-1 and demo-2.
+
+    Raises:
+        InvalidInputError: They are too few or too many.
+    """
+    if not 1 <= count <= _MOST_BRANCHES:
+        raise InvalidInputError(f"a session has 1 to {_MOST_BRANCHES} branches at once, not {count}")
+    taken = {record["name"] for record in ask(List())}
+    free = (name for number in itertools.count(1) if (name := f"{session}-{number}") not in taken)
+    return [*itertools.islice(free, count)]
+
+
+def adopt(
+    session: Session,
+    branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The name or id of the other session.")],
+    as_json: Json = False,
+) -> int:
+    """Go on with the state of another session, and end that."""
+    changes = ask(Adopt(session, branch))
+    if wants_json(as_json):
+        print_json(changes)
+        return OK
+    print(f"{session} goes on with the state of {branch}, which is ended")
+    _print_changes(changes)
+    return OK

@@ -1,0 +1,96 @@
+"""The command line's way to the daemon. Standard library only: `cellblock exec` has no time for more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+from cellblock import __version__
+from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
+from cellblock.fronts.given_options import as_meant
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.sessions import List
+from cellblock.service import settings
+from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.place import Place
+
+
+def connect() -> Connection:
+    """Return a connection to the daemon, which is started if there is none.
+
+    Raises:
+        DaemonError: It cannot be started or reached.
+    """
+    return connect_if_running() or _start()
+
+
+def connect_if_running() -> Connection | None:
+    """Return a connection to the daemon; None if there is none."""
+    sock = Place().connect()
+    with suppress(NotRunError):  # it has just ended
+        return None if sock is None else Connection(sock, __version__)
+    return None
+
+
+def _start() -> Connection:
+    from cellblock.fronts.cli.progress import Progress
+    from cellblock.service.daemon.starting import open_connection
+
+    with Progress("starting the daemon"):
+        return open_connection(Place())
+
+
+@contextmanager
+def connected() -> Iterator[Connection]:
+    """Have a connection that is closed at the end. Errors about missing sessions say which there are."""
+    with closing(connect()) as connection:
+        try:
+            yield connection
+        except NotFoundError as error:
+            message = str(error)
+            if not connection.usable or not message.startswith("there is no session") or "; did you mean " in message:
+                raise
+            raise NotFoundError(f"{message}{_known_sessions(connection)}") from None
+
+
+def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+    """Ask the daemon for one thing, and return its answer."""
+    with connected() as connection:
+        return connection.call(request, body)
+
+
+def _known_sessions(connection: Connection) -> str:
+    names = [record["name"] for record in connection.call(List())]
+    if not names:
+        return "; there are no sessions yet: 'cellblock create NAME' makes one"
+    more = ", …" if len(names) > 10 else ""
+    return f"; the sessions are {', '.join(sorted(names)[:10])}{more}"
+
+
+def chosen(*names: str | None) -> str:
+    """Return the one name or id that was given.
+
+    Raises:
+        InvalidInputError: None was given, or more than one, or an empty one.
+    """
+    given = [name for name in names if name is not None]
+    if len(given) != 1 or not given[0]:
+        raise InvalidInputError("name one session with --name NAME or --id ID ('cellblock list' shows them)")
+    return given[0]
+
+
+def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options of a session: as given, as the settings say, and as suits where this command runs.
+
+    Raises:
+        InvalidInputError: The current directory is gone, or a setting is wrong.
+    """
+    try:
+        directory = os.getcwd()
+    except OSError:
+        raise InvalidInputError("the current directory no longer exists; change to another one") from None
+    here = {"current_dir": directory, "python": sys.executable}
+    return as_meant(settings.current().session_options(here | dict(given or {})))

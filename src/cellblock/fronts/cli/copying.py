@@ -1,0 +1,115 @@
+"""Copying files into and out of sessions, part by part: of any size, and each appears when it is complete, or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+from cellblock.common.whole_file import WholeFile
+from cellblock.errors import CellblockError, FilesError, InvalidInputError
+from cellblock.fronts.cli.client import connected
+from cellblock.fronts.cli.progress import Progress
+from cellblock.operations.files import ReadPart, WritePart
+from cellblock.service.daemon.connection import Connection
+
+_PART = 4 * 1024 * 1024
+_BAR = 20
+
+
+def received(connection: Connection, session: str, path: str, progress: Progress) -> Iterator[bytes]:
+    """Yield a file of a session, part by part.
+
+    Raises:
+        FilesError: It cannot be read, or changed meanwhile.
+    """
+    said, offset, known = progress.text, 0, None
+    while known is None or offset < known["size"]:
+        part = connection.call(ReadPart(session, path, offset, _PART))
+        known = known or part["file"]
+        if part["file"] != known or (not part["data"] and known["size"]):
+            raise FilesError(f"{path!r} changed while it was read: try again", path=path)
+        offset += len(part["data"])
+        progress.text = f"{said} {_bar(offset, known['size'])}"
+        yield part["data"]
+
+
+def send(connection: Connection, session: str, source: str, target: str, progress: Progress) -> Any:
+    """Copy a file of this machine into a session, and return what it is there.
+
+    Raises:
+        InvalidInputError: It cannot be read.
+        CellblockError: It cannot be written.
+    """
+    said, upload, sent = progress.text, secrets.token_hex(16), 0
+    try:
+        with _readable(source) as file:
+            size = os.fstat(file.fileno()).st_size
+            part = file.read(_PART)
+            while following := file.read(_PART):
+                connection.call(WritePart(session, target, upload), part)
+                sent += len(part)
+                progress.text = f"{said} {_bar(sent, size)}"
+                part = following
+        return connection.call(WritePart(session, target, upload, more=False), part)
+    except BaseException:  # Ctrl-C as well, which may have left this connection in the middle of a request
+        with suppress(CellblockError, OSError), connected() as another:
+            another.call(WritePart(session, target, upload, abort=True))
+        raise
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def save(parts: Iterator[bytes], target: str, *, force: bool) -> int:
+    """Write a file of this machine, which appears when it is complete; return how many bytes it has.
+
+    Args:
+        parts: What is to be in it.
+        target: The file.
+        force: Whether it may be there already.
+
+    Raises:
+        InvalidInputError: It is there already, or cannot be written.
+    """
+    target = os.path.realpath(target)
+    try:
+        _check_free(target, force)
+        if os.path.exists(target) and not os.path.isfile(target):
+            with open(target, "wb") as device:  # a device or a pipe is written to, not replaced
+                return _written(device, parts)
+        return _save_whole(parts, target, force)
+    except OSError as error:
+        raise InvalidInputError(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _save_whole(parts: Iterator[bytes], target: str, force: bool) -> int:
+    with WholeFile(target, 0o666) as file:
+        count = _written(file, parts)
+        if os.path.exists(target):
+            os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
+        _check_free(target, force)
+    return count
+
+
+def _check_free(target: str, force: bool) -> None:
+    if not force and os.path.lexists(target):
+        raise InvalidInputError(f"{target} exists already; --force replaces it, --to names another place")
+
+
+def _written(file: IO[bytes], parts: Iterator[bytes]) -> int:
+    return sum(file.write(part) for part in parts)
+
+
+def _bar(done: int, size: int) -> str:
+    """Return how far something is, as text."""
+    share = min(done / size, 1.0) if size else 1.0
+    return f"[{'#' * round(share * _BAR):.<{_BAR}}] {share:.0%} of {size:,} bytes"

@@ -1,0 +1,188 @@
+"""`cellblock exec`: runs code in a session. Standard library only, as `client`."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError
+from cellblock.fronts.cli import live
+from cellblock.fronts.cli.client import chosen, connected, session_options
+from cellblock.fronts.cli.output import print_json, wants_json
+from cellblock.fronts.cli.problems import say
+from cellblock.operations.base import MAX_REQUEST
+from cellblock.operations.executions import Submit
+from cellblock.operations.files import WriteFile
+from cellblock.operations.sessions import Create
+from cellblock.service import settings
+from cellblock.service.daemon.connection import Connection
+
+DEFAULT_SESSION = "default"
+"""The session of code for which nobody has named one."""
+
+
+def run(
+    *,
+    name: str | None = None,
+    session_id: str | None = None,
+    code: str | None = None,
+    file: str | None = None,
+    bash: bool = False,
+    timeout: str | None = None,
+    as_json: bool = False,
+    as_text: bool = False,
+    for_model: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> int:
+    """Run code in a session, which is made if there is none of that name; return the exit status.
+
+    Args:
+        name: The session's name.
+        session_id: Its id, instead.
+        code: The code; ``-`` for standard input.
+        file: The file with the code, instead.
+        bash: Whether it is for bash.
+        timeout: Seconds that it may run.
+        as_json: Whether to print JSON, although standard output is a terminal.
+        as_text: Whether to print what the code prints, although standard output is none.
+        for_model: Whether to print one text for a language model instead.
+        options: Options of the session; it must not exist then.
+
+    Raises:
+        CellblockError: It could not be run.
+    """
+    unnamed = name is None and session_id is None
+    if unnamed:
+        name = DEFAULT_SESSION
+    chosen(name, session_id)
+    if options and session_id is not None:
+        raise InvalidInputError(f"{_named(options)}: --id names a session that exists, and options are for one that is made")
+    for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
+    body = _code(code, file)
+    request = Submit(
+        name or session_id or "",
+        language="bash" if bash else "python",
+        timeout=milliseconds(timeout),
+        live=not for_programs,
+        stdin=not for_programs and code != "-",
+    )
+    with connected() as connection:
+        if options:
+            make(connection, request.session, options)
+        reader = live.Silent() if for_programs else live.Terminal()
+        submit = functools.partial(_submit, connection, request, body, make=name is not None)
+        result = live.follow(connection, submit, reader, request.session)
+        if for_model:
+            _print_for_model(connection, request.session, result, reader.execution)
+    if for_programs and not for_model:
+        print_json(result)
+    if unnamed and code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":
+        say(f"cellblock: {code} was run as code; to run code in the session of this name: cellblock exec {code} CODE")
+    return live.exit_status(result)
+
+
+def _named(options: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(options))
+
+
+def make(connection: Connection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a session with options; return its record.
+
+    Raises:
+        InvalidInputError: There is one already.
+    """
+    try:
+        made: dict[str, Any] = connection.call(Create(name, session_options(options), fresh=True))
+    except ConflictError:
+        raise InvalidInputError(
+            f"session {name!r} exists, and has the options that it was made with: leave out {_named(options)}, use another "
+            f"name, or end it first (cellblock destroy {name})"
+        ) from None
+    return made
+
+
+def _print_for_model(connection: Connection, session: str, data: Mapping[str, Any], execution: str) -> None:
+    """Print the text of a result for a language model. What it leaves out is in a file that the session can open."""
+    from cellblock.model import MODEL_CHARS, CodeExecutionResult
+    from cellblock.model.overflow import for_model
+
+    text, overflow = for_model(CodeExecutionResult.from_dict(data), execution, MODEL_CHARS)
+    if overflow is not None:
+        try:
+            connection.call(WriteFile(session, overflow.path), overflow.data)
+        except CellblockError:
+            text = overflow.without
+    print(text)
+
+
+def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool) -> str:
+    """Submit code; return the execution's id. With `make`, a session that is missing is made."""
+    try:
+        return str(connection.call(request, body)["id"])
+    except NotFoundError:
+        if not make:
+            raise
+    connection.call(Create(request.session, session_options()))
+    return str(connection.call(request, body)["id"])
+
+
+def milliseconds(timeout: str | None) -> int:
+    """Return a timeout as the daemon takes it; that of the settings if none is given.
+
+    Raises:
+        InvalidInputError: It is not a positive number of seconds, or a setting is wrong.
+    """
+    if timeout is None:
+        return max(round(settings.current().execution_timeout * 1000), 1)
+    try:
+        seconds = float(timeout)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < 1e12:
+        raise InvalidInputError(f"--timeout must be a positive number of seconds, not {timeout!r}")
+    return max(round(seconds * 1000), 1)
+
+
+def _code(code: str | None, file: str | None) -> bytes:
+    """Return the code, from wherever it comes."""
+    if (code is None) == (file is None):
+        raise InvalidInputError("give the code as CODE, as - to read it from standard input, or with --file FILE")
+    if file is not None:
+        return read_source(file)
+    assert code is not None
+    if code == "-":
+        if not (data := sys.stdin.buffer.read(MAX_REQUEST + 1)).strip():
+            raise InvalidInputError("standard input is empty: there is no code to run")
+        return _checked(data, "standard input")
+    return _checked(os.fsencode(code), "CODE")
+
+
+def read_source(file: str) -> bytes:
+    """Return the code in a file.
+
+    Raises:
+        InvalidInputError: It cannot be read, or does not hold code.
+    """
+    try:
+        with open(file, "rb") as opened:
+            data = opened.read(MAX_REQUEST + 1)
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be read: {error.strerror}") from error
+    return _checked(data, file)
+
+
+def _checked(data: bytes, origin: str) -> bytes:
+    if len(data) > MAX_REQUEST:
+        raise InvalidInputError(f"{origin} is larger than {MAX_REQUEST >> 20} MiB")
+    data = data.removeprefix(codecs.BOM_UTF8)  # bash would take it for a part of the first command
+    try:
+        if "\0" not in data.decode("utf-8"):
+            return data
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{origin} is not valid UTF-8 (byte {error.start}): save it as UTF-8") from None
+    raise InvalidInputError(f"{origin} is a binary file, not code")

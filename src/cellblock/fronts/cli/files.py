@@ -1,0 +1,159 @@
+"""``cellblock files``: the files of a session's workspace."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.arguments import Json, Session, new_app
+from cellblock.fronts.cli.client import connected
+from cellblock.fronts.cli.copying import received, save, send
+from cellblock.fronts.cli.output import print_json, print_table, wants_json
+from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.progress import Progress
+from cellblock.operations.files import ListFiles, RemoveFile
+
+app = new_app("List, copy and remove files in a session's workspace.")
+
+Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include folders and everything in them.")]
+
+
+@app.command()
+def ls(
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder in the workspace.")] = ".",
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """List a folder."""
+    with connected() as connection:
+        found = connection.call(ListFiles(session, path, recursive))
+    if wants_json(as_json):
+        print_json({"files": found})
+        return OK
+    rows = [
+        (
+            each["path"] + ("/" if each["kind"] == "directory" else ""),
+            f"{each['size']:,}" if each["kind"] == "file" else "",
+            _moment(each["modified"]),
+        )
+        for each in found
+    ]
+    print_table(("path", "bytes", "modified"), rows, empty="The folder is empty.")
+    return OK
+
+
+def _moment(seconds: float) -> str:
+    """Return a time for people. Code in the session can set any number."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")[:16]
+    except (OverflowError, OSError, ValueError):
+        return "?"
+
+
+@app.command()
+def get(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to put them; - is standard output.")] = ".",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist already.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Copy files out of a session's workspace."""
+    if len(paths) > 1 and to != "-" and not os.path.isdir(to):
+        raise InvalidInputError(f"to copy several files, --to must name an existing folder, not {to!r}")
+    copied: list[dict[str, Any]] = []
+    with connected() as connection:
+        for number, path in enumerate(paths, 1):
+            with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
+                parts = received(connection, session, path, progress)
+                if to == "-":
+                    _print(parts, progress)
+                    continue
+                target = os.path.join(to, os.path.basename(path)) if os.path.isdir(to) else to
+                size = save(parts, target, force=force)
+            copied.append({"path": path, "file": os.path.abspath(target), "size": size})
+            _tell(target, size, as_json)
+    if to != "-" and wants_json(as_json):
+        print_json({"files": copied})
+    return OK
+
+
+def _tell(name: str, size: int, as_json: bool) -> None:
+    """Tell a person that a file was copied, while others are still to come."""
+    if not wants_json(as_json):
+        print(f"{printable(name, lines=False)} ({size:,} bytes)")
+
+
+def _print(parts: Iterator[bytes], progress: Progress) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for part in parts:
+        progress.hide()
+        if sys.stdout.isatty():
+            print(printable(decoder.decode(part)), end="")
+        else:
+            sys.stdout.buffer.write(part)
+    if sys.stdout.isatty():
+        print(printable(decoder.decode(b"", final=True)))
+
+
+@app.command()
+def put(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files on this machine.")],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder in the workspace.")] = ".",
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """Copy files into a session's workspace."""
+    files = [pair for path in paths for pair in _files(path, recursive)]
+    copied: list[dict[str, Any]] = []
+    with connected() as connection:
+        for number, (source, name) in enumerate(files, 1):
+            target = os.path.normpath(os.path.join(to, name))
+            with Progress(f"writing {target} ({number} of {len(files)})") as progress:
+                written = send(connection, session, source, target, progress)
+            copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
+            _tell(written["path"], written["size"], as_json)
+    if wants_json(as_json):
+        print_json({"files": copied})
+    return OK
+
+
+def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
+    """Yield files and what they are to be called."""
+    if not os.path.isdir(path):
+        yield path, os.path.basename(path)
+        return
+    if not recursive:
+        raise InvalidInputError(f"{path} is a folder; --recursive copies it with everything in it")
+    above = os.path.dirname(os.path.abspath(path))
+    for folder, _, names in os.walk(path):
+        for name in sorted(names):
+            file = os.path.join(folder, name)
+            yield file, os.path.relpath(os.path.abspath(file), above)
+
+
+@app.command()
+def rm(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
+    recursive: Recursive = False,
+    as_json: Json = False,
+) -> int:
+    """Remove files from a session's workspace."""
+    with connected() as connection:
+        for path in paths:
+            with Progress(f"removing {path}"):
+                connection.call(RemoveFile(session, path, recursive))
+    if wants_json(as_json):
+        print_json({"removed": paths})
+    return OK

@@ -1,0 +1,74 @@
+"""``cellblock kernelspec``: has a plain local Jupyter start sandboxed kernels."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.arguments import AllowHost, Json, NoSandbox, SandboxConfig, new_app, sandbox_options
+from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.problems import OK
+
+app = new_app("Sandboxed kernels for a local Jupyter.")
+
+
+@app.command()
+def install(
+    name: Annotated[str, typer.Option(metavar="NAME", help="The kernelspec's name.")] = "cellblock",
+    display_name: Annotated[str, typer.Option(metavar="TEXT", help="What Jupyter calls it.")] = "",
+    user: Annotated[bool, typer.Option("--user", help="For this user. This is the default.")] = False,
+    sys_prefix: Annotated[bool, typer.Option("--sys-prefix", help="For this Python environment.")] = False,
+    prefix: Annotated[Path | None, typer.Option(metavar="DIRECTORY", help="Below share/jupyter in this directory.")] = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    as_json: Json = False,
+) -> int:
+    """Install a kernelspec. Its kernels are sandboxed unless you say otherwise."""
+    from cellblock.fronts.jupyter import kernelspecs
+
+    if user + sys_prefix + (prefix is not None) > 1:
+        raise InvalidInputError("give only one of --user, --sys-prefix and --prefix")
+    made = kernelspecs.install(
+        sandbox_options(allow_host, sandbox_config, no_sandbox),
+        name=name,
+        display_name=display_name,
+        prefix=Path(sys.prefix) if sys_prefix else prefix,
+    )
+    if wants_json(as_json):
+        print_json(made.to_dict())
+    else:
+        print(f"{made.display_name} is installed in {made.directory}")
+    return OK
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> int:
+    """List the kernelspecs that this command has installed."""
+    from cellblock.fronts.jupyter import kernelspecs
+
+    found = kernelspecs.installed()
+    if wants_json(as_json):
+        print_json({"kernelspecs": [spec.to_dict() for spec in found]})
+        return OK
+    rows = [(spec.name, spec.display_name, str(spec.directory)) for spec in found]
+    print_table(("name", "Jupyter calls it", "directory"), rows, empty="There are none.")
+    return OK
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="See 'list'.")] = "cellblock", as_json: Json = False
+) -> int:
+    """Remove a kernelspec that this command has installed."""
+    from cellblock.fronts.jupyter import kernelspecs
+
+    removed = kernelspecs.remove(name)
+    done = f"{printable(removed.name, lines=False)} is removed"
+    print_done({"removed": removed.name, "directory": str(removed.directory)}, done, as_json)
+    return OK

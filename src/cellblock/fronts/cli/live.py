@@ -1,0 +1,344 @@
+"""Follows an execution in a terminal: its output as it comes, its questions, and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from types import FrameType, TracebackType
+from typing import Any, Protocol, Self
+
+from cellblock import errors
+from cellblock.common.terminal import printable
+from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
+from cellblock.fronts.cli import problems
+from cellblock.fronts.cli.client import connect, connect_if_running
+from cellblock.fronts.cli.output import painted
+from cellblock.fronts.cli.problems import say
+from cellblock.fronts.cli.progress import Progress
+from cellblock.fronts.cli.questions import Questions, say_what_waits
+from cellblock.model.checkpoints import undo_note
+from cellblock.operations.executions import Cancel, Follow
+from cellblock.service.daemon.connection import Connection
+
+_LEAVE = 3
+"""How often somebody presses Ctrl-C to leave a cell that does not stop."""
+
+Data = Mapping[str, Any]
+
+
+class NotBegunError(KeyboardInterrupt):
+    """Ctrl-C took an execution back before it began."""
+
+
+class Reader(Protocol):
+    """Takes what happens in an execution."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it waits for something on standard input."""
+
+    def take(self, kind: str, data: Data, execution: str) -> None:
+        """Take one event (`ExecutionEvent`)."""
+
+    def read(self) -> None:
+        """Read from standard input, which has something, and answer what was asked."""
+
+    def end(self, result: Data) -> None:
+        """Take the result."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+def follow(connection: Connection, submit: Callable[[], str], reader: Reader, session: str) -> dict[str, Any]:
+    """Submit an execution, and follow it to its end; Ctrl-C stops it, and this goes on to its result.
+
+    Args:
+        connection: A connection that nobody else uses meanwhile.
+        submit: Submits it, and returns its id.
+        reader: Takes what happens.
+        session: What people call the session.
+
+    Returns:
+        The result (`CodeExecutionResult.to_dict`).
+
+    Raises:
+        CellblockError: It could not be run.
+        NotBegunError: It was stopped before it began.
+        KeyboardInterrupt: It does not stop.
+    """
+    with _Interrupts() as interrupts, Progress("making the session") as progress, closing(reader):
+        execution = submit()
+        progress.text = f"waiting for other code in {session} ('cellblock interrupt {session}' stops it)"
+        interrupts.stop_by(execution)
+        result: dict[str, Any] | None = None
+        events = _Events(connection, execution)
+        for event in events:
+            kind, data = event["kind"], event["data"]
+            if kind == "begun":
+                progress.text = "running"
+                reader.take(kind, data, execution)
+                continue
+            progress.hide()
+            if kind == "result":
+                result = data
+            elif kind == "failed":
+                raise _failure(data, execution, interrupted=interrupts.count > 0)
+            else:
+                reader.take(kind, data, execution)
+                while reader.asks and events.waits_for(0):
+                    reader.read()
+    if result is None:
+        raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
+    reader.end(result)
+    return result
+
+
+class _Events:
+    """The events of an execution. If the daemon is killed meanwhile, they go on with the next one's."""
+
+    def __init__(self, connection: Connection, execution: str) -> None:
+        self._connection = connection
+        self._execution = execution
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        known, lost = 0, None
+        with ExitStack() as connections:
+            while True:
+                try:
+                    for event in self._connection.follow(Follow(self._execution, known, answers=True)):
+                        known = event["seq"]
+                        yield event
+                    return
+                except DaemonError as error:
+                    if self._connection.usable:
+                        raise
+                    lost = error
+                except errors.NotFoundError:
+                    if lost is None:
+                        raise
+                    message = f"{lost}, and the next one does not know the execution"
+                    raise OutcomeUnknownError(message, self._execution) from None
+                self._connection = connections.enter_context(closing(connect()))
+
+    def waits_for(self, descriptor: int) -> bool:
+        """Wait until a descriptor can be read, or there is another event; return whether it is the descriptor."""
+        return not self._connection.hears_before(descriptor)
+
+
+def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
+    if interrupted and data["ran"] != "unknown":
+        return NotBegunError()
+    return errors.failure(data, execution)
+
+
+class _Interrupts:
+    """While this is entered, Ctrl-C stops the execution. Pressed three times, it is an ordinary `KeyboardInterrupt`.
+
+    A handler in Python runs in the main thread, and not before that leaves a system call. A signal that comes just before the
+    call does not interrupt it. So a thread hears of signals by the descriptor that Python writes them to at once.
+
+    Attributes:
+        count: How often it was pressed.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._asked = False
+        self._execution = ""
+        self._before: Any = None
+        self._main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> Self:
+        if self._main:
+            reader, self._writer = socket.socketpair()
+            self._writer.setblocking(False)
+            threading.Thread(target=self._watch, args=(reader,), daemon=True).start()
+            self._woken_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            self._before = signal.signal(signal.SIGINT, self._pressed)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+            signal.set_wakeup_fd(self._woken_before)
+            self._writer.close()
+
+    def stop_by(self, execution: str) -> None:
+        """Say what is to be stopped. It is stopped at once if somebody has pressed Ctrl-C already."""
+        self._execution = execution
+        if self._asked:
+            threading.Thread(target=_cancel, args=(execution,), daemon=True).start()
+
+    def _pressed(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count >= _LEAVE:
+            raise KeyboardInterrupt
+
+    def _watch(self, reader: socket.socket) -> None:
+        with reader:
+            while numbers := reader.recv(100):
+                if signal.SIGINT in numbers:
+                    self._asked = True
+                    if self._execution:
+                        _cancel(self._execution)
+
+
+def _cancel(execution: str) -> None:
+    try:
+        connection = connect_if_running()
+        if connection is not None:
+            with closing(connection):
+                connection.call(Cancel(execution))
+    except CellblockError:
+        pass  # whoever follows it hears of it
+
+
+class Silent:
+    """Shows nothing but what waits for a decision."""
+
+    asks = False
+    execution = ""
+
+    def take(self, kind: str, data: Data, execution: str) -> None:
+        """See `Reader`."""
+        self.execution = execution
+        if kind == "approval":
+            say_what_waits(data)
+
+    def read(self) -> None:
+        """See `Reader`."""
+
+    def end(self, result: Data) -> None:
+        """See `Reader`."""
+
+    def close(self) -> None:
+        """See `Reader`."""
+
+
+class Terminal:
+    """Shows output as it comes, and asks who sits there."""
+
+    execution = ""
+    raw = False
+    """Whether output is written as it is, to anything but a terminal."""
+
+    def __init__(self, value_prefix: str = "") -> None:
+        """Begin at the start of a line.
+
+        Args:
+            value_prefix: What stands before the value of the last expression, such as ``Out[{}]: ``, with a place for the
+                number of the cell.
+        """
+        self._value_prefix = value_prefix
+        self._number: int | None = None
+        self._line_open = False
+        self._shown_already = ""
+        self._questions = Questions()
+
+    @property
+    def asks(self) -> bool:
+        """See `Reader`."""
+        return self._questions.open
+
+    def take(self, kind: str, data: Data, execution: str) -> None:
+        """See `Reader`."""
+        match kind:
+            case "begun":
+                self._number = data["execution_count"]
+            case "stream":
+                self._stream(data["name"], data["text"])
+            case "display":
+                self._show(data)
+            case "input":
+                self._line_open = sys.stdin.isatty()  # until something is typed, which ends the line
+                self._questions.ask_for_line(execution, password=data["password"])
+                if self._questions.has_line:
+                    self.read()
+            case "approval":
+                self._finish_line()
+                self._questions.ask_about(data)
+            case "decided":
+                self._questions.withdraw(data)
+            case "gap":
+                self._finish_line()
+                say(f"… {data['dropped']} earlier events are no longer kept")
+
+    def read(self) -> None:
+        """See `Reader`."""
+        self._shown_already = self._questions.read()
+        if self._shown_already:
+            self._line_open = False
+
+    def end(self, result: Data) -> None:
+        """See `Reader`."""
+        self._finish_line()
+        if error := result["error"]:
+            text = "\n".join(error["traceback"]) or f"{error['ename']}: {error['evalue']}"
+            print(painted(printable(text), "red", sys.stderr), file=sys.stderr, flush=True)
+        for path in result["images"]:
+            say(f"picture: {path}")
+        for path in result["spilled"]:
+            say(f"the whole output: {path}")
+        if note := note_on(result):
+            say(note)
+
+    def close(self) -> None:
+        """See `Reader`."""
+        self._questions.close()
+
+    def _stream(self, name: str, text: str) -> None:
+        if self._shown_already:  # the terminal has shown what was typed
+            known, self._shown_already = self._shown_already, ""
+            text = text.removeprefix(known)
+        stream = sys.stderr if name == "stderr" else sys.stdout
+        stream.write(text if self.raw and not stream.isatty() else _shown(text, stream.isatty()))
+        stream.flush()
+        if text:
+            self._line_open = not text.endswith("\n")
+
+    def _show(self, item: Data) -> None:
+        if item["kind"] == "stream":
+            self._stream(item["name"], item["text"] or "")
+        elif item["kind"] != "error" and item["text"]:
+            self._finish_line()
+            prefix = self._value_prefix.format(self._number) if item["kind"] == "execute_result" else ""
+            text = printable(item["text"])
+            print(f"{painted(prefix, 'red', sys.stdout) if prefix else ''}{_lines_below(prefix, text)}{text}", flush=True)
+
+    def _finish_line(self) -> None:
+        if self._line_open:
+            self._line_open = False
+            if not self.raw or sys.stdout.isatty():
+                print(flush=True)
+
+
+def _lines_below(prefix: str, text: str) -> str:
+    """Return a line feed if a value of several lines stands behind a prefix, as in IPython."""
+    return "\n" if prefix and "\n" in text else ""
+
+
+def _shown(text: str, terminal: bool) -> str:
+    """Return output as it is written. A carriage return begins the line anew, as progress bars want it, and does no more."""
+    if not terminal or "\r" not in text:
+        return printable(text)
+    return "\r\x1b[K".join(map(printable, text.replace("\r\n", "\n").split("\r")))
+
+
+def note_on(result: Data) -> str:
+    """Return what is to be said besides the error, which says how the code was stopped; empty if that is all."""
+    if result["status"] == "timeout":
+        return "stopped at its timeout (--timeout SECONDS allows more)"
+    if result["recovery"] == "restarted" and result["status"] in ("success", "error"):
+        return "its kernel had ended before; the session has a fresh one, without variables"
+    return undo_note(result)
+
+
+def exit_status(result: Data) -> int:
+    """Return the exit status for a result."""
+    known = {"success": problems.OK, "timeout": problems.TIMED_OUT, "interrupted": problems.INTERRUPTED}
+    return known.get(result["status"], problems.FAILED)

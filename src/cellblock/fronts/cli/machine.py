@@ -1,0 +1,214 @@
+"""What this machine can do, and what a policy means: ``cellblock doctor`` and ``cellblock policy``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.errors import CellblockError, InvalidInputError, LaunchError
+from cellblock.fronts.cli.arguments import MACHINE, Json, new_app
+from cellblock.fronts.cli.output import painted, print_done, print_json, print_table, wants_json
+
+if TYPE_CHECKING:
+    from cellblock.host import Policy
+
+policy = new_app("Work with sandbox policies.")
+
+_HEADINGS = {
+    "readable": "Readable",
+    "writable": "Writable",
+    "private": "Private, and removed when the session ends",
+    "read_only": "Read-only inside a writable directory",
+    "reserved": "Missing, and cannot be created",
+    "masked": "Masked",
+    "reachable": "Reachable on the network",
+    "unreachable": "Never reachable",
+}
+_ALWAYS = {
+    "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
+}
+_NOT_IN_LANDLOCK = ("read_only", "reserved", "masked", "unreachable")
+_STYLES = {"ok": "green", "MISSING": "red", "note": "yellow"}
+_BYTES = ("memory", "tmp", "file_size", "packages")
+_TEMPLATE = """\
+// What a session's sandbox allows: CodeExecutor(sandbox_config="sandbox.json"). Lines that begin with // are comments.
+{
+  "filesystem": {
+    // Paths that cannot be read. All others can, so list everything that the code must not see.
+    "denyRead": ["~"],
+    // Exceptions: paths inside these that can be read.
+    "allowRead": ["."],
+    // The only paths that can be written.
+    "allowWrite": ["."],
+    // Exceptions: paths inside these that cannot be written.
+    "denyWrite": []
+  },
+  "network": {
+    // The only hosts that can be reached, such as "pypi.org", "*.example.org" or "example.org:8443".
+    "allowedDomains": [],
+    "deniedDomains": []
+  },
+  "resources": {
+    // Bytes of memory, and the number of processes.
+    "memory": 4294967296,
+    "processes": 512
+  }
+}
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add these commands to the program's."""
+    app.command(rich_help_panel=MACHINE)(doctor)
+    app.command(rich_help_panel=MACHINE)(config)
+    app.add_typer(policy, name="policy", rich_help_panel=MACHINE)
+
+
+def doctor(as_json: Json = False) -> int:
+    """Check what works on this machine, and say how to fix the rest. Exit with 1 if sessions cannot start."""
+    import asyncio
+
+    from cellblock.host.doctor import report
+
+    found = asyncio.run(report())
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0 if found["ok"] else 1
+    for check in found["checks"]:
+        mark = "ok" if check["ok"] else "MISSING" if check["needed"] else "note"
+        print(f"{painted(f'{mark:8}', _STYLES[mark], sys.stdout)} {check['name']:18} {printable(check['found'])}")
+        if not check["ok"]:
+            print(f"{'':8} {'':18} → {printable(check['remedy'])}")
+    print()
+    if found["isolate"] != "native" and not found["session"]["ok"]:
+        print("The native sandbox, which promises more, is not possible here:\n")
+    _session(found["session"], found["isolate"])
+    print(_verdict(found))
+    return 0 if found["ok"] else 1
+
+
+def config(as_json: Json = False) -> int:
+    """Show the settings, and where each value comes from."""
+    from cellblock.service import settings
+
+    found = settings.explain()
+    if wants_json(as_json):
+        print_json({"settings": [setting.to_dict() for setting in found]})
+    else:
+        rows = [(setting.name, setting.value, setting.source, setting.about) for setting in found]
+        print_table(("setting", "value", "from", "what it means"), rows, empty="There are no settings.")
+    return 0
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """Return whether sessions start here, in a sentence."""
+    isolate, works = found["isolate"], {check["name"] for check in found["checks"] if check["ok"]}
+    if found["sandbox"]:
+        return "Kernels run in a sandbox here" + ("." if isolate == "native" else f", with isolate={isolate!r}.")
+    said = f"No kernel starts here with isolate={isolate!r}, which is what programs get that choose nothing else."
+    if isolate == "native" and "landlock sandbox" in works:
+        return f"{said} isolate='landlock' works; to choose it: export CELLBLOCK_ISOLATE=landlock"
+    return said
+
+
+def _session(found: dict[str, Any], isolate: str) -> None:
+    """Print how far a session came, why it failed, and the ways out."""
+    if found["ok"]:
+        return
+    marks = {"ok": "ok", "failed": "MISSING", "not reached": "note"}
+    for step in found["steps"]:
+        state = step["state"]
+        print(f"{painted(f'{state:12}', _STYLES[marks[state]], sys.stdout)} {step['what']}")
+        if state == "failed":
+            print(f"{'':12} → {printable(found['said'])}")
+    print(f"\nLikely cause: {printable(found['cause'] or found['error'])}.")
+    ways = [way for way in found["ways"] if way["line"] != f"export CELLBLOCK_ISOLATE={isolate}"]
+    if ways:
+        print("Ways out:")
+    for way in ways:
+        print(f"- {way['what']}:\n    {printable(way['line'])}")
+    print()
+
+
+@policy.command()
+def show(
+    config: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A sandbox configuration (JSON); the default policy without it."),
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The session's working directory; the current one by default.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Say what a session could read, write, reach and use. Exit with 1 if none can start."""
+    import asyncio
+
+    from cellblock.host import Policy
+    from cellblock.host.checks import default_isolation
+    from cellblock.host.doctor import explain_policy
+
+    wanted = Policy() if config is None else Policy.load(config)
+    isolate: Literal["native", "landlock"] = "landlock" if default_isolation() == "landlock" else "native"
+    found = explain_policy(wanted, workspace, isolate)
+    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, isolate))) is None, trouble
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0 if trouble is None else 1
+    if isolate == "landlock":
+        print("With isolate='landlock' (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
+    for key, heading in _HEADINGS.items():
+        if isolate == "landlock" and key in _NOT_IN_LANDLOCK:
+            continue
+        print(f"{heading}:")
+        for line in [*found[key], *_ALWAYS.get(key, ())] or ["nothing"]:
+            print(f"  {_name(line)}")
+    print("Limits:")
+    for name, value in found["limits"].items():
+        shown = f"{value >> 20:,} MiB" if name in _BYTES else f"{value:,}"
+        print(f"  {name.replace('_', ' '):12} {shown}")
+    if found["weaker_proc"]:
+        print("Weaker /proc: if the kernel allows no other, the session sees the other processes of this container.")
+    if trouble is not None:
+        print(f"No session can start with this policy: {_name(trouble)}")
+    return 0 if trouble is None else 1
+
+
+async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["native", "landlock"]) -> str | None:
+    """Start a session with a policy; return in one line why that cannot be, or None."""
+    from cellblock.host import Host
+
+    try:
+        async with Host(policy=wanted, isolate=isolate, launch="spawn") as host, host.session(working_dir=workspace):
+            return None
+    except CellblockError as error:
+        said = str(error).strip().splitlines()
+        hidden = " (is something that it needs in denyRead?)" if isinstance(error, LaunchError) and len(said) > 1 else ""
+        return said[-1] + hidden
+
+
+@policy.command()
+def init(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it.")] = "sandbox.json", as_json: Json = False
+) -> int:
+    """Write a configuration with comments, for you to edit."""
+    try:
+        with open(file, "x", encoding="utf-8") as new:
+            new.write(_TEMPLATE)
+    except FileExistsError:
+        raise InvalidInputError(f"{file} exists already; name another file, or remove it first") from None
+    except OSError as error:
+        raise InvalidInputError(f"{file} cannot be written: {error.strerror}") from error
+    done = f"{printable(file)} is written. See what it comes to: cellblock policy show {printable(file)}"
+    print_done({"file": os.path.abspath(file)}, done, as_json)
+    return 0
+
+
+def _name(text: str) -> str:
+    """Return a name as it is printed: a session may have made it."""
+    return printable(text, lines=False)

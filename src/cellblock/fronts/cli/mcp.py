@@ -1,0 +1,128 @@
+"""``cellblock mcp``: the MCP server."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cellblock.fronts.cli.arguments import AllowHost, NoSandbox
+
+_HTTP = "Over HTTP"
+_IPYBOX = "--tool-server-host", "--tool-server-port", "--kernel-gateway-host", "--kernel-gateway-port"
+
+
+class _Approve(StrEnum):
+    AUTO = "auto"
+    ASK = "ask"
+    RULES = "rules"
+
+
+class _Transport(StrEnum):
+    STDIO = "stdio"
+    HTTP = "http"
+
+
+class _Level(StrEnum):
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+
+_Unused = Annotated[str | None, typer.Option(hidden=True)]
+_Workspace = Annotated[Path, typer.Option(metavar="DIR", help="The directory that the code works in.")]
+_Decider = Annotated[
+    _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
+]
+_RulesFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")]
+_ApproveShell = Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")]
+_SandboxConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A file that says what the sandbox allows (docs/sandbox.md).")
+]
+_Isolate = Annotated[str | None, typer.Option(metavar="KIND", help="What the sandbox is made of: native, landlock or srt.")]
+_Preload = Annotated[
+    list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
+]
+_Way = Annotated[_Transport, typer.Option(help="stdio for one client, http for many.")]
+_Host = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.", rich_help_panel=_HTTP)]
+_Port = Annotated[
+    int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.", rich_help_panel=_HTTP)
+]
+_Token = Annotated[
+    str,
+    typer.Option(
+        metavar="TOKEN",
+        envvar="CELLBLOCK_MCP_TOKEN",
+        help="The token for clients; a random one by default.",
+        rich_help_panel=_HTTP,
+    ),
+]
+_NoAuth = Annotated[bool, typer.Option("--no-auth", help="Ask for no token. Loopback addresses only.", rich_help_panel=_HTTP)]
+_AllowName = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST", help="A host name for clients. Can be repeated.", rich_help_panel=_HTTP),
+]
+_LogLevel = Annotated[_Level, typer.Option(help="What is logged to standard error.")]
+
+
+def mcp(
+    workspace: _Workspace = Path(),
+    approve: _Decider = _Approve.AUTO,
+    rules: _RulesFile = None,
+    approve_shell_cmds: _ApproveShell = False,
+    allow_host: AllowHost = None,
+    sandbox_config: _SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # ipybox: what is the default here
+    isolate: _Isolate = None,
+    preload: _Preload = None,
+    transport: _Way = _Transport.STDIO,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8900,
+    token: _Token = "",
+    no_auth: _NoAuth = False,
+    allow_name: _AllowName = None,
+    log_level: _LogLevel = _Level.WARNING,
+    tool_server_host: _Unused = None,
+    tool_server_port: _Unused = None,
+    kernel_gateway_host: _Unused = None,
+    kernel_gateway_port: _Unused = None,
+) -> int:
+    """Serve Python sessions to agents over the Model Context Protocol (MCP)."""
+    from cellblock.errors import InvalidInputError
+    from cellblock.fronts.cli.serve_mcp import run
+
+    _explain_ipybox(tool_server_host, tool_server_port, kernel_gateway_host, kernel_gateway_port)
+    if sandbox and no_sandbox:
+        raise InvalidInputError("give --sandbox or --no-sandbox, not both; there is a sandbox by default")
+    return run(
+        workspace=workspace,
+        no_sandbox=no_sandbox,
+        sandbox_config=sandbox_config,
+        isolate=isolate,
+        allow_hosts=allow_host,
+        approve=approve.value,
+        rules=rules,
+        approve_shell_cmds=approve_shell_cmds,
+        preload=preload,
+        transport=transport.value,
+        host=host,
+        port=port,
+        auth=not no_auth,
+        token=token,
+        names=allow_name,
+        log_level=log_level.value,
+    )
+
+
+def _explain_ipybox(*given: str | None) -> None:
+    """Say which options of ipybox have nothing to do here: there are no such servers."""
+    from cellblock.fronts.cli.problems import say
+
+    for option, value in zip(_IPYBOX, given, strict=True):
+        if value is not None:
+            say(f"cellblock: {option} has no effect: sessions do not listen on any port of this machine")

@@ -1,0 +1,94 @@
+"""How commands print: JSON for programs, tables for people. rich is loaded by what needs it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from cellblock.common.terminal import printable
+
+
+def wants_json(asked: bool) -> bool:
+    """Return whether to print JSON: somebody asked for it, or standard output is not a terminal."""
+    return asked or not sys.stdout.isatty()
+
+
+def print_json(data: Any) -> None:
+    """Print JSON, sorted and indented."""
+    print(json.dumps(data, indent=2, sort_keys=True, default=_base64))
+
+
+def print_done(data: Any, sentence: str, as_json: bool) -> None:
+    """Print what a command has done: JSON for programs, a sentence that is safe to print for people."""
+    if wants_json(as_json):
+        print_json(data)
+    else:
+        print(sentence)
+
+
+def _base64(value: object) -> str:
+    """Return bytes as Jupyter's messages have them."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    raise TypeError(f"{type(value).__name__} is not JSON data")
+
+
+def has_color(stream: TextIO) -> bool:
+    """Return whether colours may be written to a stream."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, style: str, stream: TextIO) -> str:
+    """Return a text in a colour, if the stream shows colours."""
+    codes = {"red": 31, "green": 32, "yellow": 33, "dim": 2, "bold": 1}
+    return f"\x1b[{codes[style]}m{text}\x1b[0m" if has_color(stream) else text
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """Print a table whose cells are safe to print, or a sentence if there are no rows."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")  # rich would cut a long word to the width of its column
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    if table.row_count:
+        Console(highlight=False).print(table)
+    else:
+        print(empty)
+
+
+def _cell(value: object) -> Any:
+    """Return what a table shows: text in which neither the terminal nor rich finds anything to obey."""
+    from rich.text import Text
+
+    return Text(printable(str(value), lines=False))
+
+
+def print_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair in a line."""
+    for name, value in fields:
+        label = painted(f"{name}:".ljust(14), "dim", sys.stdout)
+        print(f"{label} {printable(str(value), lines=False)}")
+
+
+def since(moment: str) -> str:
+    """Return how long ago a moment was, which is in ISO 8601."""
+    from datetime import UTC, datetime
+
+    return age((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
+
+
+def age(seconds: float) -> str:
+    """Return a duration as people say it: ``42 s``, ``5 min``, ``3 h``, ``2 d``."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(seconds, 0) // size:.0f} {unit}"
+    return f"{seconds // 86400:.0f} d"

@@ -1,0 +1,75 @@
+"""A line that says what takes so long."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from cellblock.common.terminal import printable
+
+_PATIENCE = 1.0
+_EVERY = 0.2
+
+
+class Progress:
+    """A line on standard error while something takes longer than a second; nothing if that is not a terminal.
+
+    Use it as a context manager. The line is gone when something else is printed (`hide`), and at the end.
+
+    Attributes:
+        text: What it says. Change it at any time.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._begun = time.monotonic()
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._shown = False
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.hide()
+
+    def hide(self) -> None:
+        """Take the line away for good."""
+        self._done.set()
+        with self._lock:
+            if self._shown:
+                self._shown = False
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+
+    def _run(self) -> None:
+        if self._done.wait(_PATIENCE):
+            return
+        while True:
+            with self._lock:
+                if self._done.is_set():
+                    return
+                self._show()
+            self._done.wait(_EVERY)
+
+    def _show(self) -> None:
+        line = f"{self.text} … {time.monotonic() - self._begun:.0f} s"
+        width = _width()
+        self._shown = True
+        sys.stderr.write("\r\x1b[K" + printable(line, lines=False)[: width - 1])
+        sys.stderr.flush()
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except OSError:
+        return 80

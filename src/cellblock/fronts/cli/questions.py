@@ -1,0 +1,202 @@
+"""What an execution asks who sits at the terminal: lines for `input()`, and decisions about calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.client import connect
+from cellblock.fronts.cli.forms import fields_of, read_line
+from cellblock.fronts.cli.output import painted
+from cellblock.fronts.cli.problems import say
+from cellblock.operations.approvals import Decide
+from cellblock.operations.executions import Answer
+from cellblock.service.daemon.connection import Connection
+
+_PIECE = 64 * 1024
+_ALWAYS = {"c": "call", "t": "tool"}
+_KINDS = {"shell": "command"}
+_ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody else has denied it"}
+
+
+def say_what_waits(data: Mapping[str, Any]) -> None:
+    """Say what waits for a decision, and how somebody can decide."""
+    if data["kind"] == "question":
+        say(f"cellblock: waits for an answer: {printable(data['text'], lines=False)}")
+        say(f"  {fields_of(data)}")
+        say(f"  answer it: cellblock approvals allow {data['id']} --answer JSON")
+        say(f"  refuse: cellblock approvals deny {data['id']}")
+        return
+    say(f"cellblock: waits for a decision: {printable(data['text'], lines=False)}")
+    say(f"  allow it: cellblock approvals allow {data['id']}    deny it: cellblock approvals deny {data['id']}")
+
+
+class Questions:
+    """Questions that are open, in the order in which they came. The first is the one that a typed line answers.
+
+    Standard input is only read when it has something, so that an answer from elsewhere, or Ctrl-C, takes a question back.
+    """
+
+    def __init__(self) -> None:
+        self._open: deque[_Question] = deque()
+        self._typed = b""
+        self._control: Connection | None = None
+        self._echo: list[Any] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether one is open."""
+        return bool(self._open)
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the first one can be answered by what was read before: lines of a pipe come together."""
+        return self.open and b"\n" in self._typed
+
+    def ask_for_line(self, execution: str, *, password: bool) -> None:
+        """Ask for a line, whose prompt was shown."""
+        self._add(_Question(execution=execution, password=password))
+
+    def ask_about(self, approval: Mapping[str, Any]) -> None:
+        """Ask whether something may be done; without a terminal, say who can be asked."""
+        if sys.stdin.isatty():
+            self._add(_Question(approval=approval))
+        else:
+            say_what_waits(approval)
+
+    def withdraw(self, decided: Mapping[str, Any]) -> None:
+        """Take back what somebody else has decided, or what no longer waits for another reason."""
+        if any(each.approval["id"] == decided["id"] for each in self._open if each.approval):
+            first = self._open[0]
+            self._open = deque(each for each in self._open if each.approval.get("id") != decided["id"])
+            why = _ELSEWHERE.get(decided["state"]) or printable(decided.get("reason") or "its code was stopped", lines=False)
+            say(f"\nit no longer waits: {why}")
+            if self._open and self._open[0] is not first:
+                self._show()
+
+    def read(self) -> str:
+        """Read what standard input has; if it is a line, answer the first question.
+
+        Returns:
+            What the session will show of the answer, and the terminal has shown already.
+        """
+        try:
+            piece = os.read(0, _PIECE) if b"\n" not in self._typed else b""
+        except OSError:
+            piece = b""  # closed
+        ended = not piece and b"\n" not in self._typed
+        self._typed += piece
+        if b"\n" not in self._typed and not ended:
+            return ""
+        data, newline, self._typed = self._typed.partition(b"\n")
+        line = data.decode("utf-8", "replace") if data or newline else None
+        first = self._open[0]
+        if first.approval:
+            self._decide(first.approval, line)
+            return ""
+        self._next()
+        self.tell(Answer(first.execution, end=line is None), (line or "").encode())
+        if line is None or not sys.stdin.isatty():
+            return ""
+        if first.password:
+            print(flush=True)
+            return "*" * 8 + "\n"
+        return f"{line}\n"
+
+    def tell(self, request: Answer | Decide, body: bytes = b"") -> Any:
+        """Give the daemon an answer, on a connection beside the one that is followed."""
+        if self._control is None or not self._control.usable:
+            self._control = connect()
+        return self._control.call(request, body)
+
+    def close(self) -> None:
+        """Forget all of them, and let the terminal show again what is typed."""
+        self._open.clear()
+        self._set_echo(on=True)
+        if self._control is not None:
+            self._control.close()
+
+    def _answer(self, question: Mapping[str, Any], line: str | None) -> None:
+        """Pass on what was typed for a question of an MCP server: nothing is a refusal."""
+        try:
+            filled_in = read_line(question, line) if line and line.strip() else {}
+            request = Decide((question["id"],), bool(line and line.strip()), by="terminal", answer=filled_in)
+            self.tell(request)
+        except InvalidInputError as error:
+            say(f"cellblock: {error}")
+            self._show()
+            return
+        self._next()
+
+    def _decide(self, approval: Mapping[str, Any], line: str | None) -> None:
+        if approval["kind"] == "question":
+            self._answer(approval, line)
+            return
+        answer = "n" if line is None else line.strip().lower()[:1]
+        if answer not in ("y", "n", "c", "t"):
+            if answer:
+                say("answer with y, n, c or t")
+            self._show()
+            return
+        self._next()
+        self.tell(Decide((approval["id"],), answer != "n", _ALWAYS.get(answer, ""), by="terminal"))
+
+    def _add(self, question: _Question) -> None:
+        self._open.append(question)
+        if len(self._open) == 1:
+            self._show()
+
+    def _next(self) -> None:
+        self._set_echo(on=True)
+        self._open.popleft()
+        if self._open:
+            self._show()
+
+    def _show(self) -> None:
+        first = self._open[0]
+        if first.approval:
+            self._forget_what_was_typed()
+            kind, text = first.approval["kind"], printable(first.approval["text"], lines=False)
+            print(painted(f"{_KINDS.get(kind, kind)}: {text}", "yellow", sys.stdout))
+            if kind == "question":
+                print(f"{fields_of(first.approval)}; nothing to refuse > ", end="", flush=True)
+                return
+            print("allow it? [y]es, [n]o, [c]: this call always, [t]: this tool always > ", end="", flush=True)
+        elif first.password:
+            self._set_echo(on=False)
+
+    def _forget_what_was_typed(self) -> None:
+        """Nobody decides about a call before it is shown."""
+        import termios
+
+        self._typed = b""
+        termios.tcflush(0, termios.TCIFLUSH)
+
+    def _set_echo(self, *, on: bool) -> None:
+        """Have the terminal show what is typed, or not."""
+        if not sys.stdin.isatty() or (on and self._echo is None):
+            return
+        import termios
+
+        if on:
+            termios.tcsetattr(0, termios.TCSADRAIN, self._echo or termios.tcgetattr(0))
+            self._echo = None
+        elif self._echo is None:
+            self._echo = termios.tcgetattr(0)
+            silent = termios.tcgetattr(0)
+            silent[3] &= ~termios.ECHO
+            termios.tcsetattr(0, termios.TCSADRAIN, silent)
+
+
+class _Question:
+    """A line that somebody asks for, or a call that waits for a decision."""
+
+    def __init__(self, *, execution: str = "", password: bool = False, approval: Mapping[str, Any] | None = None) -> None:
+        self.execution = execution
+        self.password = password
+        self.approval = approval or {}

@@ -1,0 +1,40 @@
+"""Runs the MCP server for ``cellblock mcp``, with nothing loaded that it does not need."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+_PATHS = ("workspace", "rules", "sandbox_config")
+
+
+def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any) -> int:
+    """Serve until the client leaves.
+
+    Args:
+        no_sandbox: Whether code runs with all of the user's rights.
+        log_level: What is logged to standard error.
+        options: The other `ServerOptions`, those that were given.
+    """
+    gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays, and looking at it again takes long
+    try:
+        _serve(no_sandbox, log_level, options)
+    finally:
+        gc.enable()
+    return 0
+
+
+def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
+    import logging
+    import sys
+
+    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.fronts.mcp_server.start import run as serve
+
+    logging.basicConfig(level=log_level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    given: dict[str, Any] = {
+        name: Path(value) if name in _PATHS else value for name, value in options.items() if value is not None
+    }
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    serve(ServerOptions(sandbox=not no_sandbox, **given))

@@ -1,0 +1,144 @@
+"""``cellblock tools``: typed APIs for the tools of MCP servers."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from cellblock.common.terminal import printable
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.cli.arguments import Json, new_app
+from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.problems import FAILED, OK, say
+from cellblock.fronts.cli.progress import Progress
+
+app = new_app("Make tools of MCP servers callable in sessions.")
+
+Root = Annotated[str, typer.Option("--root", metavar="DIR", help="The folder of the generated packages.")]
+Pairs = list[str] | None
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of its package in code.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND ARGS", help="The program that is the server.")
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="The address of a server over HTTP.")] = None,
+    env: Annotated[
+        Pairs,
+        typer.Option(
+            "--env",
+            metavar="NAME=VALUE",
+            help="A variable for the program; ${NAME} stands for yours.",
+        ),
+    ] = None,
+    header: Annotated[
+        Pairs, typer.Option("--header", metavar="NAME=VALUE", help="A header for the URL; ${NAME} works, too.")
+    ] = None,
+    sandbox: Annotated[bool, typer.Option("--sandbox", help="Run the program in a sandbox.")] = False,
+    root: Root = "mcptools",
+    as_json: Json = False,
+) -> int:
+    """Generate a typed API for a server's tools, and register the server."""
+    import asyncio
+
+    from cellblock.tools.apigen.generate import generate_mcp_sources
+
+    program = command or []
+    params = _params(program[1:] if program[:1] == ["--"] else program, url, env or [], header or [], sandbox)
+    with Progress(f"asking {name} for its tools") as progress:
+        left_out: dict[str, str] = {}
+
+        def on_progress(done: int, total: int) -> None:
+            progress.text = f"writing {name}: {done} of {total} tools"
+
+        try:
+            generated = generate_mcp_sources(name, params, root, on_progress=on_progress, on_left_out=left_out.__setitem__)
+            modules = asyncio.run(generated)
+        except OSError as error:
+            raise InvalidInputError(f"{root} cannot be written: {error.strerror}") from error
+    if wants_json(as_json):
+        print_json(
+            {"server": name, "package": os.path.join(os.path.abspath(root), name), "modules": modules, "left_out": left_out}
+        )
+    else:
+        for tool, why in left_out.items():
+            say(f"cellblock: {printable(tool, lines=False)} is left out: {printable(why, lines=False)}")
+        print(f"{name} has {len(modules)} tools, in {printable(os.path.join(root, name), lines=False)}")
+    return OK
+
+
+def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
+    """Return the parameters of a server as `generate_mcp_sources` takes them."""
+    if bool(command) == (url is not None):
+        raise InvalidInputError("say how to reach the server: either -- COMMAND ARGS..., or --url URL")
+    if url is not None:
+        if env or sandbox:
+            raise InvalidInputError("--env and --sandbox are for a server that is a program, not for --url")
+        return {"url": url, **({"headers": _pairs("--header", header)} if header else {})}
+    if header:
+        raise InvalidInputError("--header needs --url")
+    params: dict[str, Any] = {"command": command[0], "args": command[1:]}
+    return params | ({"env": _pairs("--env", env)} if env else {}) | ({"sandbox": True} if sandbox else {})
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for key, equals, _ in pairs:
+        if not key or not equals:
+            raise InvalidInputError(f"{option} takes NAME=VALUE; something without a name or '=' was given")
+    return {key: value for key, _, value in pairs}
+
+
+@app.command("list")
+def list_(root: Root = "mcptools", as_json: Json = False) -> int:
+    """List the registered servers, and the tools of each below this folder."""
+    from cellblock.tools.calling import search
+    from cellblock.tools.registry.servers import ServerRegistry
+
+    paths = [tool.path for tool in search.tools(root)]
+    names = ServerRegistry().names()
+    if wants_json(as_json):
+        print_json({"servers": names, "tools": paths})
+        return OK
+    rows = [(name, sum(1 for path in paths if path.startswith(f"{name}."))) for name in names]
+    print_table(("server", f"tools in {root}"), rows, empty="No server is registered: 'cellblock tools add' registers one.")
+    return OK
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(metavar="NAME")], as_json: Json = False) -> int:
+    """Forget a server. The package that was generated for it stays."""
+    from cellblock.tools.registry.servers import ServerRegistry
+
+    ServerRegistry().remove(name)
+    done = f"{printable(name, lines=False)} is no longer registered; its generated package stays until you remove it"
+    print_done({"removed": name}, done, as_json)
+    return OK
+
+
+@app.command("search")
+def search_(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="WORDS", help="Words to search for; without them, all tools are listed.")
+    ] = None,
+    root: Root = "mcptools",
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="How many to show at most.")] = 20,
+    as_json: Json = False,
+) -> int:
+    """Find tools by words, best match first. Exit with 1 if there are none."""
+    from cellblock.tools.calling import search
+
+    paths = search.names(" ".join(words or []), root, limit)
+    found = [(path, *search.signatures(path, root_dir=root)) for path in paths]
+    if wants_json(as_json):
+        print_json([{"tool": path, "signature": "".join(signature)} for path, *signature in found])
+    else:
+        for _, *signature in found:
+            print(printable("".join(signature), lines=False))
+        if not found:
+            print(f"No tool in {printable(root, lines=False)} matches.")
+    return OK if found else FAILED

@@ -1,0 +1,249 @@
+"""What both clients share beside their calls: connections, errors, attempts, files on disk."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import IO, Any, TypeVar
+
+import httpx2
+
+from cellblock import errors as tree
+from cellblock.common.whole_file import WholeFile
+from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, InvalidInputError, OutcomeUnknownError
+from cellblock.fronts.problems import error_of
+from cellblock.model import AttemptSnapshot, CodeExecutionResult
+from cellblock.model.sessions import ExecutionEvent
+
+C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
+
+EVENTS = httpx2.Timeout(10.0, read=60.0)
+"""Patience with a stream of events: while nothing happens, the server says so every 15 seconds."""
+
+_PATIENCE = httpx2.Timeout(10.0, read=None, write=None, pool=60.0)  # code may run for as long as the server lets it
+_LIMITS = httpx2.Limits(max_connections=512, max_keepalive_connections=64)
+"""As many requests at once as a gateway allows a token: more of them wait here, and are not refused there."""
+_PIECE = 1024 * 1024
+_TRIES = 10
+
+
+def http_client(kind: type[C], url: str, token: str, verify: ssl.SSLContext | bool) -> C:
+    """Return a client for HTTP.
+
+    Raises:
+        InvalidInputError: The URL or the token cannot be used.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise InvalidInputError(f"the URL of a gateway begins with http:// or https://, not {url!r}")
+    if not token.isascii() or not token.isprintable():
+        raise InvalidInputError("the token has characters that a token cannot have")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    # Without TLS there is nothing to verify, and loading the machine's certificates would take 50 ms for each client.
+    checks = verify if url.startswith("https://") else False
+    return kind(base_url=url, headers=headers, verify=checks, timeout=_PATIENCE, limits=_LIMITS)
+
+
+@contextmanager
+def errors(*, once: bool = False) -> Iterator[None]:
+    """Raise what a request meets as cellblock's errors.
+
+    Raises:
+        DaemonError: The server cannot be reached.
+        BusyError: Too many requests of this client are in progress; it was not sent.
+        OutcomeUnknownError: The connection was lost during a request that must not be made twice.
+        InvalidInputError: The URL is not valid.
+    """
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        raise unreachable(error) from error
+    except httpx2.PoolTimeout as error:
+        raise BusyError(f"this client has {_LIMITS.max_connections} requests in progress already") from error
+    except httpx2.TransportError as error:
+        what = f"the connection to the gateway was lost: {_why(error)}"
+        if once:
+            raise OutcomeUnknownError(f"{what}; it is not known whether the request was carried out") from error
+        raise DaemonError(what) from error
+    except (httpx2.InvalidURL, UnicodeEncodeError) as error:
+        raise InvalidInputError(f"the request is not valid: {error}") from error
+
+
+def unreachable(error: Exception) -> DaemonError:
+    """Return the error for a gateway to which there is no connection."""
+    where = ""
+    if isinstance(error, httpx2.RequestError) and (request := vars(error).get("_request")) is not None:
+        where = f" at {request.url.scheme}://{request.url.netloc.decode()}"
+    return DaemonError(f"the gateway{where} cannot be reached: {_why(error)}; 'cellblock serve' starts one")
+
+
+def _why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def read_answer(response: httpx2.Response) -> Any:
+    """Return the JSON of an answer.
+
+    Raises:
+        CellblockError: What the answer says.
+    """
+    if not 200 <= response.status_code < 300:
+        raise read_error(response)
+    try:
+        return response.json()
+    except ValueError as error:
+        raise DaemonError("the server's answer is not JSON: it is not a cellblock gateway") from error
+
+
+def read_error(response: httpx2.Response) -> CellblockError:
+    """Return the error that an answer stands for."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    return error_of(response.status_code, body)
+
+
+class Attempts:
+    """The attempts of `execute_with_retry`.
+
+    Attributes:
+        code: The code of the next one.
+        number: How many there were.
+    """
+
+    def __init__(self, code: str, most: int) -> None:
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise InvalidInputError(f"max_attempts must be at least 1, not {most!r}")
+        self.code = code
+        self._most = most
+        self._done: list[AttemptSnapshot] = []
+
+    @property
+    def number(self) -> int:
+        """How many there were."""
+        return len(self._done)
+
+    def add(self, result: CodeExecutionResult) -> CodeExecutionResult | None:
+        """Take the result of an attempt; return that of all of them if it was the last."""
+        snapshot = AttemptSnapshot(self.number + 1, self.code, result.status, result.output, result.stderr, result.error)
+        self._done.append(snapshot)
+        if result.ok:
+            return replace(result, attempts=self._done)
+        if self.number >= self._most:
+            return replace(result, status="max_attempts_exceeded", attempts=self._done)
+        return None
+
+    def repair(self, code: str | None) -> None:
+        """Take the code of the next attempt; None: the same again."""
+        if code is not None:
+            self.code = code
+
+
+class Reconnecting:
+    """Follows an execution over connections that may be lost.
+
+    Attributes:
+        ended: Whether its last event has come.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.ended = False
+        self._after = after
+        self._failed = 0
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What to ask for: what is not known yet."""
+        return {"after": str(self._after)}
+
+    def event(self, kind: str, data: Any) -> ExecutionEvent | None:
+        """Take an event as it was received; return it, or None if it is known already.
+
+        Raises:
+            CellblockError: The server says what it met instead.
+        """
+        if kind == "problem":
+            raise error_of(int(data.get("status", 500)), data)
+        event = ExecutionEvent.from_dict(data)
+        if event.seq <= self._after:
+            return None
+        self._failed = 0
+        self._after = event.seq
+        self.ended = event.kind in ("result", "failed")
+        return event
+
+    def pause(self, error: Exception) -> float:
+        """Return the seconds after which to connect again.
+
+        Raises:
+            DaemonError: It has failed too often.
+        """
+        self._failed += 1
+        if self._failed > _TRIES:
+            raise unreachable(error) from error
+        return float(min(0.05 * 2**self._failed, 5.0))
+
+
+def result_of(last: ExecutionEvent | None) -> CodeExecutionResult:
+    """Return the result that the last event of an execution holds.
+
+    Raises:
+        CellblockError: It could not be run.
+    """
+    if last is not None and last.kind == "result":
+        return last.result
+    data = {} if last is None else last.data
+    message = str(data.get("message", "the execution has no result"))
+    kind = getattr(tree, str(data.get("error")), None)
+    if data.get("ran") == "unknown":
+        return _raise(OutcomeUnknownError(message))
+    return _raise(kind(message) if isinstance(kind, type) and issubclass(kind, CellblockError) else CellblockError(message))
+
+
+def _raise(error: CellblockError) -> CodeExecutionResult:
+    raise error
+
+
+@contextmanager
+def arriving(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write a file that appears under its name when it is complete.
+
+    Raises:
+        FilesError: It cannot be written.
+    """
+    name = os.path.abspath(local)
+    try:
+        with WholeFile(name) as file:
+            yield file
+    except OSError as error:
+        raise FilesError(f"cannot write {name!r}: {error.strerror}", path=name, errno=error.errno) from error
+
+
+@contextmanager
+def opened(local: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a file of this machine's disk.
+
+    Raises:
+        FilesError: It cannot be read.
+    """
+    try:
+        file = open(local, "rb")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise FilesError(f"cannot read {os.fspath(local)!r}: {error.strerror}", path=str(local), errno=error.errno) from error
+    with file:
+        yield file
+
+
+def pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file piece by piece."""
+    while data := file.read(_PIECE):
+        yield data
+
+
+async def async_pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """Yield a file piece by piece."""
+    for piece in pieces(file):
+        yield piece

@@ -1,0 +1,1 @@
+"""`CodeExecutor`, and `SyncCodeExecutor`."""

@@ -1,0 +1,443 @@
+"""`CodeExecutor`: the async interface, compatible with ipybox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import warnings
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError
+from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
+from cellblock.fronts.executor.signatures import takes
+from cellblock.fronts.executor.states import WithStates
+from cellblock.host.closing import AsyncOnly
+from cellblock.host.options import check_names
+from cellblock.model import MODEL_CHARS, overflow
+from cellblock.service.session.running import RunningSession
+
+# Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
+if TYPE_CHECKING:
+    from cellblock.fronts.executor.listening import OnResult, OnText
+    from cellblock.fronts.gateway.embedded import EmbeddedGateway
+    from cellblock.host import Session
+    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.files import Files
+    from cellblock.host.kernels.cell import OnInput
+    from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+    from cellblock.model.checkpoints import Changes, FilesMode
+    from cellblock.tools.approvals.request import ApprovalRequest
+
+_log = logging.getLogger("cellblock")
+
+_NOBODY = (
+    "nobody can be asked in execute(): run the code with stream(), which yields what it asks for, or allow it by a rule "
+    "(docs/approvals.md)"
+)
+
+
+class CodeExecutor(WithStates, AsyncOnly):
+    """Executes Python code in an IPython kernel in which variables, imports and definitions persist.
+
+    An async context manager. Executors of one event loop share a host, so that the second one starts in milliseconds::
+
+        async with CodeExecutor() as executor:
+            result = await executor.execute("print('hello world')")
+            assert result.text == "hello world"
+
+    Attributes:
+        session_id: What the record of decisions calls the session (docs/approvals.md).
+    """
+
+    @takes(ExecutorOptions.__init__)
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        """Configure an executor. Nothing is started, and no port is ever opened unless one is given.
+
+        Its arguments are the attributes of `ExecutorOptions`.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+        """
+        check_names(keywords, ExecutorOptions.__annotations__)
+        options = ExecutorOptions(*args, **keywords)
+        self._service_options = options.services()
+        self._options = options.session()
+        if options.log_level != DEFAULT_LEVEL or _log.level == logging.NOTSET:
+            _log.setLevel(options.log_level)
+        self.tool_server_host = options.tool_server_host
+        self.tool_server_port = options.tool_server_port
+        self.kernel_gateway_host = options.kernel_gateway_host
+        self.kernel_gateway_port = options.kernel_gateway_port
+        self.approval_timeout = options.approval_timeout
+        self.connect_timeout = options.connect_timeout
+        self.kernel_init_timeout = options.kernel_init_timeout
+        self.timeout = options.timeout
+        self._asks = options.asks
+        self.session_id = secrets.token_hex(8)
+        self._given_host = options.host
+        self._run: RunningSession | None = None
+        self._gateway: EmbeddedGateway | None = None
+        self._stopped = False
+        self._start_from: Beginning | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def tool_server_token(self) -> str:
+        """The token that programs need for `tool_server_port`: ``ToolRunner(name, port=…, token=…)``.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        if (run := self._run) is None or run.services is None:
+            raise StateError("the executor is not running: its tool server has a token only while it runs")
+        return run.services.secret
+
+    @property
+    def kernel_gateway_token(self) -> str:
+        """The token that Jupyter clients need for `kernel_gateway_port`. `KernelClient` finds it by itself.
+
+        Raises:
+            StateError: The executor has no gateway, or is not running.
+        """
+        if self._gateway is None:
+            raise StateError("the executor has no gateway: pass kernel_gateway_port, and start it")
+        return self._gateway.token
+
+    @property
+    def session(self) -> Session:
+        """The session underneath, for what this front does not show: completion, inspection, history.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        if (run := self._run) is None or not run.started or run.session is None:
+            raise StateError(
+                "the executor is stopped; start() it again or make a new one"
+                if self._stopped or (run is not None and run.closing)
+                else "the executor is not started: use 'async with CodeExecutor()', or await start() first"
+            )
+        return run.session
+
+    @property
+    def files(self) -> Files:
+        """The files of the kernel's directory, to write, read and copy (docs/files.md).
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return self.session.files
+
+    async def for_model(self, result: CodeExecutionResult, max_chars: int = MODEL_CHARS) -> str:
+        """Return a result as one text for a language model, and keep what does not fit into it.
+
+        That is `CodeExecutionResult.for_model`. What it leaves out is in a file of the kernel's directory, which the text
+        names: ``read outputs/cell-7-….txt``. If the file cannot be written, the text names none.
+
+        Args:
+            result: A result of this executor.
+            max_chars: How long the text may be, in characters.
+
+        Raises:
+            InvalidInputError, StateError: `max_chars` is not a positive number; the executor is not started, or stopped.
+        """
+        text, rest = overflow.for_model(result, secrets.token_hex(4), max_chars)
+        if rest is None:
+            return text
+        try:
+            await self.files.write(rest.path, rest.data)
+        except FilesError:
+            return rest.without
+        return text
+
+    async def install(self, *requirements: str, timeout: float | None = 600) -> CodeExecutionResult:
+        """Install packages for this executor's kernels, as ``%pip install`` in a cell does.
+
+        Args:
+            requirements: What to install, such as ``"polars>=1"``.
+            timeout: Seconds that it may take.
+
+        Returns:
+            The result, with what pip said.
+
+        Raises:
+            CodeExecutionError, ExecutionTimeoutError: It could not be installed, or not in time.
+            InvalidInputError, StateError: There is nothing to install; the executor is not started, or stopped.
+        """
+        return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
+
+    @overload
+    async def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[CodeExecutor]: ...
+    @overload
+    async def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[True],
+    ) -> list[CodeExecutor | BaseException]: ...
+    async def fork(
+        self,
+        n: int = 1,
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+        return_exceptions: bool = False,
+    ) -> list[CodeExecutor] | list[CodeExecutor | BaseException]:
+        """Make executors that begin with the state that this one has now, each with a session as `Session.fork` makes it.
+
+        Args:
+            n: How many.
+            files: As for `Session.fork`.
+            seeds: As for `Session.fork`.
+            same_random_state: As for `Session.fork`.
+            return_exceptions: As for `Session.fork`.
+
+        Returns:
+            The executors, started. They are the caller's to stop.
+
+        Raises:
+            CellblockError: As for `Session.fork`.
+        """
+        from cellblock.host.checkpoints.forking import Branching
+
+        branching = Branching(n, files, seeds, same_random_state, return_exceptions)
+        return await branching.start(self.session, self._branch, lambda one: one.start(), lambda one: one.stop())
+
+    def _branch(self, beginning: Beginning) -> CodeExecutor:
+        assert self._run is not None
+        branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
+        branch._options, branch._service_options = self._options, self._service_options
+        branch.timeout, branch._asks = self.timeout, self._asks
+        branch._start_from = beginning
+        return branch
+
+    async def adopt(self, branch: CodeExecutor) -> Changes:
+        """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
+        changes = await self.session.adopt(branch.session)
+        await branch.stop()
+        return changes
+
+    def __repr__(self) -> str:
+        try:
+            state = f"started in {self.session.workspace}"
+        except StateError as error:
+            state = "stopped" if "stopped;" in str(error) else "not started"
+        return f"<CodeExecutor {self.session_id} {state}>"
+
+    async def start(self) -> None:
+        """Start the kernel.
+
+        Raises:
+            StateError: It is started already, or was stopped meanwhile.
+            InvalidInputError: A directory or another option cannot be used.
+            LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
+        """
+        if self._run is not None:
+            raise StateError("the executor is already started")
+        tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
+        run = self._run = RunningSession(self._given_host)
+        try:
+            start_from, self._start_from = self._start_from, None
+            await run.start(
+                *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
+                start_from=start_from,
+            )
+            if self.kernel_gateway_port is not None:
+                self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
+                self.kernel_gateway_port = self._gateway.port
+        except BaseException:  # also a cancellation: what has been started is closed
+            try:
+                await run.close()
+            finally:
+                if self._run is run:
+                    self._run = None
+            raise
+
+    async def _serve(self, run: RunningSession, address: tuple[str, int]) -> EmbeddedGateway:
+        from cellblock.fronts.kernel_mgr.server import serve_session  # FastAPI takes long to load
+        from cellblock.service.named.options import NamedOptions, Options
+
+        options = Options(self._options, self._service_options, NamedOptions())
+        return await serve_session(run, options, f"executor-{self.session_id}", address)
+
+    async def stop(self) -> None:
+        """Stop whatever runs and end the kernel; after it the executor can be started again.
+
+        Stopping twice is fine. Cancelling the caller does not stop it.
+        """
+        if (run := self._run) is None:
+            return
+        if self._gateway is not None:
+            await self._gateway.close()
+        await run.close()
+        if self._run is run:
+            self._run, self._gateway, self._stopped = None, None, True
+
+    def __del__(self) -> None:
+        run: RunningSession | None = getattr(self, "_run", None)  # absent if the constructor raised
+        if run is None or run.closing:
+            return
+        run.drop()  # garbage is collected in whatever thread happens to make it
+        # Last, as it raises where warnings are errors.
+        warnings.warn("a CodeExecutor was dropped without stop(): use 'async with'", ResourceWarning, 2, source=self)
+
+    async def reset(self) -> None:
+        """Stop the running cell and continue with a fresh kernel, without variables, definitions and imports.
+
+        MCP servers that only this executor uses are stopped, and what was accepted for the session is forgotten.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+            LaunchError: No new kernel could be started.
+        """
+        await self.session.reset()
+        if self._run is not None and self._run.services is not None:
+            await self._run.services.reset()
+
+    def cancel(self) -> asyncio.Future[bool]:
+        """Stop the running cell, from any task; its result says ``interrupted``.
+
+        Returns:
+            An awaitable that completes when the code has stopped, and says whether a cell was running.
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        session = self.session
+        try:
+            return asyncio.get_running_loop().create_task(session.interrupt())
+        except RuntimeError:
+            raise StateError("from another thread, use loop.call_soon_threadsafe(executor.cancel)") from None
+
+    async def execute(
+        self,
+        code: str,
+        timeout: float | None = AS_MADE,
+        *,
+        check: bool = True,
+        on_input: OnInput | None = None,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+        on_result: OnResult | None = None,
+    ) -> CodeExecutionResult:
+        """Execute code and return its result.
+
+        Everything that the code asks for, such as calls of MCP tools, **is allowed without asking anybody**, unless a rule
+        denies it: as in ipybox. An executor that was made with ``approve="ask"`` refuses it instead; `stream` yields it.
+
+        Args:
+            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
+            timeout: Seconds that it may run; None for no limit; by default what the executor was made with, or 120.
+            check: Whether to raise an exception if the code fails. If not, the result says how it ended.
+            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the code.
+            on_stdout: Takes what is written to stdout, as it comes. It may be a coroutine function, as the next two may.
+            on_stderr: Takes what is written to stderr, as it comes.
+            on_result: Takes each displayed value, and that of the last expression, as an `OutputItem`. If one of the three
+                raises an exception, the code is stopped, and `execute` raises it.
+
+        Returns:
+            The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
+
+        Raises:
+            CodeExecutionError: The code failed, or its kernel died. The message has the traceback, ``result`` the rest.
+            ExecutionTimeoutError: It was stopped at its deadline. A kind of `CodeExecutionError`, and of `TimeoutError`.
+            InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
+            StateError: The executor is not started, or stopped.
+        """
+        seconds = self.timeout if isinstance(timeout, AsMade) else timeout
+        if on_stdout is None and on_stderr is None and on_result is None:
+            on_notice = _refuse if self._asks else None
+            result = await self.session.execute(code, timeout=seconds, on_input=on_input, on_notice=on_notice)
+        else:
+            from cellblock.fronts.executor.listening import Listeners
+
+            listeners = Listeners(on_stdout, on_stderr, on_result, _refuse if self._asks else None)
+            result = await listeners.run(self.session, code, timeout=seconds, on_input=on_input)
+        if check:
+            _judge(result, seconds)
+        return replace(result, text=None) if result.status == "interrupted" else result
+
+    async def stream(
+        self,
+        code: str,
+        timeout: float | None = AS_MADE,
+        chunks: bool = False,
+        *,
+        check: bool = True,
+        on_input: OnInput | None = None,
+    ) -> AsyncGenerator[ApprovalRequest | CodeExecutionChunk | CodeExecutionResult, None]:
+        """Execute code and yield what happens, as it happens.
+
+        Args:
+            code: As for `execute`.
+            timeout: As for `execute`.
+            chunks: Whether to yield output as `CodeExecutionChunk`s, too.
+            check: As for `execute`.
+            on_input: As for `execute`.
+
+        Yields:
+            An `ApprovalRequest` for each call that waits for a decision, chunks, if asked for, and last the
+            `CodeExecutionResult`, which has all of the output again. A cancelled execution ends without a result.
+
+        Raises:
+            CodeExecutionError, ExecutionTimeoutError, InvalidInputError, StateError: As for `execute`.
+        """
+        from cellblock.host.kernels.cell_events import Notice
+        from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+        from cellblock.tools.approvals.request import ApprovalRequest
+
+        seconds = self.timeout if isinstance(timeout, AsMade) else timeout
+        async with aclosing(self.session.stream(code, timeout=seconds, chunks=chunks, on_input=on_input)) as events:
+            async for event in events:
+                match event:
+                    case CodeExecutionResult(status="interrupted"):
+                        return
+                    case CodeExecutionResult():
+                        yield _judge(event, seconds) if check else event
+                    case CodeExecutionChunk():
+                        yield event
+                    case Notice(about=ApprovalRequest() as asked):
+                        yield asked
+
+
+def _refuse(request: object) -> None:
+    """Refuse what nobody can be asked about."""
+    from cellblock.tools.approvals.request import ApprovalRequest
+
+    assert isinstance(request, ApprovalRequest)
+    request.withdraw(_NOBODY)
+
+
+def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:
+    """Return a result, or raise what it means to people who expect exceptions."""
+    if result.status in ("success", "interrupted") or result.error is None:
+        return result
+    error = result.error
+    if result.status == "timeout":
+        limit = f"{timeout:.2f}s" if timeout is not None and timeout >= 0.01 else f"{timeout:g}s"
+        raise ExecutionTimeoutError(f"the code exceeded its timeout of {limit}. {error.evalue}", result)
+    raise CodeExecutionError("\n".join(error.traceback) or f"{error.ename}: {error.evalue}", result)

@@ -1,0 +1,150 @@
+"""The options of a `CodeExecutor`: how it is reached, its session's, and those of the session's services."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from cellblock.errors import InvalidInputError, shown
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout
+from cellblock.host.options import SessionOptions
+from cellblock.service.session.options import ServiceOptions, check_port, check_seconds
+from cellblock.service.session.policy import requested_isolation, requested_policy
+
+if TYPE_CHECKING:
+    from cellblock.host import Host, Limits, Policy
+    from cellblock.host.checkpoints.rolling import RecoveryOption
+    from cellblock.service.session.tool_directories import Directories
+    from cellblock.tools.approvals.elicitation import OnElicitation
+    from cellblock.tools.approvals.rules import Rules
+
+
+class AsMade(float):
+    """The default of a call's ``timeout``: a number, as in ipybox, that can be told from one that was given."""
+
+
+AS_MADE = AsMade(DEFAULT_TIMEOUT)
+"""Stands for what the executor was made with, which is the same unless its maker says otherwise."""
+
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+DEFAULT_LEVEL = "WARNING"
+
+
+@dataclass(repr=False, eq=False)
+class ExecutorOptions:
+    """What a `CodeExecutor` takes. ipybox has the first ones, down to `require_shell_escape`, in the same order.
+
+    What is not described here is described at `SessionOptions` or `ServiceOptions`.
+
+    Attributes:
+        tool_server_host: Host name for the tool server, if a port for it is given.
+        tool_server_port: A port on which other programs of this machine that have `tool_server_token` can call the
+            session's tools, too. Sessions need none, and by default none is opened.
+        kernel_gateway_host: Host name for the kernel gateway, if a port for it is given.
+        kernel_gateway_port: A port on which Jupyter clients that have `kernel_gateway_token` can use the session, and
+            make others of its kind (docs/jupyter.md). By default none is opened.
+        kernel_init_timeout: Seconds in which the kernel must start; by default the host's limit, a minute.
+        sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
+        sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
+        log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
+        policy: What the sandbox allows, instead of `sandbox_config`.
+        allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
+            those of the policy or configuration.
+        host: The host to run in, which stays open; by default one that all executors of the event loop share.
+        timeout: Seconds that code may run, unless a call says otherwise; None for no limit.
+        approve: Who decides about tool calls, commands and hosts of code that `CodeExecutor.execute` runs, where nobody can be
+            asked: ``auto`` allows them, as ipybox does; ``ask`` refuses them, and leaves them to `CodeExecutor.stream`, which
+            yields them. `Rules` decide alone, and what they leave open is refused as with ``ask``.
+        isolate: What the sandbox is made of: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that
+            do not allow these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By
+            default what `host` says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
+
+    Raises:
+        InvalidInputError: An option is wrong.
+    """
+
+    tool_server_host: str = "localhost"
+    tool_server_port: int | None = None
+    kernel_gateway_host: str = "localhost"
+    kernel_gateway_port: int | None = None
+    kernel_env: Mapping[str, str] | None = None
+    working_dir: str | os.PathLike[str] | None = None
+    images_dir: str | os.PathLike[str] | None = None
+    approval_timeout: float | None = 60
+    connect_timeout: float = 30
+    kernel_init_timeout: float | None = None
+    sandbox: bool = True
+    sandbox_config: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    log_level: str = DEFAULT_LEVEL
+    approve_tool_calls: bool = True
+    approve_shell_cmds: bool = False
+    require_shell_escape: bool = False
+    _: KW_ONLY
+    policy: Policy | None = None
+    allow_hosts: Sequence[str] = ()
+    tools: Directories = ()
+    preload: Sequence[str] | None = None
+    python: str | os.PathLike[str] | None = None
+    spill_dir: str | os.PathLike[str] | None = None
+    limits: Limits | None = None
+    host: Host | None = None
+    isolate: Literal["native", "landlock", "srt"] | None = None
+    rules: Rules | None = None
+    timeout_includes_approvals: bool = False
+    own_servers: bool = False
+    packages: Sequence[str] = ()
+    timeout: float | None = DEFAULT_TIMEOUT
+    approve: Literal["auto", "ask"] | Rules = "auto"
+    recovery: RecoveryOption = "exact"
+    on_elicitation: OnElicitation | None = None
+
+    def __post_init__(self) -> None:
+        self._isolation = requested_isolation(self.sandbox, self.isolate, self.host)
+        if self.log_level not in _LEVELS:
+            raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {self.log_level!r}")
+        if self.require_shell_escape and self._isolation not in ("native", "landlock"):
+            raise InvalidInputError(
+                "require_shell_escape needs isolate='native' or 'landlock': nothing else can keep code from executing programs"
+            )
+        if self.kernel_init_timeout is not None:
+            check_seconds("kernel_init_timeout", self.kernel_init_timeout)
+        check_timeout(self.timeout)
+        self._check_approve()
+        check_port("tool_server_port", self.tool_server_port)
+        check_port("kernel_gateway_port", self.kernel_gateway_port)
+
+    def _check_approve(self) -> None:
+        if self.approve in ("auto", "ask"):
+            return
+        from cellblock.tools.approvals.rules import Rules
+
+        if not isinstance(self.approve, Rules):
+            raise InvalidInputError(f"approve must be 'auto', 'ask' or Rules, not {shown(self.approve)}")
+        if self.rules is not None:
+            raise InvalidInputError("approve and rules both give rules: pass one of them, and approve='ask' with rules")
+        self.rules = self.approve
+
+    @property
+    def asks(self) -> bool:
+        """Whether what rules leave open is refused if nobody can be asked."""
+        return self.approve != "auto"
+
+    def services(self) -> ServiceOptions:
+        """Return the options of the session's services.
+
+        Raises:
+            InvalidInputError: One is wrong.
+        """
+        return ServiceOptions(**{item.name: getattr(self, item.name) for item in fields(ServiceOptions)})
+
+    def session(self) -> SessionOptions:
+        """Return the options of the session.
+
+        Raises:
+            InvalidInputError: One is wrong, or `sandbox_config` cannot be read.
+        """
+        same = {item.name: getattr(self, item.name) for item in fields(SessionOptions) if hasattr(self, item.name)}
+        policy = requested_policy(self.policy, self.sandbox_config, self.allow_hosts, self._isolation)
+        return SessionOptions(**(same | {"isolate": self._isolation, "policy": policy}))

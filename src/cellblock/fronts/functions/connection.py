@@ -1,0 +1,58 @@
+"""Each thread's connections to the sessions of the daemon, or to our own."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellblock.common import config
+from cellblock.errors import DaemonError, OutcomeUnknownError
+from cellblock.service import settings
+
+if TYPE_CHECKING:
+    from cellblock.operations.base import AnswerT, Request
+    from cellblock.service.daemon.connection import Connection
+
+local = threading.local()
+"""Has each thread's connections, by the directory of the daemon; None for our own sessions."""
+
+
+def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+    """Ask the daemon, and if the connection is lost, the daemon that is there then.
+
+    Raises:
+        OutcomeUnknownError: The connection was lost after the request was sent, and it must not be carried out twice.
+    """
+    first = connection()
+    try:
+        return first.call(request, body)
+    except DaemonError as error:
+        if first.usable or isinstance(error, OutcomeUnknownError):
+            raise
+    return connection().call(request, body)
+
+
+def connection(chosen: settings.Settings | None = None) -> Connection:
+    """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
+    memory = (chosen or settings.current()).store_backend == "memory"
+    place = None if memory else config.state_directory()
+    known: dict[Path | None, Connection] = local.__dict__.setdefault("connections", {})
+    found = known.get(place)
+    if found is None or not found.usable:
+        found = known[place] = _connect(memory)
+    return found
+
+
+def _connect(memory: bool) -> Connection:
+    from cellblock import __version__
+    from cellblock.service.daemon.connection import Connection
+
+    if memory:
+        from cellblock.service.daemon import in_process
+
+        return Connection(in_process.shared().connect(), __version__)
+    from cellblock.service.daemon.place import Place
+    from cellblock.service.daemon.starting import open_connection
+
+    return open_connection(Place())

@@ -1,0 +1,266 @@
+"""Named sessions and the code that runs in them: `get_or_create`, `execute`, `destroy` and their like."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
+from cellblock.fronts.functions.arguments import milliseconds, session_of
+from cellblock.fronts.functions.connection import call, connection
+from cellblock.fronts.given_options import as_meant
+from cellblock.model import AttemptSnapshot, CodeExecutionResult
+from cellblock.model.sessions import Language, SessionRecord
+from cellblock.service import settings
+
+if TYPE_CHECKING:
+    from cellblock.model.variables import Variable
+
+_TRIES, _PAUSE = 20, 0.01
+
+
+def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
+    """Return the session of this name, which is made if there is none. It outlives this program.
+
+    Args:
+        name: Its name.
+        tags: Labels, if it is made.
+        options: Its options, if it is made: those of `CodeExecutor` that are data, and those of `NamedOptions`
+            (docs/named-sessions.md). What is left out is as the settings say.
+
+    Raises:
+        InvalidInputError: The name, an option or a setting is wrong.
+        LaunchError: Its kernel could not be started.
+        DaemonError: The daemon cannot be started or reached.
+    """
+    from cellblock.operations.sessions import Create
+
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError(f"the name of a session must be a string that is not empty, not {name!r}")
+    labels = {} if tags is None else tags
+    if not isinstance(labels, Mapping) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
+    return SessionRecord.from_dict(call(Create(name, created_options(options), dict(labels))))
+
+
+def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a session that this program makes: as given, as the settings say, and as suits this program.
+
+    Raises:
+        InvalidInputError: An option is not JSON data, or a setting is wrong.
+    """
+    here = {"current_dir": os.getcwd(), "python": sys.executable}
+    options = settings.current().session_options({**here, **given})
+    return as_meant({name: _checked(name, value) for name, value in options.items()})
+
+
+def _checked(name: str, value: Any) -> Any:
+    """Return the value of an option, which must be JSON data, as it is sent to the daemon."""
+    import json
+
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=_path))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name}={value!r} cannot be an option of a named session, which is JSON data: {error}"
+        ) from None
+
+
+def _path(value: object) -> str:
+    if isinstance(value, os.PathLike):
+        return os.path.abspath(str(value))
+    raise TypeError(f"{type(value).__name__} is not JSON data")
+
+
+def execute(
+    kernel: SessionRecord | str, code: str, *, language: Language = "python", timeout: float | None = None
+) -> CodeExecutionResult:
+    """Run code in a session and return its result, whatever its outcome.
+
+    Ctrl-C stops the code, and then raises `KeyboardInterrupt` here.
+
+    Args:
+        kernel: The session, its name or its id.
+        code: Python as IPython takes it, or a script for bash.
+        language: ``python`` or ``bash``.
+        timeout: Seconds that it may run; None for what the settings say, by default a minute.
+
+    Raises:
+        NotFoundError: There is no such session.
+        InvalidInputError: An argument or a setting is wrong.
+        LaunchError: The session's kernel had died, and no new one could be started; the code did not run.
+        BusyError: Too many executions wait in the session.
+        StoreError: The daemon cannot write to its journal, perhaps because the disk is full; the code did not run.
+        NotRunError: The daemon ended before the code began to run.
+        OutcomeUnknownError: The daemon ended meanwhile, and nobody can say how far the code ran.
+    """
+    return _execute(kernel, code, language, timeout)
+
+
+def _execute(
+    kernel: SessionRecord | str, code: str, language: Language, timeout: float | None, *, retry: bool = False
+) -> CodeExecutionResult:
+    from cellblock.operations.executions import Submit
+    from cellblock.operations.sessions import Interrupt
+
+    if language not in ("python", "bash"):
+        raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
+    if not isinstance(code, str):
+        raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
+    session, key, chosen = session_of(kernel), secrets.token_hex(16), settings.current()
+    limit = milliseconds(chosen.execution_timeout if timeout is None else timeout)
+    request = Submit(session, language=language, timeout=limit, key=key, wait=True, retry=retry)
+    try:
+        return CodeExecutionResult.from_dict(_submit(request, code.encode("utf-8", "surrogatepass"), chosen))
+    except KeyboardInterrupt:
+        _stop(Interrupt(session, key))
+        raise
+
+
+def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
+    """Submit code and return its result. If the connection is lost, ask the daemon that is there then.
+
+    The same request is sent again. Because of its key nothing runs twice: the daemon returns the result of the first one if it
+    has it, says that the outcome is unknown if it does not, and runs the code if the first one never came to it.
+    """
+    from cellblock.operations.sessions import Status
+
+    first, began = connection(chosen), time.time()
+    try:
+        return first.call(request, body)
+    except DaemonError as error:
+        if first.usable:
+            raise
+        lost = error
+    if isinstance(lost, NotRunError):
+        return call(request, body)
+    try:
+        record = SessionRecord.from_dict(call(Status(request.session)))
+    except NotFoundError:
+        record = None
+    if record is None or datetime.fromisoformat(record.created_at).timestamp() > began:
+        raise OutcomeUnknownError(
+            f"{lost}; session {request.session!r} has ended meanwhile, and nobody knows how far the code ran"
+        ) from lost
+    return call(request, body)
+
+
+def _stop(interrupt: Any) -> None:
+    """Stop an execution whose caller was interrupted; when this returns the code no longer runs.
+
+    It is said on a new connection, and may overtake what was to be executed: so it is said again if there was nothing to stop.
+    """
+    with suppress(CellblockError):
+        for _ in range(_TRIES):
+            if call(interrupt):
+                return
+            time.sleep(_PAUSE)
+
+
+def execute_with_retry(
+    kernel: SessionRecord | str,
+    code: str,
+    on_error_fn: Callable[[CodeExecutionResult, int], str | None],
+    *,
+    max_attempts: int | None = None,
+    language: Language = "python",
+    timeout: float | None = None,
+) -> CodeExecutionResult:
+    """Run code, and have it repaired and run again if it fails.
+
+    Args:
+        kernel: The session, its name or its id.
+        code: The code of the first attempt.
+        on_error_fn: Given the result of a failed attempt and its number, from 1 on; returns the code of the next one, or None
+            to run the same again.
+        max_attempts: How often to run it; None for what the settings say, by default five times.
+        language: ``python`` or ``bash``.
+        timeout: Seconds that each attempt may run.
+
+    Returns:
+        The result of the last attempt, with all of them in `attempts`. Its status is ``max_attempts_exceeded`` if none has
+        succeeded.
+
+    Raises:
+        CellblockError: As for `execute`.
+        Exception: What `on_error_fn` raises.
+    """
+    most = settings.current().max_retries if max_attempts is None else max_attempts
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise InvalidInputError(f"max_attempts must be at least 1, not {max_attempts!r}")
+    if not callable(on_error_fn):
+        raise InvalidInputError(f"on_error_fn must be a function of a result and a number, not {on_error_fn!r}")
+    attempts: list[AttemptSnapshot] = []
+    for number in range(1, most + 1):
+        result = _execute(kernel, code, language, timeout, retry=True)
+        attempts.append(AttemptSnapshot(number, code, result.status, result.output, result.stderr, result.error))
+        if result.ok:
+            return replace(result, attempts=attempts)
+        if number < most:
+            repaired = on_error_fn(result, number)
+            code = code if repaired is None else repaired
+    return replace(result, status="max_attempts_exceeded", attempts=attempts)
+
+
+def destroy(name: SessionRecord | str) -> bool:
+    """End a session; return whether there was one."""
+    from cellblock.operations.sessions import Destroy
+
+    return bool(call(Destroy(session_of(name))))
+
+
+def list_kernels(*, refresh: bool = False) -> list[SessionRecord]:
+    """Return all sessions, oldest first; with `refresh`, look first whether their kernels are alive."""
+    from cellblock.operations.sessions import List
+
+    return [SessionRecord.from_dict(data) for data in call(List(refresh))]
+
+
+def status(kernel: SessionRecord | str) -> SessionRecord:
+    """Return how a session is now.
+
+    Raises:
+        NotFoundError: There is no such session.
+    """
+    from cellblock.operations.sessions import Status
+
+    return SessionRecord.from_dict(call(Status(session_of(kernel))))
+
+
+def restart(kernel: SessionRecord | str) -> SessionRecord:
+    """Give a session a fresh kernel, without variables.
+
+    Raises:
+        NotFoundError: There is no such session.
+        LaunchError: No kernel could be started.
+    """
+    from cellblock.operations.sessions import Restart
+
+    return SessionRecord.from_dict(call(Restart(session_of(kernel))))
+
+
+def variables(kernel: SessionRecord | str) -> list[Variable]:
+    """Return the variables of a session: type, size, shape, and a short text of each.
+
+    Raises:
+        NotFoundError: There is no such session.
+        UnsupportedError: It is not a session of Python.
+    """
+    from cellblock.model.variables import Variable
+    from cellblock.operations.saving import Variables
+
+    return [Variable.from_dict(data) for data in call(Variables(session_of(kernel)))]
+
+
+def wipe() -> list[str]:
+    """End all sessions; return their ids."""
+    from cellblock.operations.sessions import Wipe
+
+    return list(call(Wipe()))

@@ -1,0 +1,232 @@
+"""States of named sessions: checkpoints, undo, copies of sessions, and saved sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellblock.fronts.functions.arguments import absolute, milliseconds, session_of
+from cellblock.fronts.functions.connection import call
+from cellblock.model.sessions import SessionRecord
+
+if TYPE_CHECKING:
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.saving import LoadReport, SaveReport
+
+
+def checkpoint(kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
+    """Keep the state that a session has now, as `Session.checkpoint` does. It lives as long as the session's daemon.
+
+    Args:
+        kernel: The session, its name or its id.
+        name: What to call it.
+        files: Whether the state of the workspace's files belongs to it.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.checkpoint`.
+    """
+    from cellblock.model.checkpoints import CheckpointRecord
+    from cellblock.operations.checkpoints import MakeCheckpoint
+
+    return CheckpointRecord.from_dict(call(MakeCheckpoint(session_of(kernel), name, files)))
+
+
+def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
+    """Return the checkpoints of a session, oldest first.
+
+    Raises:
+        NotFoundError: There is no such session.
+    """
+    from cellblock.model.checkpoints import CheckpointRecord
+    from cellblock.operations.checkpoints import Checkpoints
+
+    return [CheckpointRecord.from_dict(data) for data in call(Checkpoints(session_of(kernel)))]
+
+
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
+    """Go back to a checkpoint of a session, as `Session.restore` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        checkpoint: The checkpoint, its id or its name.
+
+    Returns:
+        Which files have changed, if the checkpoint holds any.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.restore`.
+    """
+    from cellblock.model.checkpoints import Changes
+    from cellblock.operations.checkpoints import Restore
+
+    return Changes.from_dict(call(Restore(session_of(kernel), _id(checkpoint)))["changes"])
+
+
+def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+    """Drop a checkpoint of a session, and free its memory.
+
+    Raises:
+        NotFoundError, CheckpointError: There is no such session, or checkpoint.
+    """
+    from cellblock.operations.checkpoints import DropCheckpoint
+
+    call(DropCheckpoint(session_of(kernel), _id(checkpoint)))
+
+
+def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
+    """Go back over the last cells of a session, as `Session.undo` does.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.undo`.
+    """
+    from cellblock.model.checkpoints import Undone
+    from cellblock.operations.checkpoints import Undo
+
+    return Undone.from_dict(call(Undo(session_of(kernel), count, partial)))
+
+
+def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
+    """Return what has changed in a session since a checkpoint, as `Session.diff` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        checkpoint: The checkpoint, its id or its name.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.diff`.
+    """
+    from cellblock.model.checkpoints import StateChanges
+    from cellblock.operations.checkpoints import Diff
+
+    return StateChanges.from_dict(call(Diff(session_of(kernel), _id(checkpoint))))
+
+
+def fork(
+    kernel: SessionRecord | str,
+    names: Sequence[str],
+    *,
+    files: FilesMode | None = None,
+    seeds: Sequence[int] | None = None,
+    same_random_state: bool = False,
+) -> list[SessionRecord]:
+    """Make sessions that begin with the state that another one has now, as `Session.fork` does.
+
+    Args:
+        kernel: The other session, its name or its id.
+        names: What to call them. None of them may exist.
+        files: As for `Session.fork`.
+        seeds: As for `Session.fork`.
+        same_random_state: As for `Session.fork`.
+
+    Raises:
+        NotFoundError: There is no such session.
+        ConflictError: One of them exists.
+        CellblockError: As for `Session.fork`.
+    """
+    from cellblock.model.checkpoints import branch_names, check_seeds
+    from cellblock.operations.checkpoints import Fork
+
+    check_seeds(seeds or ())
+    wanted = Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state)
+    return [SessionRecord.from_dict(data) for data in call(wanted)]
+
+
+def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+    """Go on with the state of another session, mostly a branch, which is ended by that, as `Session.adopt` does.
+
+    Args:
+        kernel: The session that goes on, its name or its id.
+        branch: The other one.
+
+    Returns:
+        Which files have changed, if the branch had files of its own.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.adopt`.
+    """
+    from cellblock.model.checkpoints import Changes
+    from cellblock.operations.checkpoints import Adopt
+
+    return Changes.from_dict(call(Adopt(session_of(kernel), session_of(branch))))
+
+
+def save(
+    kernel: SessionRecord | str, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float = 120.0
+) -> SaveReport:
+    """Save a session to a file, as `Session.save` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file. If it exists it is replaced, but not before the new one is complete.
+        workspace: Whether to save the files of the workspace, too.
+        timeout: Seconds that pickling may take.
+
+    Returns:
+        What was saved, and what could not be.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.save`.
+    """
+    from cellblock.model.saving import SaveReport
+    from cellblock.operations.saving import Save
+
+    asked = Save(session_of(kernel), absolute(path), workspace, milliseconds(timeout))
+    return SaveReport.from_dict(call(asked))
+
+
+def load(
+    kernel: SessionRecord | str, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float = 120.0
+) -> LoadReport:
+    """Continue what was saved to a file in a session, as `Session.load` does. What the session was before is gone.
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file.
+        workspace: Whether to unpack the files that were saved. They replace files of the same names.
+        timeout: Seconds that loading may take.
+
+    Returns:
+        What was brought back, and what could not be.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.load`.
+    """
+    from cellblock.model.saving import LoadReport
+    from cellblock.operations.saving import Load
+
+    asked = Load(session_of(kernel), absolute(path), workspace, milliseconds(timeout))
+    return LoadReport.from_dict(call(asked))
+
+
+def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
+    """Write the cells of a session and what they showed as a notebook (``.ipynb``) or a script (``.py``).
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file, which is replaced if it exists.
+
+    Returns:
+        Its path.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.export`.
+    """
+    from cellblock.operations.saving import Export
+
+    asked = Export(session_of(kernel), absolute(path))
+    call(asked)
+    return Path(asked.path)
+
+
+def _id(checkpoint: CheckpointRecord | str) -> str:
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.id

@@ -1,0 +1,227 @@
+"""The gateway's application: ``uvicorn cellblock.fronts.gateway.app:app``, or `cellblock serve`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, get_args
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cellblock import __version__
+from cellblock.errors import CellblockError
+from cellblock.fronts.gateway import (
+    approvals,
+    checkpoints,
+    events,
+    executions,
+    files,
+    jupyter,
+    kernelspecs,
+    metrics,
+    notebooks,
+    pages,
+    questions,
+    saving,
+    service,
+    sessions,
+)
+from cellblock.fronts.gateway.access import problem_for
+from cellblock.fronts.gateway.answers import invalid_response, problem_response
+from cellblock.fronts.gateway.direct import Direct
+from cellblock.fronts.gateway.guard import PUBLIC, Guard, Refused
+from cellblock.fronts.gateway.link import DaemonLink
+from cellblock.fronts.gateway.models import ProblemModel
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.jupyter.kernels import JupyterKernels
+from cellblock.fronts.problems import MEDIA_TYPE, Problem
+from cellblock.service import settings
+from cellblock.service.daemon.place import Place
+from cellblock.service.store.tokens import Tokens
+
+_SHOWN = 200
+"""Characters of a path that an answer repeats."""
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
+
+
+_SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "If-Range", "Last-Event-ID", "Range")
+_READ_BY_PAGES = ("Accept-Ranges", "Content-Disposition", "Content-Range", "ETag", "Location", "Retry-After")
+_PROBLEM: dict[str, Any] = {
+    "description": "What is wrong (RFC 9457).",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemModel"}}},
+}
+
+
+_PARTS = (
+    service,
+    sessions,
+    checkpoints,
+    executions,
+    events,
+    files,
+    questions,
+    saving,
+    approvals,
+    metrics,
+    jupyter,
+    kernelspecs,
+    notebooks,
+)
+
+
+class Gateway(FastAPI):
+    """An application behind a guard. What is around it is called first, before anything of FastAPI's.
+
+    Attributes:
+        outside: What is called first, and calls `inside`.
+    """
+
+    outside: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await self.outside(scope, receive, send)
+
+    async def inside(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what has passed the guard."""
+        await super().__call__(scope, receive, send)
+
+
+def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: DaemonLink | None = None) -> Gateway:
+    """Return a gateway's application.
+
+    Args:
+        options: How it is set up.
+        place: Where the daemon is, and the tokens; the user's own by default.
+        link: Where sessions are instead. Then the only token is that of the options.
+    """
+    options = options or GatewayOptions()
+    check = None
+    if link is None:
+        place = place or Place()
+        place.prepare()
+        link = DaemonLink(place)
+        check = Tokens(place.directory).check() if options.auth else None
+    daemon = link
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await app.state.kernels.close()
+        await daemon.close()
+        if check is not None:
+            check.close()
+
+    app = Gateway(
+        title="cellblock",
+        summary="Sandboxed, stateful IPython sessions for AI agents.",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.openapi = lambda: described(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    app.state.link = link
+    app.state.settings = settings.current()
+    app.state.options = options
+    app.state.kernels = JupyterKernels(link)
+    app.state.checks = service.Checks(link)
+    app.state.notebooks = notebooks.Notebooks()
+    for part in _PARTS:
+        app.include_router(part.router, responses={"default": _PROBLEM})
+    pages.add_to(app)
+    app.add_exception_handler(CellblockError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_failure)
+    guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check)
+    app.outside = metrics.Meter(readable(guarded, options.allowed_origins))
+    return app
+
+
+def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+    """Let web pages of some origins read answers (CORS). They send tokens as any other client does; there are no cookies."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"),
+        allow_headers=_SENT_BY_PAGES,
+        expose_headers=_READ_BY_PAGES,
+        allow_private_network=True,
+    )
+
+
+def described(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI description: FastAPI's own, and that everything but `PUBLIC` takes a token."""
+    if app.openapi_schema is None:
+        schema = FastAPI.openapi(app)
+        bearer = {"type": "http", "scheme": "bearer", "description": "A token: 'cellblock tokens create' makes one."}
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {"token": bearer}
+        components.setdefault("schemas", {})["ProblemModel"] = ProblemModel.model_json_schema()
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)  # FastAPI's own form of it, which is a problem like the others here
+        schema["security"] = [{"token": []}]
+        for path in PUBLIC:
+            for operation in schema["paths"].get(path, {}).values():
+                operation["security"] = []
+    return app.openapi_schema or {}
+
+
+def methods_of(schema: dict[str, Any], path: str) -> list[str]:
+    """Return all methods of a path; a router names those of the first route that it finds."""
+    found = set()
+    for template, operations in schema["paths"].items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), path):
+            found |= {method.upper() for method in operations}
+    return sorted(found)
+
+
+def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CellblockError)
+    return problem_response(problem_for(request, error))
+
+
+def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, Refused):
+        return problem_response(error.problem)
+    detail, headers, path = str(error.detail), dict(error.headers or {}), request.url.path
+    if error.status_code == 405:
+        # The pages are not in the description; of those, the router names the methods.
+        headers["Allow"] = ", ".join(methods_of(described(request.app), path)) or headers.get("Allow", "GET")
+        detail = f"{path[:_SHOWN]} takes {headers['Allow']}, and not {request.method}; /docs describes the API"
+    elif error.status_code == 404 and "route" not in request.scope:
+        detail = f"there is nothing at {path[:_SHOWN]}; /docs describes the API"
+    response = problem_response(Problem(error.status_code, _CODES.get(error.status_code, "bad_request"), detail))
+    response.headers.update(headers)
+    return response
+
+
+def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    body = getattr(request.scope.get("route"), "body_field", None)
+    models = () if body is None else (body.field_info.annotation, *get_args(body.field_info.annotation))  # X, or X | None
+    return invalid_response(error, [name for model in models for name in getattr(model, "model_fields", ())])
+
+
+def _on_failure(_: Request, error: Exception) -> Response:
+    """Answer what nobody expected. The server logs it."""
+    return problem_response(Problem(500, "internal", f"the gateway failed: {type(error).__name__}; see its log"))
+
+
+def __getattr__(name: str) -> Any:
+    """Make ``app``, the application as the settings have it, when a server asks for it."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = globals()["app"] = make_app()
+    return made

@@ -1,0 +1,206 @@
+"""Running code in sessions, and what ran."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from cellblock.errors import NotFoundError, OutcomeUnknownError, failure
+from cellblock.fronts.gateway.access import link_of, settings_of
+from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.direct import MAX_KEY, Endpoint
+from cellblock.fronts.gateway.models import (
+    Done,
+    ExecuteRequest,
+    ExecutionListResponse,
+    ExecutionModel,
+    ExecutionResultModel,
+    Line,
+    RetryExecuteRequest,
+    SubmitRequest,
+)
+from cellblock.fronts.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
+from cellblock.fronts.gateway.sessions import Read, Run, create
+from cellblock.model import MODEL_CHARS
+from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
+from cellblock.wire.packed import Packed, pack, unpack
+
+router = APIRouter(tags=["Execution"])
+
+Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
+
+
+@router.post(
+    "/kernels/{session}/execute",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code and wait for its result",
+)
+async def execute(
+    request: Request,
+    session: str,
+    wanted: ExecuteRequest,
+    _: Run,
+    key: Key = "",
+    format: Format = "json",  # noqa: A002  # it is what people write behind the address
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Run code in a session. Code that fails has a result, too."""
+    chars = text_wanted(request)
+    return await result_response(request, session, await run(request, session, wanted, key=key), chars)
+
+
+@router.post(
+    "/sessions/{session}/execute",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code in a session",
+)
+async def execute_in_named(
+    request: Request,
+    session: str,
+    wanted: ExecuteRequest,
+    caller: Run,
+    key: Key = "",
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Run code in the session of this name, which is made if there is none."""
+    chars = text_wanted(request)
+    try:
+        result = await run(request, session, wanted, key=key)
+    except NotFoundError:
+        await create(request, caller, session)
+        result = await run(request, session, wanted, key=key)
+    return await result_response(request, session, result, chars)
+
+
+DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
+"""What `direct.Direct` answers in place of the two routes above."""
+
+
+@router.post(
+    "/kernels/{session}/execute/retry",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Run code until it succeeds",
+)
+async def execute_with_retry(
+    request: Request,
+    session: str,
+    wanted: RetryExecuteRequest,
+    _: Run,
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Run code, and what is to replace it if it fails."""
+    chars = text_wanted(request)
+    attempts: list[dict[str, Any]] = []
+    code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
+    for number in range(1, most + 1):
+        result = unpack(await run(request, session, wanted.model_copy(update={"code": code}), retry=True))
+        shown = {name: result[name] for name in ("status", "output", "stderr", "error")}
+        attempts.append({"attempt": number, "code": code, **shown})
+        if result["status"] == "success":
+            break
+        if number <= len(wanted.replacement_codes):
+            code = wanted.replacement_codes[number - 1]
+    else:
+        result = {**result, "status": "max_attempts_exceeded"}
+    return await result_response(request, session, pack({**result, "attempts": attempts}), chars)
+
+
+router.add_api_route(
+    "/kernels/{session}/execute_with_retry",
+    execute_with_retry,
+    methods=["POST"],
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="The same as execute/retry",
+)
+
+
+@router.post("/sessions/{session}/executions", status_code=202, response_model=ExecutionModel, summary="Submit code")
+async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, key: Key = "") -> Response:
+    """Have code run, and answer at once. It runs whether or not its client stays; follow it by its id."""
+    asked = Submit(
+        session,
+        wanted.language,
+        milliseconds(request, wanted.timeout),
+        key=key or wanted.key,
+        live=wanted.live,
+        stdin=wanted.stdin,
+        silent=wanted.silent,
+    )
+    record = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"))
+    return json_response(record, 202, {"Location": f"/executions/{record['id']}"})
+
+
+@router.get("/sessions/{session}/executions", response_model=ExecutionListResponse, summary="List executions")
+async def executions(request: Request, session: str, _: Read, count: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+    """List the last executions of a session, newest first."""
+    return json_response({"executions": await link_of(request).call(Executions(session, count))})
+
+
+@router.get("/executions/{execution}", response_model=ExecutionModel, summary="Get the state of an execution")
+async def lookup(request: Request, execution: str, _: Read) -> Response:
+    """Return the state of an execution: queued, running or done."""
+    return json_response(await link_of(request).call(Lookup(execution)))
+
+
+@router.get(
+    "/executions/{execution}/result",
+    response_model=ExecutionResultModel,
+    responses=RESPONSES,
+    summary="Wait for the result of an execution",
+)
+async def result(
+    request: Request,
+    execution: str,
+    _: Read,
+    format: Format = "json",  # noqa: A002  # as above
+    max_chars: MaxChars = MODEL_CHARS,
+) -> Response:
+    """Wait until an execution has ended, and answer with its result."""
+    chars = text_wanted(request)
+    session = (await link_of(request).call(Lookup(execution)))["session"]
+    async with aclosing(link_of(request).follow(Follow(execution))) as events:
+        async for event in events:
+            if event["kind"] == "result":
+                return await result_response(request, session, pack(event["data"]), chars)
+            if event["kind"] == "failed":
+                raise failure(event["data"], execution)
+    raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
+
+
+@router.post("/executions/{execution}/cancel", response_model=Done, summary="Cancel an execution")
+async def cancel(request: Request, execution: str, _: Run) -> Response:
+    """Stop an execution, or keep one that waits from running."""
+    return json_response({"done": await link_of(request).call(Cancel(execution))})
+
+
+@router.post("/executions/{execution}/input", response_model=Done, summary="Answer input()")
+async def answer(request: Request, execution: str, line: Line, _: Run) -> Response:
+    """Answer the input() for which an execution waits."""
+    return json_response({"done": await link_of(request).call(Answer(execution), line.line.encode("utf-8", "replace"))})
+
+
+async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> Packed:
+    """Run code and return its result, packed: JSON data with bytes in it.
+
+    Raises:
+        OutcomeUnknownError: The daemon ended meanwhile.
+        CellblockError: What else the daemon has met.
+    """
+    asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
+    result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)
+    return result
+
+
+def milliseconds(request: Request, seconds: float | None) -> int:
+    """Return a timeout as the daemon has it; None: what the settings say."""
+    if seconds is None:
+        seconds = settings_of(request).execution_timeout
+    return max(round(seconds * 1000), 1)

@@ -1,0 +1,183 @@
+"""The files of a session: listing, reading with ranges, writing, removing. They travel in pieces, whatever their size."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from starlette.convertors import Convertor, register_url_convertor
+
+from cellblock.errors import CellblockError, FilesError
+from cellblock.fronts.gateway.access import link_of
+from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.link import DaemonLink
+from cellblock.fronts.gateway.models import Done
+from cellblock.fronts.gateway.sessions import Read, Run
+from cellblock.operations.files import ListFiles, ReadPart, RemoveFile, WritePart
+
+
+class _AnyPath(Convertor[str]):
+    """A path of any characters: Starlette's own ends at a line break."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("file", _AnyPath())
+
+router = APIRouter(prefix="/sessions/{session}/files", tags=["Files"])
+
+_PART = 4 * 1024 * 1024
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
+
+
+class FileModel(BaseModel):
+    """A file, a folder, or anything else in a workspace. Links are described, never followed."""
+
+    path: str
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: int
+    modified: float
+    mode: int
+
+
+class FileListResponse(BaseModel):
+    """What is in a folder."""
+
+    files: list[FileModel]
+
+
+@router.get("", response_model=FileListResponse, summary="List a folder")
+async def list_files(
+    request: Request, session: str, _: Read, path: Annotated[str, Query()] = ".", recursive: Annotated[bool, Query()] = False
+) -> Response:
+    """List a folder of a session's workspace, sorted by path."""
+    return json_response({"files": await link_of(request).call(ListFiles(session, path, recursive))})
+
+
+@router.get(
+    "/{path:file}",
+    response_class=Response,
+    summary="Read a file",
+    responses={
+        200: {"description": "The file.", "content": {"application/octet-stream": {}}},
+        206: {"description": "A part of it.", "content": {"application/octet-stream": {}}},
+        304: {"description": "It has not changed."},
+        416: {"description": "It has no such part."},
+    },
+)
+async def read_file(
+    request: Request,
+    session: str,
+    path: str,
+    _: Read,
+    wanted: Annotated[str, Header(alias="Range", max_length=100)] = "",
+    if_range: Annotated[str, Header(alias="If-Range", max_length=100)] = "",
+    if_none_match: Annotated[str, Header(alias="If-None-Match", max_length=100)] = "",
+) -> Response:
+    """Read a file, or a part of it. Only one range is served; for several, all of the file is."""
+    link = link_of(request)
+    known = (await link.call(ReadPart(session, path, 0, 0)))["file"]
+    tag = f'"{known["size"]:x}-{known["modified"]:.6f}"'
+    headers = {
+        "Accept-Ranges": "bytes",
+        "ETag": tag,
+        "Cache-Control": "no-cache",
+        # What a session has written is nothing that a browser should show as a page of this server.
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.rpartition('/')[2], safe='', errors='replace')}",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if if_none_match == tag:
+        return Response(status_code=304, headers=headers)
+    size: int = known["size"]
+    start, end = 0, size
+    if wanted and if_range in ("", tag) and (asked := _RANGE.fullmatch(wanted)):
+        found = range_of(asked[1], asked[2], size)
+        if found is None:
+            return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{size}"})
+        start, end = found
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    headers["Content-Length"] = str(end - start)
+    return StreamingResponse(
+        _parts(link, session, path, start, end, known),
+        206 if "Content-Range" in headers else 200,
+        headers,
+        "application/octet-stream",
+    )
+
+
+def range_of(first: str, last: str, size: int) -> tuple[int, int] | None:
+    """Return the start and the end of a range as ``Range`` has it; None if there is nothing in it.
+
+    Args:
+        first: The first byte; empty if `last` says how many there are at the end.
+        last: The last byte; empty for all that follow.
+        size: Bytes of the file.
+    """
+    if not first:
+        start, end = (max(0, size - int(last)), size) if last else (0, 0)
+    else:
+        start, end = int(first), min(int(last) + 1 if last else size, size)
+    return (start, end) if start < end else None
+
+
+async def _parts(
+    link: DaemonLink, session: str, path: str, start: int, end: int, known: dict[str, Any]
+) -> AsyncIterator[bytes]:
+    """Yield a file part by part. If it changes meanwhile, stop: the reader sees that something is missing."""
+    while start < end:
+        part = await link.call(ReadPart(session, path, start, min(_PART, end - start)))
+        if part["file"] != known or not part["data"]:
+            raise FilesError(f"{path!r} changed while it was read", path=path)
+        start += len(part["data"])
+        yield part["data"]
+
+
+@router.put(
+    "/{path:file}",
+    status_code=201,
+    response_model=FileModel,
+    summary="Write a file",
+    openapi_extra={
+        "requestBody": {
+            "required": False,
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def write_file(request: Request, session: str, path: str, _: Run) -> Response:
+    """Write the body to a file. The file appears when it is complete; missing folders are made."""
+    link, upload = link_of(request), secrets.token_hex(16)
+    waiting = bytearray()
+    try:
+        async for piece in request.stream():
+            waiting += piece
+            if len(waiting) >= _PART:
+                await link.call(WritePart(session, path, upload), bytes(waiting))
+                waiting.clear()
+        return json_response(await link.call(WritePart(session, path, upload, more=False), bytes(waiting)), 201)
+    except BaseException:  # the client has left, or the body is too large: what has come is dropped
+        with suppress(CellblockError):
+            await asyncio.shield(link.call(WritePart(session, path, upload, abort=True)))
+        raise
+
+
+@router.delete("/{path:file}", response_model=Done, summary="Remove a file or a folder")
+async def remove_file(
+    request: Request, session: str, path: str, _: Run, recursive: Annotated[bool, Query()] = False
+) -> Response:
+    """Remove a file, a link, or an empty folder; a folder with all that is in it if `recursive` says so."""
+    return json_response({"done": await link_of(request).call(RemoveFile(session, path, recursive))})

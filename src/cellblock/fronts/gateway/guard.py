@@ -1,0 +1,362 @@
+"""What every request passes first, whatever it asks for: who may be here, how much at once, and how long it may take.
+
+A rebound DNS name, a foreign web page, a missing token, a body without end: each is refused before any route sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import ipaddress
+import math
+import socket
+import time
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from fastapi import HTTPException
+
+from cellblock.errors import CellblockError
+from cellblock.fronts.gateway.answers import send_problem
+from cellblock.fronts.jupyter.json_values import MAX_VALUES, ValueCounter
+from cellblock.fronts.problems import Problem, problem_of
+from cellblock.service.store.tokens import SCOPES, Token
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from cellblock.fronts.gateway.options import GatewayOptions
+    from cellblock.service.store.tokens import TokenCheck
+
+PUBLIC = ("/", "/health", "/docs", "/redoc", "/openapi.json")
+"""Paths that say nothing about sessions, and need no token. So does what is below `STATIC`."""
+
+STATIC = "/static/"
+ANYBODY = Token("", "anybody", frozenset(SCOPES))
+"""Who calls if no tokens are asked for."""
+
+_NOBODY = Token("", "nobody", frozenset())
+_ONCE = Token("-", "this run", frozenset(SCOPES))
+_MAX_CALLERS = 10_000
+_LEAST_PACE = 1024
+"""Bytes of a body in a second, once it has been coming for as long as a client may be silent"""
+
+_BURST = 2.0
+"""Seconds for which a caller that was idle may exceed the rate by as much again."""
+
+
+class Refused(HTTPException):
+    """A request is refused, for the reason that the problem says."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.status, problem.detail)
+        self.problem = problem
+
+
+class Guard:
+    """The outermost part of the application."""
+
+    def __init__(self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None) -> None:
+        """Guard an application.
+
+        Args:
+            app: The application.
+            options: What is allowed.
+            check: Tells what a token is for; None if no tokens are asked for.
+        """
+        self._app = app
+        self._options = options
+        self._check = check
+        self._hosts = {"localhost", socket.gethostname().lower(), *(name.lower() for name in options.hosts)}
+        self._callers: dict[str, _Use] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            headers = _Headers(scope)
+            headers.token = take_token(scope)  # first: refused requests are logged, too
+            check_host(headers.host, self._hosts)
+            check_origin(scope, headers, self._options.allowed_origins)
+            check_length(headers.length, self._most(scope))
+            caller = self._caller(scope, headers)
+            with self._counted(caller):
+                scope["cellblock.caller"] = caller
+                await self._app(scope, receive if scope["type"] == "websocket" else self._body(scope, receive), send)
+        except Refused as refused:
+            await send_problem(scope, receive, send, refused.problem)
+        except CellblockError as error:
+            await send_problem(scope, receive, send, problem_of(error))
+
+    def _most(self, scope: Scope) -> int:
+        return self._options.max_upload if _is_upload(scope) else self._options.max_body
+
+    def _body(self, scope: Scope, receive: Receive) -> _Body:
+        counter = None if _is_upload(scope) else ValueCounter()
+        return _Body(receive, self._most(scope), self._options.patience, counter)
+
+    def _caller(self, scope: Scope, headers: _Headers) -> Token:
+        """Return who calls.
+
+        Raises:
+            Refused: There is no valid token, or none is asked for and the caller is not on this machine.
+            StoreError: The tokens cannot be read.
+        """
+        if scope["path"] in PUBLIC or scope["path"].startswith(STATIC):
+            return _NOBODY
+        if not self._options.auth:
+            check_local(scope)
+            return ANYBODY
+        text = _token_of(scope, headers)
+        if same_token(text, self._options.token):
+            return _ONCE
+        found = self._check(text) if self._check is not None and text else None
+        if found is None:
+            what = "the token is not valid, or no longer valid" if text else "a token is needed: Authorization: Bearer cb_…"
+            raise Refused(Problem(401, "unauthorized", f"{what} ('cellblock tokens create' makes one)"))
+        return found
+
+    @contextmanager
+    def _counted(self, caller: Token) -> Iterator[None]:
+        """Count a request for as long as it lasts.
+
+        Raises:
+            Refused: The caller has too many, or is too quick.
+        """
+        use = self._callers.get(caller.id)
+        if use is None:
+            if len(self._callers) >= _MAX_CALLERS:
+                self._callers = {number: use for number, use in self._callers.items() if use.running}
+            use = self._callers[caller.id] = _Use(self._options.rate * _BURST)
+        check_use(use, self._options.at_once, self._options.rate)
+        use.running += 1
+        try:
+            yield
+        finally:
+            use.running -= 1
+
+
+def _is_upload(scope: Scope) -> bool:
+    method, path = scope.get("method"), scope["path"]
+    return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
+
+
+class _Use:
+    """How much one caller does.
+
+    Attributes:
+        running: Requests that are worked on.
+        left: Requests that may follow at once.
+        at: When that was so (`time.monotonic`).
+    """
+
+    __slots__ = ("at", "left", "running")
+
+    def __init__(self, left: float) -> None:
+        self.running = 0
+        self.left = left
+        self.at = time.monotonic()
+
+
+class _Headers:
+    """The headers that are looked at here."""
+
+    __slots__ = ("authorization", "host", "length", "origin", "site", "token")
+
+    def __init__(self, scope: Scope) -> None:
+        """Read them.
+
+        Raises:
+            Refused: There are two hosts: whoever stands before this server may have looked at the other one.
+        """
+        self.host = self.origin = self.authorization = self.length = self.site = self.token = ""
+        for name, value in scope["headers"]:
+            match name:
+                case b"host":
+                    if self.host:
+                        raise Refused(Problem(400, "host_refused", "a request has one Host header"))
+                    self.host = value.decode("latin-1")
+                case b"origin":
+                    self.origin = value.decode("latin-1")
+                case b"authorization":
+                    self.authorization = value.decode("latin-1")
+                case b"content-length":
+                    self.length = value.decode("latin-1")
+                case b"sec-fetch-site":
+                    self.site = value.decode("latin-1")
+
+
+class _Body:
+    """Receives the body of a request, which has to end and must not be silent for long."""
+
+    __slots__ = ("_began", "_complete", "_counter", "_left", "_most", "_patience", "_receive")
+
+    def __init__(self, receive: Receive, most: int, patience: float, counter: ValueCounter | None) -> None:
+        self._began = time.monotonic()
+        self._most = most
+        self._receive = receive
+        self._counter = counter
+        self._left = most
+        self._patience = patience
+        self._complete = False
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._patience):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refused(Problem(408, "too_slow", f"nothing was received for {self._patience:g} seconds")) from None
+        piece = message.get("body", b"")
+        self._left -= len(piece)
+        check_left(self._left)
+        check_pace(self._most - self._left, time.monotonic() - self._began - self._patience)
+        if self._counter is not None:
+            check_values(self._counter.feed(piece))
+        self._complete = not message.get("more_body", False)
+        return message
+
+
+def check_host(host: str, known: set[str]) -> None:
+    """Check the ``Host`` header: a foreign name that was bound to this address lets a web page talk to it (DNS rebinding).
+
+    Raises:
+        Refused: It is neither an address nor a name of this machine.
+    """
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    name = name.strip("[]").lower().rstrip(".")
+    if not (name in known or name.endswith(".localhost") or _is_address(name)):
+        raise Refused(Problem(421, "host_refused", f"{name[:100]!r} is not a name of this server: allow it with --allow-name"))
+
+
+@functools.lru_cache(maxsize=64)
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def check_origin(scope: Scope, headers: _Headers, allowed: tuple[str, ...]) -> None:
+    """Check which web page sends a request, if one does.
+
+    Raises:
+        Refused: It is another one than those that may.
+    """
+    if headers.origin:
+        scheme: str = scope["scheme"]
+        own = f"{scheme.replace('ws', 'http', 1)}://{headers.host}"
+        foreign = headers.origin != own and headers.origin not in allowed
+    else:
+        # What a page of another site loads without an Origin: pictures, scripts, forms of old browsers. A link is fine.
+        foreign = headers.site == "cross-site" and not (scope.get("method") == "GET" and scope["path"] in PUBLIC)
+    if foreign:
+        raise Refused(Problem(403, "origin_refused", "requests from other web sites are refused"))
+
+
+def check_length(length: str, most: int) -> None:
+    """Check the ``Content-Length``, so that a body that is too large need not come first.
+
+    Raises:
+        Refused: It is too large.
+    """
+    if length.isdecimal() and int(length) > most:
+        raise Refused(Problem(413, "too_large", f"the body has {length[:20]} bytes, and this server takes {most}"))
+
+
+def check_left(left: int) -> None:
+    """Check that a body is not larger than it may be; not every body says beforehand how large it is.
+
+    Raises:
+        Refused: It is.
+    """
+    if left < 0:
+        raise Refused(Problem(413, "too_large", "the body is larger than this server takes"))
+
+
+def check_pace(received: int, seconds: float) -> None:
+    """Check that a body comes quickly enough: each that is on its way keeps a connection and memory.
+
+    Args:
+        received: Its bytes so far.
+        seconds: For how long it has been coming, without the time that any may take.
+
+    Raises:
+        Refused: It does not.
+    """
+    if received < seconds * _LEAST_PACE:
+        raise Refused(Problem(408, "too_slow", f"the body comes at less than {_LEAST_PACE:,} bytes in a second"))
+
+
+def check_values(count: int) -> None:
+    """Check that a body has no more values than can be parsed in one turn of the loop.
+
+    Raises:
+        Refused: It has more.
+    """
+    if count > MAX_VALUES:
+        raise Refused(Problem(413, "too_large", f"the body has more than {MAX_VALUES} values"))
+
+
+def check_local(scope: Scope) -> None:
+    """Check that both ends of a connection are on this machine.
+
+    Raises:
+        Refused: They are not.
+    """
+    for end in (scope.get("server"), scope.get("client")):
+        try:
+            local = end is not None and ipaddress.ip_address(end[0]).is_loopback
+        except ValueError:
+            local = False
+        if not local:
+            raise Refused(Problem(403, "forbidden", "without tokens, only programs on the same machine are served"))
+
+
+def same_token(given: str, expected: str) -> bool:
+    """Compare tokens in constant time; an empty one is none."""
+    return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
+
+
+def check_use(use: _Use, at_once: int, rate: float) -> None:
+    """Take one request from what a caller may do.
+
+    Raises:
+        Refused: It has too many at once, or is too quick.
+    """
+    if use.running >= at_once:
+        raise Refused(Problem(429, "too_many_at_once", f"this token has {at_once} requests in progress already", 1.0))
+    now = time.monotonic()
+    use.left = min(use.left + (now - use.at) * rate, rate * _BURST)
+    use.at = now
+    if use.left < 1:
+        wait = (1 - use.left) / rate
+        raise Refused(Problem(429, "too_many_requests", f"this token may make {rate:g} requests per second", math.ceil(wait)))
+    use.left -= 1
+
+
+def take_token(scope: Scope) -> str:
+    """Return the token in the address of a request, and take it out: servers write addresses into their logs."""
+    query: bytes = scope["query_string"]
+    if b"token=" not in query:
+        return ""
+    parts = query.split(b"&")
+    scope["query_string"] = b"&".join(part for part in parts if not part.startswith(b"token="))
+    found = next((part for part in parts if part.startswith(b"token=")), b"")
+    return unquote_to_bytes(found.removeprefix(b"token=")).decode("latin-1")
+
+
+def _token_of(scope: Scope, headers: _Headers) -> str:
+    """Return the token of a request; empty if it has none."""
+    kind, _, text = headers.authorization.partition(" ")
+    if kind.lower() in ("bearer", "token"):
+        return text.strip()
+    # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
+    return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""

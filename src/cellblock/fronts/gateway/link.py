@@ -1,0 +1,150 @@
+"""The gateway's connections to the daemon.
+
+Each request has a connection of its own while it lasts; connections are reused. A slow reader holds up nobody else, and when a
+request is given up, its connection is closed, so that the daemon forgets the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from socket import socket
+from typing import Any, Literal, overload
+
+from cellblock.errors import BusyError, CellblockError, DaemonError, NotRunError, OutcomeUnknownError
+from cellblock.operations.base import AnswerT, Request
+from cellblock.service.daemon.async_connection import AsyncConnection, open_connection
+from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.starting import connect_or_start
+
+_IDLE = 64
+_MOST = 2000
+
+_TRIES = 3
+"""How often a request is made that may be repeated, if each time the daemon ends meanwhile."""
+
+
+class _LostError(DaemonError):
+    """The daemon ended in the middle of a request that may be repeated."""
+
+
+class DaemonLink:
+    """Asks the daemon, which is started if there is none. It belongs to one event loop.
+
+    Args:
+        place: Where the daemon is; the user's own by default.
+        connect: Connects to something else instead.
+    """
+
+    def __init__(self, place: Place | None = None, connect: Callable[[], Awaitable[socket]] | None = None) -> None:
+        self._connect = connect or functools.partial(asyncio.to_thread, connect_or_start, place or Place())
+        self._idle: list[AsyncConnection] = []
+        self._used = 0
+
+    @overload
+    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
+
+    @overload
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
+
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+        """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
+
+        Args:
+            request: What to ask.
+            body: What comes with it.
+            packed: Whether to return JSON data as it came (`wire.packed.Packed`).
+
+        Raises:
+            CellblockError: What the daemon has met, of the same class.
+            OutcomeUnknownError: It ended in the middle of a request that must not be made twice.
+        """
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._ask(request, body, packed=packed)
+            except _LostError:
+                continue  # twice is the same as once: code that was submitted with a key is found by that key
+        try:
+            return await self._ask(request, body, packed=packed)
+        except _LostError as error:
+            raise DaemonError(f"{error}; that has happened {_TRIES} times in a row: see the daemon's log") from error
+
+    async def _ask(self, request: Request[Any], body: bytes, *, packed: bool) -> Any:
+        connection = await self._take()
+        try:
+            answer = await connection.call(request, body, packed=packed)
+        except NotRunError:
+            self._give(connection)
+            if connection.usable:
+                raise
+            return await self._ask(request, body, packed=packed)  # the next daemon: this one was not asked
+        except CellblockError as error:
+            self._give(connection)
+            if connection.usable:
+                raise
+            if request.may_repeat:
+                raise _LostError(str(error)) from error
+            raise OutcomeUnknownError(f"{error}; it is not known whether {request.op!r} was carried out") from error
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._give(connection)
+        return answer
+
+    async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Ask for something that has an answer in many parts, and yield them as they come.
+
+        Close the generator if you stop early (`contextlib.aclosing`).
+        """
+        while True:
+            connection = await self._take()
+            done = False
+            try:
+                async with aclosing(connection.follow(request, body)) as parts:
+                    async for part in parts:
+                        yield part
+                done = True
+                return
+            except CellblockError as error:
+                done = True
+                if not isinstance(error, NotRunError) or connection.usable:
+                    raise
+            finally:
+                if done:
+                    self._give(connection)
+                else:
+                    self._drop(connection)
+
+    async def close(self) -> None:
+        """Close all connections that nobody uses. Executions go on."""
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _take(self) -> AsyncConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                self._used += 1
+                return connection
+        if self._used >= _MOST:
+            raise BusyError(f"the gateway already works on {_MOST} requests: try again later", 1.0)
+        self._used += 1
+        try:
+            return await open_connection(self._connect)
+        except BaseException:
+            self._used -= 1
+            raise
+
+    def _give(self, connection: AsyncConnection) -> None:
+        """Keep a connection for the next request."""
+        if connection.usable and len(self._idle) < _IDLE:
+            self._used -= 1
+            self._idle.append(connection)
+        else:
+            self._drop(connection)
+
+    def _drop(self, connection: AsyncConnection) -> None:
+        self._used -= 1
+        connection.abort()

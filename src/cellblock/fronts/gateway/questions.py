@@ -1,0 +1,136 @@
+"""What an editor asks a session; packages and tools."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from cellblock.errors import CellblockError
+from cellblock.fronts.gateway.access import link_of
+from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.executions import milliseconds
+from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, Strict
+from cellblock.fronts.gateway.sessions import Read, Run
+from cellblock.operations.executions import Submit
+from cellblock.operations.files import Install
+from cellblock.operations.sessions import Complete, History, Inspect
+
+router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
+
+_TOOLS = """
+import json as _json
+from cellblock.tools import search as _search
+print(_json.dumps([_search.signatures(_name)[0] for _name in _search.names({words!r}, limit={limit})]))
+del _json, _search
+"""
+
+
+class CodeAtCursor(Strict):
+    """Code, and where the cursor is in it."""
+
+    code: str
+    cursor: int = Field(-1, ge=-1, le=2**31, description="An index into the code; -1: its end.")
+
+
+class InspectRequest(CodeAtCursor):
+    """What is to be described."""
+
+    detail: int = Field(0, ge=0, le=1, description="1: with its source.")
+
+
+class CompletionsModel(BaseModel):
+    """What could stand there."""
+
+    matches: list[str]
+    start: int
+    end: int
+
+
+class InspectionModel(BaseModel):
+    """What is known of a name."""
+
+    text: str | None
+
+
+class HistoryEntryModel(BaseModel):
+    """A cell that ran."""
+
+    code: str
+    status: str
+    execution_count: int | None
+
+
+class HistoryModel(BaseModel):
+    """The cells that ran, oldest first."""
+
+    history: list[HistoryEntryModel]
+
+
+class InstallRequest(Strict):
+    """Packages."""
+
+    requirements: list[str] = Field(min_length=1, max_length=1000, examples=[["pandas>=2", "rich"]])
+    timeout: float | None = Field(None, ge=0.1, le=MAX_SECONDS, allow_inf_nan=False, description="Seconds; by default 600.")
+
+
+class ToolsModel(BaseModel):
+    """Tools, and how they are called."""
+
+    tools: list[str]
+
+
+@router.post("/complete", response_model=CompletionsModel, summary="Complete code")
+async def complete(request: Request, session: str, at: CodeAtCursor, _: Run) -> Response:
+    """Say what could stand at the cursor."""
+    return json_response(await link_of(request).call(Complete(session, at.cursor), _bytes(at.code)))
+
+
+@router.post("/inspect", response_model=InspectionModel, summary="Describe a name")
+async def inspect(request: Request, session: str, at: InspectRequest, _: Run) -> Response:
+    """Describe the name at the cursor."""
+    return json_response({"text": await link_of(request).call(Inspect(session, at.cursor, at.detail), _bytes(at.code))})
+
+
+@router.get("/history", response_model=HistoryModel, summary="List what ran")
+async def history(request: Request, session: str, _: Read, count: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
+    """List the cells that the session ran, oldest first."""
+    return json_response({"history": await link_of(request).call(History(session, count))})
+
+
+@router.post("/install", response_model=ExecutionResultModel, summary="Install packages")
+async def install(request: Request, session: str, wanted: InstallRequest, _: Run) -> Response:
+    """Install packages for a session, as `pip install` does, from where the daemon's settings say."""
+    limit = milliseconds(request, wanted.timeout or 600.0)
+    return json_response(await link_of(request).call(Install(session, tuple(wanted.requirements), limit)))
+
+
+@router.get("/tools", response_model=ToolsModel, summary="Search tools")
+async def tools(
+    request: Request,
+    session: str,
+    _: Run,
+    query: Annotated[str, Query(max_length=1000, description="Words, in any order; none: all tools.")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+) -> Response:
+    """Search the tools that the code of a session can call. The session itself looks, when it runs nothing else."""
+    asked = Submit(session, silent=True, wait=True, timeout=10_000, own=True)
+    result = await link_of(request).call(asked, _TOOLS.format(words=query, limit=limit).encode("utf-8", "replace"))
+    return json_response({"tools": _signatures(result)})
+
+
+def _signatures(result: dict[str, Any]) -> list[str]:
+    """Return what a session has said of its tools: texts, of which nothing is believed."""
+    try:
+        found = json.loads(result["output"])
+    except ValueError:
+        found = None
+    if result["status"] != "success" or not isinstance(found, list):
+        raise CellblockError(f"the session could not look up its tools: {result['text'] or result['status']}"[:2000])
+    return [str(one) for one in found]
+
+
+def _bytes(code: str) -> bytes:
+    return code.encode("utf-8", "replace")

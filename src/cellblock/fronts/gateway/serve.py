@@ -1,0 +1,202 @@
+"""Runs a gateway: `cellblock serve`."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+import ssl
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.starting import connect_or_start
+from cellblock.service.store.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def serve(
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    *,
+    options: GatewayOptions | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    say: Callable[[str], object] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
+
+    Args:
+        host: The address to listen at.
+        port: The port; 0 for any that is free.
+        options: How the gateway is set up.
+        certificate: A file with the TLS certificate, and those above it.
+        key: A file with its private key, if the certificate's file does not hold it.
+        say: Takes what is to be said to the user, line by line; standard error by default.
+
+    Raises:
+        InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
+            the certificate cannot be used, or sessions could read its key.
+        DaemonError: There is no daemon, and none can be started.
+    """
+    import uvicorn
+
+    from cellblock.fronts.gateway.app import make_app
+
+    options = options or GatewayOptions()
+    check_address(host, auth=options.auth)
+    check_certificate(certificate, key)
+    tell = say or _say
+    if (secret := key or certificate) is not None:
+        check_key(secret, options)
+        if os.stat(secret).st_mode & 0o044:
+            tell(f"Other users can read the private key {secret}: chmod 600 it")
+    place = Place()
+    connect_or_start(place).close()  # if there can be no daemon, this is the place to say so, and not each request
+    once = options.auth and not options.token and not Tokens(place.directory).all()
+    if once:
+        options = replace(options, token=secrets.token_urlsafe(32))
+    sock = listen(host, port)
+    address = f"{'https' if certificate else 'http'}://{_authority(host, sock)}"
+
+    def started() -> None:
+        tell(f"cellblock listens at {address} (API: {address}/docs)")
+        if once:
+            tell(f"There are no tokens yet. For this run: Authorization: Bearer {options.token}")
+        elif options.auth:
+            tell("Requests need a token: 'cellblock tokens create' makes one")
+        else:
+            tell("No token is required: every program on this machine can run code here")
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            started()
+
+    try:
+        Server(config(make_app(options, place), certificate, key)).run(sockets=[sock])
+    except KeyboardInterrupt:
+        pass  # which uvicorn passes on when it has ended
+
+
+def check_address(host: str, *, auth: bool) -> None:
+    """Check that a gateway without tokens cannot be reached from elsewhere.
+
+    Raises:
+        InvalidInputError: It could.
+    """
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not auth and not local:
+        raise InvalidInputError(
+            f"without tokens, the server can only listen on a loopback address such as 127.0.0.1, not on {host!r}"
+        )
+
+
+def check_certificate(certificate: Path | None, key: Path | None) -> None:
+    """Check that connections can be encrypted with a certificate, if there is to be one.
+
+    Raises:
+        InvalidInputError: They cannot.
+    """
+    if certificate is None:
+        if key is not None:
+            raise InvalidInputError("a private key needs its certificate: --certificate FILE")
+        return
+    try:
+        encryption(certificate, key)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        files = f"{certificate} and {key}" if key is not None else f"{certificate}"
+        why = error.strerror if type(error) is not ssl.SSLError and isinstance(error, OSError) else "no pair in PEM format"
+        raise InvalidInputError(f"the TLS certificate and its key cannot be read from {files}: {why}") from error
+
+
+def check_key(key: Path, options: GatewayOptions) -> None:
+    """Check that the private key is not where the gateway's sessions work: they could read it.
+
+    Raises:
+        InvalidInputError: It is.
+    """
+    given = options.session_options.get("working_dir")
+    places = [given if isinstance(given, str) else os.getcwd()] if options.workspaces is None else [options.workspaces]
+    for place in map(os.path.realpath, places):
+        if Path(os.path.realpath(key)).is_relative_to(place):
+            raise InvalidInputError(
+                f"the private key {key} is in {place}, where sessions work and could read it: "
+                "move it, or start the gateway in another directory"
+            )
+
+
+def encryption(certificate: Path, key: Path | None) -> ssl.SSLContext:
+    """Return how connections are encrypted.
+
+    Raises:
+        OSError, ValueError: The certificate or its key cannot be used.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
+    """Return how uvicorn serves a gateway."""
+    import uvicorn
+
+    from cellblock.fronts.gateway.protocol import BoundedHttp, BoundedWebSocket
+
+    class Http(BoundedHttp):
+        tls = None if certificate is None else encryption(certificate, key)
+
+    return uvicorn.Config(
+        app,
+        http=Http,
+        ws=BoundedWebSocket,
+        log_level="warning",
+        access_log=False,  # which would write tokens in the addresses of WebSockets
+        proxy_headers=False,
+        server_header=False,
+        ws_max_size=16 * 1024 * 1024,
+        ws_per_message_deflate=False,  # it costs small messages more than it saves
+        timeout_graceful_shutdown=5,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Listen at an address.
+
+    Raises:
+        InvalidInputError: It cannot be used.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        made = socket.create_server(address, family=family, backlog=1024)
+        # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
+        return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
+    except (OSError, OverflowError) as error:
+        raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {_why(error)}") from error
+
+
+def _why(error: OSError | OverflowError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "another program listens there (--port 0 takes a free port)"
+    return str(error)
+
+
+def _authority(host: str, sock: socket.socket) -> str:
+    number = sock.getsockname()[1]
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,93 @@
+"""What the gateway says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from cellblock import __version__
+from cellblock.errors import BusyError, CellblockError
+from cellblock.operations.sessions import About
+
+if TYPE_CHECKING:
+    from cellblock.fronts.gateway.link import DaemonLink
+
+_log = logging.getLogger("cellblock.gateway")
+_FRESH, _PATIENCE = 1.0, 5.0
+router = APIRouter(tags=["Service"])
+
+
+class Link(BaseModel):
+    """Where something is."""
+
+    href: str
+    description: str
+
+
+class Root(BaseModel):
+    """What the gateway offers."""
+
+    service: str
+    links: dict[str, Link]
+
+
+class Health(BaseModel):
+    """Whether code can be run."""
+
+    status: Literal["ok", "failing"]
+    service: str
+    version: str
+    problem: str = Field(default="", description="Why no code can be run now; empty if it can.")
+
+
+@router.get("/", summary="List what the gateway offers")
+async def root() -> Root:
+    """Name the pages that describe this service."""
+    pages = {"swagger": ("/docs", "Swagger UI"), "redoc": ("/redoc", "API reference"), "openapi": ("/openapi.json", "OpenAPI")}
+    return Root(service="cellblock", links={name: Link(href=href, description=text) for name, (href, text) in pages.items()})
+
+
+class Checks:
+    """Asks the daemon whether code can be run, at most once in a second: anybody may ask this, without a token."""
+
+    def __init__(self, link: DaemonLink) -> None:
+        self._link = link
+        self._lock = asyncio.Lock()
+        self._problem = ""
+        self._asked = -math.inf
+
+    async def problem(self) -> str:
+        """Return why no code can be run now; empty if it can. It names no paths."""
+        async with self._lock:
+            if time.monotonic() - self._asked > _FRESH:
+                self._problem = await self._ask()
+                self._asked = time.monotonic()
+            return self._problem
+
+    async def _ask(self) -> str:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                failing = (await self._link.call(About())).get("failing", "")
+        except TimeoutError:
+            return f"the daemon has not answered within {_PATIENCE:g} s"
+        except BusyError:
+            return ""  # it works on as much as it can
+        except CellblockError as error:
+            _log.warning("the daemon cannot be asked: %s", error)
+            return "there is no daemon, and none can be started: the log says why"
+        return f"nothing can be stored: {failing}" if failing else ""
+
+
+@router.get("/health", summary="Whether code can be run", responses={503: {"model": Health, "description": "It cannot."}})
+async def health(request: Request, response: Response) -> Health:
+    """Ask the daemon, which is started if there is none, at most once in a second. 503 if no code can be run now."""
+    checks: Checks = request.app.state.checks
+    problem = await checks.problem()
+    response.status_code = 503 if problem else 200
+    return Health(status="failing" if problem else "ok", service="cellblock", version=__version__, problem=problem)

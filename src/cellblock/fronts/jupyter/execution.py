@@ -1,0 +1,208 @@
+"""Runs what clients send as cells, and tells all clients what happens in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
+from cellblock.fronts.jupyter.messages import APPROVAL, shown
+from cellblock.model.checkpoints import undo_note
+from cellblock.operations.executions import Submit
+from cellblock.wire.messages import VALUE_MIME
+
+MODULE = "__import__('cellblock.worker.comms', fromlist=['answer'])"
+"""The session's side of this, as an expression."""
+
+_PATIENCE = 10_000
+"""Milliseconds that an answer may take: evaluating an expression runs code of the session's."""
+
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+async def execute(kernel: JupyterKernel, request: Waiting) -> None:
+    """Run a cell.
+
+    Raises:
+        CellblockError: cellblock could not do its part.
+    """
+    content = request.message.content
+    if request.aborted:
+        kernel.reply(request, "execute_reply", {"status": "aborted", "execution_count": 0, "payload": []})
+        return
+    silent = bool(content.get("silent", False))
+    outcome = await run(
+        kernel,
+        request,
+        str(content.get("code", "")),
+        echo=not silent,
+        silent=silent or not content.get("store_history", True),
+        stdin=bool(content.get("allow_stdin", False)),
+        quiet=silent,
+    )
+    kernel.asking = None
+    if outcome["status"] == "error" and content.get("stop_on_error", True):
+        kernel.abort_waiting()
+    expressions = content.get("user_expressions")
+    found: Any = {}
+    if outcome["status"] == "ok" and isinstance(expressions, dict) and expressions:
+        found = await ask(kernel, "evaluate", expressions={str(name): str(text) for name, text in expressions.items()})
+    kernel.reply(request, "execute_reply", {**outcome, "user_expressions": found or {}, "payload": []})
+
+
+async def run(
+    kernel: JupyterKernel,
+    request: Waiting,
+    code: str,
+    *,
+    echo: bool = False,
+    silent: bool = True,
+    stdin: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run code for a message of a client.
+
+    Args:
+        kernel: Where.
+        request: The message.
+        code: The code.
+        echo: Whether all clients are told the code.
+        silent: Whether it leaves no trace.
+        stdin: Whether the client answers `input()`.
+        quiet: Whether no output is shown.
+
+    Returns:
+        What a reply says of its end.
+
+    Raises:
+        CellblockError: cellblock could not do its part.
+    """
+    submit = Submit(kernel.session, timeout=-1, live=True, stdin=stdin, silent=silent, follow=True, parent=request.message.id)
+    execution = ""
+    output = Output(kernel, request.message.header, quiet=quiet)
+    outcome: dict[str, Any] | None = None
+    async with aclosing(kernel.daemon.follow(submit, code.encode("utf-8", "surrogatepass"))) as events:
+        async for event in events:
+            data = event["data"]
+            match event["kind"]:
+                case "begun":
+                    execution, output.count = data["execution"], data["execution_count"]
+                    if echo:
+                        said = {"code": code, "execution_count": output.count}
+                        kernel.broadcast("execute_input", said, request.message.header)
+                case "input":
+                    kernel.ask(request, execution, data["prompt"], password=data["password"])
+                case "result" | "failed":
+                    outcome = output.end(data, failed=event["kind"] == "failed")
+                case kind:
+                    output.show(kind, data)
+    return outcome or output.end({"error": "DaemonError", "message": "the daemon ended"}, failed=True)
+
+
+async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
+    """Have the session's interpreter work something out; None if it does not answer.
+
+    Args:
+        kernel: Where.
+        name: What (`worker.comms.answer`).
+        arguments: Its arguments, as JSON data.
+
+    Raises:
+        CellblockError: cellblock could not do its part.
+    """
+    code = f"{MODULE}.answer({name!r}, {json.dumps(arguments)!r})"
+    submit = Submit(kernel.session, timeout=_PATIENCE, live=True, silent=True, follow=True, own=True)
+    found = None
+    async with aclosing(kernel.daemon.follow(submit, code.encode())) as events:
+        async for event in events:
+            if event["kind"] == "display" and VALUE_MIME in event["data"]["data"]:
+                found = load(event["data"]["data"][VALUE_MIME])
+    return found
+
+
+def load(data: bytes) -> Any:
+    """Return JSON that a session has sent; empty if it is not valid."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+
+
+class Output:
+    """What a cell shows, as messages to all clients.
+
+    Attributes:
+        count: The cell's number.
+    """
+
+    def __init__(self, kernel: JupyterKernel, parent: Mapping[str, Any], *, quiet: bool) -> None:
+        """Begin.
+
+        Args:
+            kernel: Whose clients are told.
+            parent: The header of the message that the cell is for.
+            quiet: Whether they are not told.
+        """
+        self.count = 0
+        self._kernel = kernel
+        self._parent = parent
+        self._quiet = quiet
+
+    def show(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Tell what happened: one event of an execution."""
+        if kind == "comm":
+            content = load(data["content"])
+            self._tell(data["kind"], content.get("content", {}), metadata=content.get("metadata"), buffers=data["buffers"])
+        elif self._quiet:
+            return
+        elif kind == "stream":
+            self._tell("stream", {"name": data["name"], "text": data["text"]})
+        elif kind == "clear":
+            self._tell("clear_output", {"wait": data["wait"]})
+        elif kind == "display":
+            self._display(data)
+        elif kind == "approval":
+            text = f"waits for approval: {data['text']} ('cellblock approvals allow {data['id']}' allows it)"
+            self._note(text, metadata={APPROVAL: dict(data)})
+        elif kind == "gap":
+            self._note(f"{data['dropped']} events are no longer kept")
+
+    def _display(self, item: Mapping[str, Any]) -> None:
+        kind, number = item["kind"], item["display_id"]
+        if kind == "error":  # of something that did not end the cell
+            self._tell("stream", {"name": "stderr", "text": f"{item['text'] or ''}\n"})
+            return
+        if kind == "update_display_data" and _VIEW in item["data"]:
+            return  # the text of a widget at the end of the cell, for readers who see no widgets
+        content = {"data": shown(item["data"]), "metadata": item["metadata"]}
+        if kind == "execute_result":
+            self._tell(kind, {**content, "execution_count": self.count})
+        else:
+            self._tell(kind, {**content, "transient": {} if number is None else {"display_id": number}})
+
+    def _note(self, text: str, **more: Any) -> None:
+        self._tell("stream", {"name": "stderr", "text": f"[cellblock] {text}\n"}, **more)
+
+    def _tell(self, kind: str, content: Mapping[str, Any], **more: Any) -> None:
+        self._kernel.broadcast(kind, content, self._parent, **more)
+
+    def end(self, data: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
+        """Tell how it ended, and return what a reply says of it."""
+        if failed:
+            name, text = data["error"], data["message"]
+            error = {"ename": name, "evalue": text, "traceback": [f"{name}: {text}"]}
+        else:
+            self.count = data["execution_count"] or self.count
+            if data["recovery"] in ("restarted", "restored_earlier"):
+                self._kernel.about = None
+                self._kernel.broadcast("status", {"execution_state": "restarting"}, {})
+            if note := undo_note(data):
+                self._note(note)
+            if data["error"] is None:
+                return {"status": "ok", "execution_count": self.count}
+            error = {name: data["error"][name] for name in ("ename", "evalue", "traceback")}
+        if not self._quiet:
+            self._tell("error", error)
+        return {"status": "error", "execution_count": self.count, **error}

@@ -1,0 +1,321 @@
+"""A named session as its Jupyter clients see it: a kernel that takes requests in turn, and tells all clients what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from cellblock.errors import CellblockError, NotFoundError
+from cellblock.fronts.jupyter.messages import Channel, Message, make
+from cellblock.model.sessions import SessionRecord
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.executions import Answer
+from cellblock.operations.sessions import Destroy, Interrupt, Restart
+
+_log = logging.getLogger("cellblock.jupyter")
+
+_MAX_WAITING = 10_000
+_MAX_WAITING_BYTES = 64 * 1024 * 1024
+_MAX_MISSED = 16 * 1024 * 1024
+"""Bytes that are kept for a client that has lost its connection."""
+
+
+class Daemon(Protocol):
+    """What runs the sessions: `AsyncConnection`, or something that has connections."""
+
+    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+        """Ask for something, and return the answer."""
+
+    def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Ask for something, and yield the parts of the answer."""
+
+
+class Client(Protocol):
+    """One client of a kernel.
+
+    Attributes:
+        session: The id of its side of the conversation, by which it is known again after it has lost its connection.
+        connected: Whether replies can be sent to it.
+    """
+
+    session: str
+    connected: bool
+
+    def send(self, message: Message) -> None:
+        """Send it a message, without waiting: a client that does not read loses its connection, and holds up nobody."""
+
+
+@dataclass
+class Waiting:
+    """A request that waits for its turn.
+
+    Attributes:
+        message: The request.
+        client: Who has sent it.
+        aborted: Whether a cell before it has failed, so that it must not run.
+    """
+
+    message: Message
+    client: Client
+    aborted: bool = False
+
+
+Handler: TypeAlias = "Callable[[JupyterKernel, Waiting], Awaitable[None]]"
+
+
+class JupyterKernel:
+    """A kernel.
+
+    Attributes:
+        daemon: What runs its session.
+        session: The id of its session.
+        name: The name of its session.
+        kernel_type: The kernelspec of the session.
+        clients: Those who are connected.
+        about: What its interpreter has said of itself, if it has.
+        asking: The id of the execution that waits for a line, if one does.
+        gone: Set when the session has ended.
+    """
+
+    def __init__(self, daemon: Daemon, record: SessionRecord, handlers: Mapping[str, Handler]) -> None:
+        """Begin without clients.
+
+        Args:
+            daemon: What runs its session.
+            record: The session.
+            handlers: What handles the requests that the session has a part in, by their types.
+        """
+        self.daemon = daemon
+        self._handlers = handlers
+        self.session = record.kernel_id
+        self.name = record.name
+        self.kernel_type = record.kernel_type
+        self.clients: list[Client] = []
+        self.gone = asyncio.Event()
+        self.about: dict[str, Any] | None = None
+        self._queue: deque[Waiting] = deque()
+        self._queued = 0
+        self._worker: asyncio.Task[None] | None = None
+        self._others: set[asyncio.Task[None]] = set()
+        self.asking: str | None = None
+        self._missed: deque[Message] = deque()
+        self._missed_bytes = 0
+        self._missing = ""
+
+    @property
+    def dead(self) -> bool:
+        """Whether the session has ended."""
+        return self.gone.is_set()
+
+    @property
+    def state(self) -> str:
+        """What it does for its clients: ``idle``, ``busy`` or ``dead``."""
+        return "dead" if self.dead else "idle" if self._worker is None else "busy"
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def attach(self, client: Client) -> None:
+        """Connect a client. It gets what it has missed if it was the last one that was connected."""
+        self.clients.append(client)
+        client.connected = True
+        missed, self._missed, self._missed_bytes = self._missed, deque(), 0
+        if client.session == self._missing:
+            for message in missed:
+                client.send(message)
+
+    def detach(self, client: Client) -> None:
+        """Disconnect a client. What it has asked for goes on."""
+        if client in self.clients:
+            self.clients.remove(client)
+            client.connected = False
+            if not self.clients:
+                self._missing = client.session
+
+    def broadcast(self, kind: str, content: Mapping[str, Any], parent: Mapping[str, Any], **more: Any) -> None:
+        """Tell all clients something."""
+        message = make("iopub", kind, content, parent, self.session, **more)
+        for client in [*self.clients]:
+            client.send(message)
+        if not self.clients:
+            self._keep(message)
+
+    def reply(self, request: Waiting, kind: str, content: Mapping[str, Any], channel: Channel | None = None) -> None:
+        """Answer a request."""
+        message = make(channel or request.message.channel, kind, content, request.message.header, self.session)
+        if request.client.connected:
+            request.client.send(message)
+            return
+        for client in self.clients:
+            if client.session == request.client.session:
+                client.send(message)
+                return
+        if not self.clients and request.client.session == self._missing:
+            self._keep(message)
+
+    def status(self, state: str, parent: Mapping[str, Any]) -> None:
+        """Tell all clients what it does."""
+        self.broadcast("status", {"execution_state": state}, parent)
+
+    def _keep(self, message: Message) -> None:
+        if not self._missing:
+            return
+        self._missed.append(message)
+        self._missed_bytes += message.size
+        while self._missed_bytes > _MAX_MISSED:
+            self._missed_bytes -= self._missed.popleft().size
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def take(self, message: Message, client: Client) -> None:
+        """Take a message of a client."""
+        request = Waiting(message, client)
+        if message.type == "input_reply":
+            self._spawn(self._answer(request))
+        elif message.type == "interrupt_request":
+            self._spawn(self._handle(request, self._interrupt))
+        elif message.type == "shutdown_request":
+            self._spawn(self._handle(request, self._shut_down))
+        elif message.type == "kernel_info_request" and self.about is not None:
+            self._spawn(self._handle(request, self._handlers[message.type]))
+        elif message.type in self._handlers:
+            self._wait_for_turn(request)
+        else:
+            _log.debug("%s: a client sent %r, which is not known", self.name, message.type)
+
+    def _wait_for_turn(self, request: Waiting) -> None:
+        if not check_room(len(self._queue), self._queued + request.message.size):
+            error = {"status": "error", "ename": "BusyError", "evalue": "too many requests wait", "traceback": []}
+            self.reply(request, request.message.type.replace("_request", "_reply"), error)
+            return
+        self._queue.append(request)
+        self._queued += request.message.size
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                request = self._queue.popleft()
+                self._queued -= request.message.size
+                await self._handle(request, self._handlers[request.message.type])
+        finally:
+            self._worker = None
+
+    async def _handle(self, request: Waiting, handle: Handler) -> None:
+        """Handle a request, and say before and after it what the kernel does."""
+        parent = request.message.header
+        self.status("busy", parent)
+        try:
+            await handle(self, request)
+        except CellblockError as error:
+            self.fail(request, error)
+        except Exception as error:
+            _log.exception("%s: a request failed", self.name)
+            self.fail(request, CellblockError(f"cellblock failed: {error!r}"))
+        finally:
+            self.status("dead" if self.dead else "idle", parent)
+
+    def fail(self, request: Waiting, error: CellblockError) -> None:
+        """Say that cellblock could not do what a client has asked for."""
+        found = {"ename": type(error).__name__, "evalue": str(error), "traceback": [f"{type(error).__name__}: {error}"]}
+        if request.message.type == "execute_request":
+            self.broadcast("error", found, request.message.header)
+        self.reply(request, request.message.type.replace("_request", "_reply"), {"status": "error", **found})
+        if isinstance(error, NotFoundError):
+            self.gone.set()
+
+    def abort_waiting(self) -> None:
+        """Have no cell run that waits now: one before it has failed."""
+        for request in self._queue:
+            if request.message.type == "execute_request":
+                request.aborted = True
+
+    # -- while a cell runs ---------------------------------------------------------------------------------------------
+
+    def ask(self, request: Waiting, number: str, prompt: str, *, password: bool) -> None:
+        """Ask the client whose cell runs for a line.
+
+        Args:
+            request: The cell.
+            number: The id of its execution.
+            prompt: The prompt.
+            password: Whether the answer must not be shown.
+        """
+        self.asking = number
+        self.reply(request, "input_request", {"prompt": prompt, "password": password}, "stdin")
+
+    async def _answer(self, request: Waiting) -> None:
+        number, self.asking = self.asking, None
+        if number is None:
+            return
+        line = request.message.content.get("value", "")
+        try:
+            await self.daemon.call(Answer(number), str(line).encode("utf-8", "replace"))
+        except CellblockError as error:
+            _log.debug("%s: a line came too late: %s", self.name, error)
+
+    async def _interrupt(self, _: JupyterKernel, request: Waiting) -> None:
+        await self.daemon.call(Interrupt(self.session))
+        self.reply(request, "interrupt_reply", {"status": "ok"})
+
+    async def _shut_down(self, _: JupyterKernel, request: Waiting) -> None:
+        restart = bool(request.message.content.get("restart"))
+        if restart:
+            await self.restart()
+        else:
+            await self.destroy()
+        content = {"status": "ok", "restart": restart}
+        self.broadcast("shutdown_reply", content, request.message.header)
+        self.reply(request, "shutdown_reply", content)
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def interrupt(self) -> None:
+        """Stop what runs.
+
+        Raises:
+            CellblockError: The daemon could not.
+        """
+        await self.daemon.call(Interrupt(self.session))
+
+    async def restart(self) -> None:
+        """Go on with a fresh kernel. Nothing that waits is run.
+
+        Raises:
+            CellblockError: There is none.
+        """
+        self.abort_waiting()
+        self.status("restarting", {})
+        try:
+            await self.daemon.call(Restart(self.session))
+        finally:
+            self.status("idle", {})
+
+    async def destroy(self) -> None:
+        """End the session."""
+        self.abort_waiting()
+        await self.daemon.call(Destroy(self.session))
+        self.gone.set()
+        self.status("dead", {})
+
+    async def close(self) -> None:
+        """Let go of the session, which goes on."""
+        tasks = [task for task in (self._worker, *self._others) if task is not None and task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _spawn(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(doing)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+
+def check_room(count: int, size: int) -> bool:
+    """Return whether one more request may wait."""
+    return count < _MAX_WAITING and size <= _MAX_WAITING_BYTES

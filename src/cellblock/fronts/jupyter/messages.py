@@ -1,0 +1,233 @@
+"""Messages of the Jupyter protocol, and how WebSockets carry them."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import struct
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from cellblock.errors import ProtocolError
+from cellblock.fronts.jupyter.json_values import has_too_many_values
+from cellblock.model import holds_json
+
+VERSION = "5.3"
+"""The version of the Jupyter protocol that is spoken."""
+
+V1 = "v1.kernel.websocket.jupyter.org"
+"""The WebSocket subprotocol in which every message is binary. Without it, messages are JSON unless they have buffers."""
+
+Channel: TypeAlias = Literal["shell", "control", "stdin", "iopub"]
+
+_MAX_ID = 512
+_MAX_BUFFERS = 64
+APPROVAL = "cellblock.approval"
+"""The metadata of a message that says what waits for a decision: it has all of it (`PendingApproval`)"""
+
+_CHANNELS = ("shell", "control", "stdin", "iopub")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message.
+
+    Attributes:
+        channel: Where it travels.
+        header: Its header.
+        parent: The header of the message that it answers; empty if there is none.
+        content: Its content.
+        metadata: Its metadata.
+        buffers: Its buffers.
+    """
+
+    channel: Channel
+    header: Mapping[str, Any]
+    parent: Mapping[str, Any]
+    content: Mapping[str, Any]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    buffers: Sequence[bytes] = ()
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.header["msg_id"])
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        return str(self.header["msg_type"])
+
+    @cached_property
+    def parts(self) -> list[bytes]:
+        """Header, parent header, metadata and content, each as JSON."""
+        return [_dump(part) for part in (self.header, self.parent, self.metadata, self.content)]
+
+    @cached_property
+    def plain(self) -> str | bytes:
+        """The message as clients get it that name no subprotocol."""
+        header, parent, metadata, content = (part.decode() for part in self.parts)
+        text = (
+            f'{{"header":{header},"msg_id":{json.dumps(self.id)},"msg_type":{json.dumps(self.type)},"parent_header":{parent},'
+            f'"metadata":{metadata},"content":{content},"channel":"{self.channel}","buffers":[]}}'
+        )
+        return _joined(">I", ">I", [text.encode(), *self.buffers]) if self.buffers else text
+
+    @cached_property
+    def v1(self) -> bytes:
+        """The message in the subprotocol `V1`."""
+        return _joined("<Q", "<Q", [self.channel.encode(), *self.parts, *self.buffers], end=True)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has, about."""
+        return sum(map(len, self.parts)) + sum(map(len, self.buffers))
+
+
+def make(
+    channel: Channel,
+    kind: str,
+    content: Mapping[str, Any],
+    parent: Mapping[str, Any],
+    session: str,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    buffers: Sequence[bytes] = (),
+) -> Message:
+    """Make a message of a kernel.
+
+    Args:
+        channel: Where it travels.
+        kind: Its type.
+        content: Its content.
+        parent: The header of the message that it answers.
+        session: The id of the kernel's side of the conversation.
+        metadata: Its metadata.
+        buffers: Its buffers.
+    """
+    header = {
+        "msg_id": uuid.uuid4().hex,
+        "msg_type": kind,
+        "username": "cellblock",
+        "session": session,
+        "date": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        "version": VERSION,
+    }
+    return Message(channel, header, parent, content, metadata or {}, buffers)
+
+
+def read_plain(data: str | bytes) -> Message:
+    """Return the message that a client sends who names no subprotocol.
+
+    Raises:
+        ProtocolError: It is not one.
+    """
+    buffers: list[bytes] = []
+    if isinstance(data, bytes):
+        first, *buffers = _split(">I", data)
+        data = first.decode("utf-8", "replace")
+    said = _load(data)
+    if not isinstance(said, dict):
+        raise ProtocolError("a message must be a JSON object")
+    parts = [said.get(name) for name in ("header", "parent_header", "metadata", "content")]
+    return checked(said.get("channel", "shell"), parts, buffers)
+
+
+def read_v1(data: str | bytes) -> Message:
+    """Return the message that a client sends in the subprotocol `V1`.
+
+    Raises:
+        ProtocolError: It is not one.
+    """
+    if isinstance(data, str):
+        raise ProtocolError(f"messages of {V1} are binary")
+    channel, *parts = _split("<Q", data, end=True)
+    if len(parts) < 4:
+        raise ProtocolError("a message has a channel and four parts")
+    return checked(channel.decode("utf-8", "replace"), [_load(part) for part in parts[:4]], parts[4:])
+
+
+def checked(channel: Any, parts: Sequence[Any], buffers: Sequence[bytes]) -> Message:
+    """Return the message of a client, once its parts are known to be what they must be.
+
+    Args:
+        channel: Its channel.
+        parts: Header, parent header, metadata and content.
+        buffers: Its buffers.
+
+    Raises:
+        ProtocolError: They are not.
+    """
+    header, parent, metadata, content = (part if part is not None else {} for part in parts)
+    if channel not in _CHANNELS:
+        raise ProtocolError(f"a message must name one of the channels {', '.join(_CHANNELS)}")
+    if not all(isinstance(part, dict) for part in (header, parent, metadata, content)):
+        raise ProtocolError("header, parent_header, metadata and content must be JSON objects")
+    if not all(type(header.get(name)) is str and 0 < len(header[name]) <= _MAX_ID for name in ("msg_id", "msg_type")):
+        raise ProtocolError(f"msg_id and msg_type must be strings of at most {_MAX_ID} characters")
+    if len(buffers) > _MAX_BUFFERS:
+        raise ProtocolError(f"a message has at most {_MAX_BUFFERS} buffers")
+    return Message(channel, header, parent, content, metadata, buffers)
+
+
+def shown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a MIME bundle as Jupyter's clients want it: bytes in base64, and JSON parsed."""
+    found: dict[str, Any] = {}
+    for mime, value in data.items():
+        if isinstance(value, bytes):
+            found[mime] = base64.b64encode(value).decode()
+        elif holds_json(mime, value):
+            try:
+                found[mime] = json.loads(value)
+            except ValueError:
+                found[mime] = value
+        else:
+            found[mime] = value
+    return found
+
+
+def _dump(part: object) -> bytes:
+    # What cannot be UTF-8 is escaped by JSON; NaN, which only Python reads, is not sent.
+    try:
+        return json.dumps(part, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(part), parse_constant=lambda _: None), separators=(",", ":")).encode()
+
+
+def _load(data: str | bytes) -> Any:
+    if has_too_many_values(data.encode("utf-8", "replace") if isinstance(data, str) else data):
+        raise ProtocolError("a message has too many values")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise ProtocolError("a message is not valid JSON") from None
+
+
+def _joined(count: str, offset: str, pieces: Sequence[bytes], *, end: bool = False) -> bytes:
+    """Return pieces behind a table of their places; with `end`, the table has the end of the last one, too."""
+    number = len(pieces) + end
+    place = struct.calcsize(count) + number * struct.calcsize(offset)
+    places = []
+    for piece in [*pieces, b""][:number]:
+        places.append(place)
+        place += len(piece)
+    return struct.pack(f"{count}{number}{offset[1]}", number, *places) + b"".join(pieces)
+
+
+def _split(form: str, data: bytes, *, end: bool = False) -> list[bytes]:
+    """Return the pieces that `_joined` has joined."""
+    size = struct.calcsize(form)
+    most = 1 + 4 + _MAX_BUFFERS + end
+    if len(data) < size or not 1 <= (number := struct.unpack_from(form, data)[0]) <= most or len(data) < size * (number + 1):
+        raise ProtocolError("a binary message begins with a table of its parts")
+    places = [*struct.unpack_from(f"{form[0]}{number}{form[1]}", data, size)]
+    if not end:
+        places.append(len(data))
+    if places != sorted(places) or places[0] < size * (number + 1) or places[-1] > len(data):
+        raise ProtocolError("the parts of a binary message must follow each other within it")
+    return [data[start:stop] for start, stop in itertools.pairwise(places)]

@@ -1,0 +1,1 @@
+"""`KernelGateway` and `KernelClient`, under the names by which ipybox has them."""

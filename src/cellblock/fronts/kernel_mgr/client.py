@@ -1,0 +1,477 @@
+"""`KernelClient`: runs code in a kernel of a Jupyter kernel gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from cellblock.errors import InvalidInputError, StateError, UnsupportedError
+from cellblock.fronts.jupyter.messages import APPROVAL
+from cellblock.fronts.kernel_mgr import token_files
+from cellblock.fronts.kernel_mgr.beginning import beginning
+from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
+
+_log = logging.getLogger("cellblock")
+_MAX_MESSAGE = 256 * 1024 * 1024
+
+
+class ExecutionError(Exception):
+    """Code that was executed in a kernel raised an error. The message has its traceback."""
+
+
+@dataclass
+class ExecutionResult:
+    """What code has shown that ran to its end, as `KernelClient` returns it.
+
+    ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`, which everything else returns.
+
+    Attributes:
+        text: Its text, or None if there is none.
+        images: The files with its images.
+    """
+
+    text: str | None
+    images: list[Path] = field(default_factory=list)
+
+
+class KernelClient:
+    """Starts a kernel in a `KernelGateway`, or another gateway of Jupyter's kind, and runs code in it.
+
+    ::
+
+        async with KernelClient(host="localhost", port=8888) as client:
+            result = await client.execute("print('hello')")
+            print(result.text)
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 8888,
+        working_dir: str | os.PathLike[str] | None = None,
+        images_dir: str | os.PathLike[str] | None = None,
+        ping_interval: float = 10,
+        approve_shell_cmds: bool = False,
+        require_shell_escape: bool = False,
+        tool_server_host: str = "localhost",
+        tool_server_port: int = 0,
+        kernel_init_timeout: float = 10,
+        *,
+        token: str = "",
+        tool_server_token: str = "",
+    ) -> None:
+        """Configure a client. It connects to nothing yet.
+
+        Args:
+            host: Host name or IP address of the gateway.
+            port: The gateway's port.
+            working_dir: A directory that the kernel begins in, and comes back to after each cell that left it. The output says
+                so. By default it stays where the code goes.
+            images_dir: Where images are saved; ``images`` in the current directory by default.
+            ping_interval: Seconds between signs of life that keep the connection open.
+            approve_shell_cmds: Whether ``!command`` and ``%%bash`` wait for approval. What the kernel asks for waits at the
+                gateway, which must be one of cellblock's, and this client has it decided by a `ToolServer`.
+            require_shell_escape: Whether the kernel cannot start programs in any other way. Needs `approve_shell_cmds`, and a
+                sandboxed kernel.
+            tool_server_host: Host name of the `ToolServer`.
+            tool_server_port: Its port.
+            kernel_init_timeout: Seconds in which a new kernel must have run what this client sends it first.
+            token: The gateway's token; by default that of this user's own gateway at this port.
+            tool_server_token: The token of the `ToolServer`, if it has one.
+
+        Raises:
+            InvalidInputError: Commands are to be approved, and no `ToolServer` is named; or programs are to be kept from
+                starting, and commands need no approval.
+        """
+        if approve_shell_cmds and not tool_server_port:
+            raise InvalidInputError(
+                "approve_shell_cmds needs tool_server_port, the port of a ToolServer that has commands approved"
+            )
+        if require_shell_escape and not approve_shell_cmds:
+            raise InvalidInputError("require_shell_escape needs approve_shell_cmds=True")
+        self.host = host
+        self.port = port
+        self.working_dir = None if working_dir is None else Path(working_dir).resolve()
+        self.images_dir = Path(images_dir or "images")
+        self.ping_interval = ping_interval
+        self.approve_shell_cmds = approve_shell_cmds
+        self.require_shell_escape = require_shell_escape
+        self.tool_server_host = tool_server_host
+        self.tool_server_port = tool_server_port
+        self.kernel_init_timeout = kernel_init_timeout
+        self._given_token = token
+        self._tool_server_token = tool_server_token
+        self._kernel_id: str | None = None
+        self._session = ""
+        self._ours = False
+        self._socket: ClientConnection | None = None
+        self._deciding: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.disconnect()
+
+    @property
+    def kernel_id(self) -> str:
+        """The id of the kernel.
+
+        Raises:
+            StateError: There is no connection to one. This is a `RuntimeError`.
+        """
+        if self._kernel_id is None:
+            raise StateError("the client is not connected to a kernel: use 'async with', or await connect() first")
+        return self._kernel_id
+
+    @property
+    def _gateway(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def base_http_url(self) -> str:
+        """Where the gateway's kernels are."""
+        return f"{self._gateway}/api/kernels"
+
+    @property
+    def kernel_http_url(self) -> str:
+        """Where the kernel is.
+
+        Raises:
+            StateError: There is no connection to one.
+        """
+        return f"{self.base_http_url}/{self.kernel_id}"
+
+    @property
+    def kernel_ws_url(self) -> str:
+        """Where the kernel's channels are.
+
+        Raises:
+            StateError: There is no connection to one.
+        """
+        return f"ws{self.kernel_http_url.removeprefix('http')}/channels?session_id={self._session}"
+
+    async def connect(self, retries: int = 10, retry_interval: float = 1.0, kernel_init_timeout: float | None = None) -> None:
+        """Start a kernel and connect to it. If this fails or is cancelled, the kernel has ended.
+
+        Args:
+            retries: How often to try.
+            retry_interval: Seconds between two tries.
+            kernel_init_timeout: Seconds in which the kernel must have run what it is sent first; by default those that the
+                client was made with.
+
+        Raises:
+            StateError: The gateway refuses, or cannot be reached, however often it is tried; or the kernel cannot enter
+                `working_dir`. This is a `RuntimeError`.
+            TimeoutError: The kernel took too long.
+            UnsupportedError: Commands are to be approved, and the gateway is not one of cellblock's.
+        """
+        if self._socket is not None:
+            raise StateError("the client is already connected to a kernel")
+        try:
+            await self._start(retries, retry_interval)
+            await self._begin(self.kernel_init_timeout if kernel_init_timeout is None else kernel_init_timeout)
+        except BaseException:  # cancellation, too: nobody else knows of the kernel
+            ending = asyncio.ensure_future(self.disconnect())
+            with suppress(Exception):  # the first error says what went wrong
+                await asyncio.shield(ending)
+            raise
+
+    async def _start(self, retries: int, retry_interval: float) -> None:
+        failure: Exception | None = None
+        for attempt in range(max(retries, 1)):
+            if attempt:
+                await asyncio.sleep(retry_interval)
+            try:
+                if self._kernel_id is None:
+                    await self._make()
+                self._socket = await self._open()
+            except (OSError, WebSocketException, ValueError) as error:
+                failure = error
+            else:
+                return
+        raise StateError(f"no kernel could be started at {self.host}:{self.port}: {failure}") from failure
+
+    async def _make(self) -> None:
+        """Make a kernel. That it was made is known also if this is cancelled meanwhile."""
+        wanted: dict[str, Any] = {"name": "python"}
+        if self.approve_shell_cmds:
+            wanted["options"] = {
+                "approve": "ask",
+                "approve_shell_cmds": True,
+                "require_shell_escape": self.require_shell_escape,
+            }
+        asking = asyncio.ensure_future(self._ask("POST", "/api/kernels", wanted))
+        try:
+            made = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            with suppress(Exception):
+                self._kernel_id = str((await asking)["id"])
+            raise
+        self._kernel_id, self._session = str(made["id"]), uuid.uuid4().hex
+        self._ours = "session_name" in made
+        if self.approve_shell_cmds and not self._ours:
+            raise UnsupportedError(
+                f"approve_shell_cmds needs a gateway of cellblock; the one at {self.host}:{self.port} cannot ask for approval"
+            )
+
+    async def _begin(self, timeout: float) -> None:
+        try:
+            await self.execute(beginning(self.working_dir, plain=self._ours), timeout)
+        except ExecutionError as error:
+            if self.working_dir is None:
+                raise
+            why = str(error).partition("\n")[0]
+            raise StateError(
+                f"the kernel cannot work in {self.working_dir}: {why}. A sandboxed kernel sees only its gateway's directory: "
+                "KernelGateway(working_dir=…)"
+            ) from None
+
+    async def _open(self) -> ClientConnection:
+        return await connect(
+            self.kernel_ws_url,
+            additional_headers=self._headers(),
+            ping_interval=self.ping_interval,
+            ping_timeout=self.ping_interval * 0.9,
+            max_size=_MAX_MESSAGE,
+            proxy=None,
+        )
+
+    async def disconnect(self) -> None:
+        """Disconnect, and end the kernel. Nothing happens if there is no connection."""
+        for task in self._deciding:
+            task.cancel()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            await socket.close()
+        if self._kernel_id is not None:
+            try:
+                await self._ask("DELETE", f"/api/kernels/{self._kernel_id}")
+            finally:
+                self._kernel_id = None
+
+    async def reset(self) -> None:
+        """End the kernel, and start another."""
+        await self.disconnect()
+        await self.connect()
+
+    async def interrupt(self) -> None:
+        """Stop what runs in the kernel."""
+        await self._ask("POST", f"/api/kernels/{self.kernel_id}/interrupt")
+
+    async def drain(self, timeout: float = 1.0) -> int:
+        """Take the messages that come within some seconds, and drop them.
+
+        Args:
+            timeout: How many seconds.
+
+        Returns:
+            How many came.
+
+        Raises:
+            StateError: There is no connection to a kernel.
+        """
+        _ = self.kernel_id  # which says so if there is none
+        count = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    await self._receive()
+                    count += 1
+        return count
+
+    async def interrupt_and_drain(self, drain_timeout: float = 1.0, settle_delay: float = 0.2) -> None:
+        """Stop what runs in the kernel, and drop what it has said.
+
+        Args:
+            drain_timeout: Seconds in which messages are dropped.
+            settle_delay: Seconds to wait before.
+
+        Raises:
+            StateError: There is no connection to a kernel.
+        """
+        await self.interrupt()
+        await asyncio.sleep(settle_delay)
+        await self.drain(drain_timeout)
+
+    async def execute(self, code: str, timeout: float | None = 120) -> ExecutionResult:
+        """Run code, and return what it has shown.
+
+        Args:
+            code: The code.
+            timeout: Seconds that it may take; None for no limit.
+
+        Raises:
+            ExecutionError: The code raised an error.
+            TimeoutError: It took longer, and has been interrupted.
+            StateError: There is no connection to a kernel.
+        """
+        async with aclosing(self.stream(code, timeout)) as items:
+            async for item in items:
+                if isinstance(item, ExecutionResult):
+                    return item
+        raise StateError("the gateway has closed the connection")
+
+    async def stream(self, code: str, timeout: float | None = 120) -> AsyncGenerator[str | ExecutionResult, None]:
+        """Run code, and yield its text as it comes, and the result at its end.
+
+        Args:
+            code: The code.
+            timeout: Seconds that it may take; None for no limit.
+
+        Yields:
+            Pieces of text, and last an `ExecutionResult`, which has all of it.
+
+        Raises:
+            ExecutionError, TimeoutError, StateError: As for `execute`.
+        """
+        number = uuid.uuid4().hex
+        header = {"msg_id": number, "msg_type": "execute_request", "session": self._session, "username": "", "version": "5.3"}
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        shown: list[str] = []
+        images: list[Path] = []
+        try:
+            async with asyncio.timeout(timeout):
+                await self._say(
+                    {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+                )
+                while True:
+                    message = await self._next(number)
+                    said = message["content"]
+                    match message["header"]["msg_type"]:
+                        case "stream" if self.approve_shell_cmds and APPROVAL in message["metadata"]:
+                            self._have_decided(message["metadata"][APPROVAL])
+                            continue
+                        case "stream":
+                            text = said["text"]
+                        case "display_data" | "execute_result":
+                            text = said["data"].get("text/plain", "")
+                            if "image/png" in said["data"]:
+                                images.append(await asyncio.to_thread(self._save, said["data"]["image/png"]))
+                        case "execute_reply" if said["status"] == "ok":
+                            break
+                        case "execute_reply":
+                            raise ExecutionError(_error(said))
+                        case _:
+                            continue
+                    if text:
+                        shown.append(text)
+                        yield text
+        except TimeoutError:
+            await self.interrupt()
+            raise
+        yield ExecutionResult("".join(shown).strip() if shown else None, images)
+
+    async def _say(self, message: dict[str, Any]) -> None:
+        _ = self.kernel_id  # which says so if there is none
+        assert self._socket is not None
+        try:
+            await self._socket.send(json.dumps(message))
+        except ConnectionClosed as error:
+            raise StateError(f"the connection to the gateway is lost: {error}") from error
+
+    async def _next(self, number: str) -> dict[str, Any]:
+        """Return the next message about one request."""
+        while True:
+            data = await self._receive()
+            if isinstance(data, bytes):
+                continue  # it has buffers: a message for a widget
+            message: dict[str, Any] = json.loads(data)
+            if message["parent_header"].get("msg_id") == number:
+                return message
+
+    async def _receive(self) -> str | bytes:
+        if self._socket is None:
+            raise StateError("the client was disconnected")
+        try:
+            return await self._socket.recv()
+        except ConnectionClosed as error:
+            raise StateError(f"the connection to the gateway is lost: {error}") from error
+
+    def _have_decided(self, asked: dict[str, Any]) -> None:
+        """Have the tool server decide what the kernel waits for."""
+        task = asyncio.create_task(self._decide(asked))
+        self._deciding.add(task)
+        task.add_done_callback(self._deciding.discard)
+
+    async def _decide(self, asked: dict[str, Any]) -> None:
+        server = ToolRunner(
+            asked["server"], host=self.tool_server_host, port=self.tool_server_port, token=self._tool_server_token or None
+        )
+        try:
+            await server.approve(asked["tool"], asked["arguments"])
+        except ToolRunnerError as error:  # also if the tool server cannot be asked
+            _log.info("%s: %s", asked["text"], error)
+            allowed = False
+        else:
+            allowed = True
+        try:
+            await self._ask("POST", "/approvals", {"ids": [asked["id"]], "allow": allowed})
+        except (OSError, StateError) as error:  # nobody awaits this task; the gateway refuses what nobody decides
+            _log.warning("%s: the gateway was not told the decision: %s", asked["text"], error)
+
+    def _save(self, image: str) -> Path:
+        self.images_dir.mkdir(parents=True, exist_ok=True)
+        path = self.images_dir / f"{uuid.uuid4().hex[:8]}.png"
+        path.write_bytes(base64.b64decode(image))
+        return path
+
+    def _headers(self) -> dict[str, str]:
+        token = self._given_token or token_files.find(self.port)
+        return {"Authorization": f"token {token}"} if token else {}
+
+    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        return await asyncio.to_thread(_send, method, self._gateway + path, body, self._headers())
+
+
+def _send(method: str, url: str, body: Any, headers: dict[str, str]) -> Any:
+    """Send a request, and return the JSON of its answer.
+
+    Raises:
+        StateError: The answer is an error.
+        OSError: There is none.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", **headers}
+    request = urllib.request.Request(url, data, headers, method=method)  # noqa: S310  # it begins with http
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=60) as answer:
+            said = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            why = error.read().decode("utf-8", "replace")
+        raise StateError(f"{method} {url} was answered with {error.code}: {_detail(why)}") from None
+    return json.loads(said) if said else None
+
+
+def _detail(text: str) -> str:
+    """Return what a gateway says is wrong, of the document that it sends."""
+    try:
+        said = json.loads(text)
+        return str(said.get("detail") or said.get("message") or text)
+    except (ValueError, AttributeError):
+        return text[:1000]
+
+
+def _error(said: dict[str, Any]) -> str:
+    trace = "\n".join(said.get("traceback", []))
+    return f"{said.get('ename', 'an unknown error')}: {said.get('evalue', '')}\n{trace}"

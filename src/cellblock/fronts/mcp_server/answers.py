@@ -1,0 +1,213 @@
+"""What clients are answered: texts and pictures for a model, and facts for programs.
+
+No answer has structured content. Many clients show a model nothing else if there is some, and what was printed would be lost
+(docs/mcp-server.md, "What clients show"). So the text says all that a model must know. What only programs want is in `_meta`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+
+from cellblock.common.terminal import printable
+from cellblock.errors import CellblockError
+from cellblock.model.overflow import for_model as overflow_of
+
+if TYPE_CHECKING:
+    from cellblock.model import CodeExecutionResult
+    from cellblock.model.checkpoints import Undone
+    from cellblock.service.named.session import NamedSession
+
+META = "cellblock/result"
+"""Where programs find facts about an answer, in its `_meta`."""
+
+_LISTED = 20
+"""Cells, files and calls that are named when cells are undone."""
+
+_LINE = 200
+_ERROR = 500
+_LONGEST = 500_000
+_IMAGES = 5
+_IMAGE_BYTES = 600_000
+"""Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and a picture takes a third more on its way."""
+_SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def text(shown: str, *, error: bool = False, **facts: Any) -> CallToolResult:
+    """Return an answer that is nothing but a text.
+
+    Args:
+        shown: The text.
+        error: Whether the call has failed.
+        facts: What programs may want to know of it. A model does not see them.
+    """
+    return _answer([TextContent(type="text", text=shown)], error, facts)
+
+
+def _answer(content: list[ContentBlock], error: bool, facts: Mapping[str, object]) -> CallToolResult:
+    told = {name: value for name, value in facts.items() if value not in ("", None, [], {})}
+    return CallToolResult(content=content, is_error=error, _meta={META: told} if told else None)
+
+
+def with_handle(shown: str, handle: str) -> str:
+    """Return a text that tells a client the handle of its session, if it has to know it."""
+    return f"[session {handle}]\n{shown}" if handle else shown
+
+
+def undone(what: Undone, handle: str) -> CallToolResult:
+    """Return the answer about cells that were undone: which ones, which files came back, and what stays done.
+
+    Args:
+        what: What was undone.
+        handle: The session's handle, if the client has to know it.
+    """
+    # Cells, paths and calls come from the session: each is shown in one line, and not all of them.
+    cells = [f"[{cell.execution_count or ' '}] {(cell.code.strip().splitlines() or [''])[0]}" for cell in what.cells]
+    lines = [f"The session is as it was after cell {what.execution_count}. Undone:", *_some(cells)]
+    files, outside = _some(what.files), _some(what.outside)
+    if files:
+        lines += ["Files that were brought back or removed:", *files]
+    if what.files_left:
+        lines.append(f"Not all files were brought back: {_line(what.files_left)}.")
+    if outside:
+        lines += ["Allowed meanwhile, and not undone:", *outside]
+    return text(
+        with_handle("\n".join(lines), handle),
+        status="undone",
+        execution_count=what.execution_count,
+        cells=len(what.cells),
+        files=files,
+        files_left=what.files_left,
+        outside=outside,
+        session=handle,
+    )
+
+
+def _some(items: Sequence[str]) -> list[str]:
+    """Return the first of many items, each cut to a short line, and how many are left out."""
+    shown = [_line(item) for item in items[:_LISTED]]
+    return shown if len(items) <= _LISTED else [*shown, f"and {len(items) - _LISTED} more"]
+
+
+def _line(shown: str) -> str:
+    return printable(shown[:_LINE], lines=False)[:_LINE]
+
+
+def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
+    """Return the answer about a cell that runs on.
+
+    Args:
+        number: Its id.
+        said: The end of what it has printed.
+        most: Characters of that to show.
+        handle: The session's handle, if the client has to know it.
+    """
+    shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{said[-most:]}"
+    return text(with_handle(shown.rstrip("\n"), handle), status="running", cell=number, session=handle)
+
+
+async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
+    """Return the answer for a cell: its text, its pictures, and for programs what has changed.
+
+    Args:
+        named: The session.
+        execution: The execution's id.
+        result: The result.
+        most: Characters of the output. What is longer lies in a file of the workspace, which the text names.
+        handle: The session's handle, if the client has to know it.
+    """
+    # What went wrong must be told, however little output is wanted.
+    room = most if result.ok else max(most, _ERROR)
+    # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
+    plain = replace(result, images=[])
+    shown, overflow = overflow_of(plain, execution, room)
+    kept = "" if overflow is None else overflow.path
+    if overflow is not None:
+        try:
+            await named.session.files.write(kept, overflow.data)
+        except CellblockError:
+            shown, kept = overflow.without, ""
+    if result.ok:
+        shown = _output(plain, most, kept)
+    pictures, left_out = _pictures(result)
+    if not result.ok:  # errors are texts only: APIs of models refuse pictures in them
+        pictures, left_out = [], len(pictures) + left_out
+    lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
+    # One block of text: some clients put several together without a space in between.
+    content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
+    changed, deleted = await _changes(named) if not result.state_lost else ({}, [])
+    facts = {
+        "status": result.status,
+        "execution_count": result.execution_count,
+        "changed": changed,
+        "deleted": deleted,
+        "state_lost": result.state_lost or None,
+        "session": handle,
+    }
+    return _answer(content, not result.ok, facts)
+
+
+def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
+    """Return what code that succeeded has shown, cut as in ipybox. The news that variables are lost is not cut.
+
+    Args:
+        result: The result.
+        most: Characters of the output.
+        kept: A file that has all of it, if there is one.
+    """
+    output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
+    if result.text and len(output) > most:
+        # What is very long has lost its middle before.
+        output = _cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
+    if not result.state_lost:
+        return output
+    news = replace(result, text="", spilled=[]).for_model()
+    return f"{news}\n\n{output}" if result.text else news
+
+
+def _cut(output: str, most: int, where: str) -> str:
+    """Return the beginning of an output, and its last lines if they are short, with a note in between."""
+    room = most // 4
+    _, newline, last = output[-room - 1 :].partition("\n") if room else ("", "", "")
+    note = f"\n\n[Output truncated: exceeded {most} character limit]" + (f" {where}" if where else "")
+    return output[: most - len(last)] + note + (f"\n\n{last}" if newline and last else "")
+
+
+def _not_shown(result: CodeExecutionResult, number: int) -> str:
+    """Return what to say about pictures that are not in the answer, but may be in the session's `images/`."""
+    pictures = "1 picture is" if number == 1 else f"{number} pictures are"
+    if not result.images:
+        return f"[{pictures} not shown here]"
+    some = result.images[:_IMAGES] if number == len(result.images) else []
+    where = ", ".join(f"images/{path.name}" for path in some) or "images/"
+    return f"[{pictures} not shown here, but kept in {where}]"
+
+
+def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
+    """Return the pictures of a result that a model can be shown, and how many others there are."""
+    found: list[ImageContent] = []
+    left_out = taken = 0
+    for item in result.outputs:
+        mime = next((kind for kind in _SHOWN if isinstance(item.data.get(kind), bytes)), None)
+        if mime is None:
+            continue
+        data = item.data[mime]
+        assert isinstance(data, bytes)
+        if len(found) < _IMAGES and taken + len(data) <= _IMAGE_BYTES:
+            taken += len(data)
+            found.append(ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime))
+        else:
+            left_out += 1
+    return found, left_out
+
+
+async def _changes(named: NamedSession) -> tuple[dict[str, str], list[str]]:
+    """Return which variables the last cells have changed, with the names of their types, and which are gone."""
+    try:
+        return await named.session.changes()
+    except CellblockError:
+        return {}, []  # its kernel has ended since

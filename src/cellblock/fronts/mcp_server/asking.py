@@ -1,0 +1,204 @@
+"""Asks the person at a client: what code may do, and what MCP servers want to know in the middle of a call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp_types.version import is_version_at_least
+
+from cellblock.errors import InvalidInputError
+from cellblock.model.sessions import PendingApproval
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+
+    from cellblock.fronts.mcp_server.clients import Clients
+    from cellblock.service.named.session import NamedSession
+
+_STATELESS = "2026-07-28"
+"""Since this version of the protocol, a server cannot ask its client during a call: it returns its questions."""
+
+_ROUNDS = 8
+"""How often one call may come back with questions. Clients of the SDK stop after ten."""
+
+MOST = 4_000
+"""Characters that a form shows: clients cut longer texts, and nobody would see that"""
+
+_PARTS = 8
+"""Forms in which one thing is shown that is longer. What is longer still is refused: nobody reads it"""
+
+_DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
+_CHOICES = ("once", "always for this tool", "no")
+_NEXT = ("I have read this part", "no")
+
+
+def waiting(clients: Clients, named: NamedSession) -> list[PendingApproval]:
+    """Return what waits for a person in a session."""
+    return clients.sessions.approvals.waiting(named.record.kernel_id)
+
+
+async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
+    """Have everything answered that waits in a session, if somebody can be asked; refuse it if not.
+
+    Args:
+        clients: The sessions.
+        named: The session.
+        execution: The id of the cell that the client waits for.
+        ctx: The call.
+
+    Returns:
+        Questions that the client must answer first, if it is one that has to call again with the answers; else None.
+    """
+    asked = [question for question in waiting(clients, named) if await _can_be_asked(clients, question, ctx)]
+    if not is_stateless(ctx):
+        for question in asked:
+            await _take_answer(clients, question, await elicit(_forms(question), ctx))
+        return None
+    rounds = state(ctx).get("round", 0) + 1
+    if rounds > _ROUNDS:
+        for question in asked:
+            await _take_answer(clients, question, None)
+        return None
+    if not asked:
+        return None
+    questions: dict[str, Any] = {}
+    for question in asked:
+        questions |= requests(question.id, _forms(question))
+    kept = json.dumps({"execution": execution, "round": rounds})
+    return InputRequiredResult(request_state=kept, input_requests=questions)
+
+
+async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
+    """Return whether the person at the client is to be asked; if not, the answer is no."""
+    by_person = question.kind == "question" or clients.options.approve == "ask"
+    if not by_person or not can_ask(ctx):
+        await _take_answer(clients, question, None)
+        return False
+    if not _forms(question):
+        clients.sessions.approvals.refuse(question.id, too_long(question.text))
+        return False
+    return True
+
+
+async def take_answers(clients: Clients, named: NamedSession, answers: Mapping[str, Any]) -> None:
+    """Take the answers to what this session asked. A client decides nothing for another's session."""
+    for question in waiting(clients, named):
+        if question.id in answers:
+            await _take_answer(clients, question, answer_in(answers, question.id, _forms(question)))
+
+
+async def _take_answer(clients: Clients, question: PendingApproval, answer: object) -> None:
+    """Take one answer. A refusal counts for this once: a host may refuse in the name of a person who saw nothing."""
+    approvals, ids = clients.sessions.approvals, (question.id,)
+    if question.kind != "question":
+        choice = chosen(answer)
+        always = "tool" if choice == _CHOICES[1] else ""
+        await approvals.decide(ids, allow=choice in _CHOICES[:2], always=always)
+        return
+    accepted = answer if isinstance(answer, ElicitResult) and answer.action == "accept" else None
+    try:
+        await approvals.decide(ids, allow=accepted is not None, answer=None if accepted is None else accepted.content)
+    except InvalidInputError:  # it does not fit the form
+        await approvals.decide(ids, allow=False)
+
+
+async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:
+    """Ask a client during the call: all forms of one question. Return None if it does not answer all of them."""
+    said: object = None
+    for number, each in enumerate(asked, 1):
+        try:
+            said = await ctx.session.elicit_form(each.message, each.requested_schema, ctx.request_context.request_id)
+        except MCPError:
+            return None
+        if number < len(asked) and chosen(said) != _NEXT[0]:
+            return None
+    return said if isinstance(said, ElicitResult) else None
+
+
+def requests(name: str, asked: Sequence[ElicitRequestFormParams]) -> dict[str, Any]:
+    """Return the forms of one question for a client that has to call again with the answers, by their names.
+
+    Args:
+        name: What the last one is called, which decides.
+        asked: The forms.
+    """
+    names = [*(f"{name}/{number}" for number in range(1, len(asked))), name]
+    return {each: ElicitRequest(params=params) for each, params in zip(names, asked, strict=True)}
+
+
+def answer_in(answers: Mapping[str, Any], name: str, asked: Sequence[ElicitRequestFormParams]) -> object:
+    """Return the answer to one question of those that a client has come back with; None unless every part of it was read."""
+    read = all(chosen(answers.get(f"{name}/{number}")) == _NEXT[0] for number in range(1, len(asked)))
+    return answers.get(name) if read else None
+
+
+def _forms(question: PendingApproval) -> list[ElicitRequestFormParams]:
+    if question.kind == "question":
+        return [ElicitRequestFormParams(message=question.text, requested_schema=question.arguments["schema"])]
+    return forms(f"The code wants to {_DOES[question.kind]}:", question.text, _CHOICES)
+
+
+def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequestFormParams]:
+    """Return the forms in which a person decides: one, or several that show a long text in parts. None if it is too long.
+
+    Args:
+        about: What it is about.
+        text: What is decided about, in which nothing may be left out.
+        choices: What can be chosen in the last form. In the others, it is only whether to go on.
+    """
+    parts = [text[start : start + MOST] for start in range(0, len(text), MOST)] or [""]
+    if len(parts) == 1:
+        return [form(f"{about} {text}", choices)]
+    if len(parts) > _PARTS:
+        return []
+    return [
+        form(f"Part {number} of {len(parts)}. {about} {part}", choices if number == len(parts) else _NEXT)
+        for number, part in enumerate(parts, 1)
+    ]
+
+
+def too_long(text: str) -> str:
+    """Return why nobody is asked about a text."""
+    return (
+        f"it has {len(text):,} characters, and a person is shown {MOST * _PARTS:,} at most: pass less, by a file for example"
+    )
+
+
+def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
+    """Return a form in which a person decides.
+
+    Args:
+        message: What it is about.
+        choices: What they can choose.
+    """
+    decision = {"type": "string", "title": "Allow it?", "enum": [*choices]}
+    schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
+    return ElicitRequestFormParams(message=message, requested_schema=schema)
+
+
+def chosen(answer: object) -> object:
+    """Return what a person has chosen in a `form`; None if they left it or nobody saw it."""
+    if isinstance(answer, ElicitResult) and answer.action == "accept":
+        return (answer.content or {}).get("decision")
+    return None
+
+
+def is_stateless(ctx: Context[Any, Any]) -> bool:
+    """Whether questions to this client must be returned, for it to call again."""
+    return is_version_at_least(ctx.protocol_version or "", _STATELESS)
+
+
+def can_ask(ctx: Context[Any, Any]) -> bool:
+    """Whether there is somebody at the client who can be asked."""
+    known = ctx.client_capabilities
+    return known is not None and known.elicitation is not None
+
+
+def state(ctx: Context[Any, Any]) -> dict[str, Any]:
+    """Return what this server has given a client to come back with; the SDK has checked that it is unchanged."""
+    found: dict[str, Any] = json.loads(ctx.request_state) if ctx.request_state else {}
+    return found

@@ -1,0 +1,121 @@
+"""What an MCP server of cellblock is asked to be."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from cellblock.common import config
+from cellblock.errors import InvalidInputError
+
+Approve = Literal["auto", "ask", "rules"]
+Transport = Literal["stdio", "http"]
+
+_KERNEL_PREFIX = "KERNEL_ENV_"
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerOptions:
+    """The options of ``cellblock mcp``.
+
+    Attributes:
+        workspace: Where the code works, and where ``mcptools/`` is generated. Over HTTP, each session gets a folder in it.
+        sandbox: Whether to run kernels in a sandbox.
+        sandbox_config: Its configuration: a JSON file (docs/sandbox.md).
+        isolate: What it is made of (`SessionOptions.isolate`).
+        allow_hosts: Hosts that the code may reach.
+        approve: Who decides about what code asks for: ``auto`` allows it, ``ask`` asks the person at the client, and ``rules``
+            leaves it to the file of rules. Rules come first in any case.
+        rules: A file of rules (docs/approvals.md).
+        approve_shell_cmds: Whether ``!cmd`` and its like need approval, as tool calls do.
+        preload: Modules that kernels have imported when they start.
+        transport: ``stdio`` or ``http``.
+        host: The address to listen on, for HTTP.
+        port: The port, likewise; 0 for any that is free.
+        auth: Whether clients need a token, likewise. Without, only a loopback address can be served.
+        token: The token; by default a random one.
+        names: Names by which clients reach the server, if its address is not one of this machine's own names for itself.
+    """
+
+    workspace: Path = Path()
+    sandbox: bool = True
+    sandbox_config: Path | None = None
+    isolate: str | None = None
+    allow_hosts: tuple[str, ...] = ()
+    approve: Approve = "auto"
+    rules: Path | None = None
+    approve_shell_cmds: bool = False
+    preload: tuple[str, ...] = ()
+    transport: Transport = "stdio"
+    host: str = "127.0.0.1"
+    port: int = 8900
+    auth: bool = True
+    token: str = field(default="", repr=False)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("workspace", "sandbox_config", "rules"):  # the current directory is another one soon
+            if (path := getattr(self, name)) is not None:
+                object.__setattr__(self, name, path.resolve())
+        if not self.workspace.is_dir():
+            problem = "it is not a directory:" if self.workspace.exists() else "there is no such directory; make it, or"
+            raise InvalidInputError(f"--workspace {self.workspace}: {problem} name another one")
+        if self.approve == "rules" and self.rules is None:
+            raise InvalidInputError("--approve rules needs --rules FILE (docs/approvals.md)")
+        if not self.auth and self.host not in _LOOPBACK:
+            raise InvalidInputError(
+                f"without tokens, the server can only listen on a loopback address such as 127.0.0.1, not on {self.host!r}"
+            )
+        if self.auth and not self.token:
+            object.__setattr__(self, "token", secrets.token_urlsafe(32))
+
+    def session(self, folder: Path) -> dict[str, Any]:
+        """Return the options of one session, as `named.options` reads them.
+
+        Args:
+            folder: Where it works.
+        """
+        given: dict[str, Any] = {
+            "working_dir": str(folder),
+            "images_dir": str(folder / "images"),
+            "kernel_env": kernel_environment(),
+            "sandbox": self.sandbox,
+            "allow_hosts": list(self.allow_hosts),
+            "approve": "auto" if self.approve == "auto" else "ask",
+            "approval_timeout": 600,
+            "approve_shell_cmds": self.approve_shell_cmds,
+            "tools": [] if folder == self.workspace else [str(self.tools)],
+        }
+        if self.preload:
+            given["preload"] = list(self.preload)
+        if self.isolate is not None:
+            given["isolate"] = self.isolate
+        if self.sandbox_config is not None:
+            given["sandbox_config"] = str(self.sandbox_config)
+        if self.rules is not None:
+            given["rules"] = str(self.rules)
+        return given
+
+    @property
+    def tools(self) -> Path:
+        """Where typed APIs of MCP servers are that all sessions can use."""
+        return self.workspace / "mcptools"
+
+
+def kernel_environment() -> dict[str, str]:
+    """Return the variables that kernels get: those whose names begin with ``KERNEL_ENV_``, here or in ``.env``."""
+    found = config.server_environment()
+    return {
+        name.removeprefix(_KERNEL_PREFIX): found[name]
+        for name in found
+        if len(name) > len(_KERNEL_PREFIX) and name.startswith(_KERNEL_PREFIX)
+    }
+
+
+def enter(options: ServerOptions) -> None:
+    """Make the workspace the current directory: ``.env`` is read there, and relative paths of MCP servers begin there."""
+    os.chdir(options.workspace)

@@ -1,0 +1,253 @@
+"""The tools of the MCP server, and serving them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
+from pydantic import BeforeValidator, Field
+
+from cellblock import __version__
+from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.fronts.mcp_server import answers, cells
+from cellblock.fronts.mcp_server.clients import Clients
+from cellblock.service.named.executions import Execution
+from cellblock.tools.calling import search
+
+INSTRUCTIONS = """\
+Runs Python in a sandboxed IPython kernel that keeps its variables from call to call. Work in small steps, and look at each \
+result. The working directory is the workspace; what you write elsewhere is lost. To use the tools of an MCP server, register \
+it once, find tools with search_tools, and call them from code: \
+`from mcptools.SERVER.TOOL import Params, run; print(run(Params(...)))`. \
+Filter and combine in code what tools return, and print only what you need."""
+
+_LISTED = 5000
+"""Characters of the list of a server's tools. `search_tools` shows the rest."""
+
+_FOUND = 30_000
+"""Characters that `search_tools` shows at most."""
+
+_Ctx = Context[Any, Any]
+_Answer = CallToolResult | InputRequiredResult
+
+_LIST = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+"""Takes one name for a list of one, as models write it."""
+_SESSION = Annotated[str, Field(description="handle of your session, from an earlier answer; leave it out for a new one")]
+
+
+class Tools:
+    """What clients can call. Each takes the handle of a session, which is empty over stdio."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self._options = clients.options
+
+    async def execute_ipython_cell(
+        self,
+        ctx: _Ctx,
+        code: Annotated[
+            str, Field(description="Python as IPython takes it: magics, !commands and top-level await included")
+        ] = "",
+        timeout: Annotated[float, Field(gt=0, le=86400, description="seconds after which the code is stopped")] = 120,
+        max_output_chars: Annotated[int, Field(ge=1, le=100_000, description="longer output is cut")] = 5000,
+        wait: Annotated[
+            float, Field(gt=0, description="seconds to wait; code that runs on can be looked at again with cell")
+        ] = 3600,
+        cell: Annotated[str, Field(description="id of a cell that still runs, to wait for it instead of running code")] = "",
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Run Python code in the kernel and return its output, the value of its last expression, and its plots.
+
+        Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
+        mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
+        """
+        found = cells.resumed(self._clients, cell, ctx)
+        if found is None:
+            if not code.strip():
+                raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
+            named = await self._clients.session(session)
+            execution = self._clients.sessions.executions.submit(
+                named, Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
+            )
+        else:
+            named, execution = found
+        questions = await cells.run(self._clients, named, execution, wait, ctx)
+        if questions is not None:
+            return questions
+        handle = self._handle(named.record.name)
+        if not execution.ended:
+            return answers.running(execution.record.id, execution.said, max_output_chars, handle)
+        return await answers.cell(named, execution.record.id, await execution.wait(), max_output_chars, handle)
+
+    async def register_mcp_server(
+        self,
+        ctx: _Ctx,
+        server_name: Annotated[str, Field(description="a Python identifier, such as github")],
+        server_params: Annotated[
+            dict[str, Any],
+            Field(description='{"command", "args", "env"} of a program, or {"url", "headers"}; ${NAME} is replaced from .env'),
+        ],
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Generate a Python API for the tools of an MCP server, as mcptools.SERVER.TOOL with Params and run.
+
+        Once is enough: it stays registered.
+        """
+        # Loaded here, because every start of the server would wait for it, and few need it.
+        from cellblock.fronts.mcp_server.registering import decide_registration
+        from cellblock.tools.apigen.generate import generate_mcp_sources
+
+        if (question := await decide_registration(self._clients, server_name, server_params, ctx)) is not None:
+            return question
+        named = await self._clients.session(session)
+        root = self._clients.folder(named) / "mcptools"
+        names = await generate_mcp_sources(server_name, server_params, root)
+        handle = self._handle(named.record.name)
+        shown = _registered(server_name, names, search.signatures(server_name, root_dir=root) if names else [])
+        return answers.text(answers.with_handle(shown, handle), server=server_name, tools=names, session=handle)
+
+    async def search_tools(
+        self,
+        words: Annotated[str, Field(description="what to look for; nothing lists all tools")] = "",
+        tools: Annotated[list[str] | None, _LIST, Field(description="modules whose signatures to see")] = None,
+        module: Annotated[str, Field(description="a module whose whole interface to see")] = "",
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
+        # In a thread, and cut: the code in a session may have put anything into the files that are read.
+        shown = await asyncio.to_thread(_search, self._roots(session), words, tools or [], module)
+        return answers.text(shown if len(shown) <= _FOUND else f"{shown[:_FOUND]}\n… there is more: give more words")
+
+    def _roots(self, session: str) -> list[Path]:
+        """Return where tools lie that a session can import, its own first."""
+        if self._options.transport == "stdio":
+            return [self._options.tools, self._options.workspace / "gentools"]
+        if not session:
+            return [self._options.tools]
+        folder = self._clients.folder(self._clients.known(session))
+        return [folder / "mcptools", folder / "gentools", self._options.tools]
+
+    async def install_package(
+        self,
+        ctx: _Ctx,
+        package_name: Annotated[str, Field(description="such as numpy>=2, or git+https://...")],
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Install a Python package with pip, for this session."""
+        named = await self._clients.session(session)
+        result = await named.session.install(package_name)
+        shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
+        handle = self._handle(named.record.name)
+        return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
+
+    async def reset(self, ctx: _Ctx, session: _SESSION = "") -> _Answer:
+        """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
+        named = await self._clients.session(session)
+        await self._clients.sessions.restart(named.record.kernel_id)
+        handle = self._handle(named.record.name)
+        shown = answers.with_handle("The kernel is fresh: variables and imports are gone.", handle)
+        return answers.text(shown, status="reset", session=handle)
+
+    async def undo(
+        self,
+        count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1,
+        partial: Annotated[bool, Field(description="go back as far as is possible, if they cannot be undone exactly")] = False,
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Go back over the last cells: variables, imports and files are exactly as before. Tool calls stay done."""
+        named = await self._clients.session(session)
+        return answers.undone(await named.session.undo(count, partial=partial), self._handle(named.record.name))
+
+    def _handle(self, name: str) -> str:
+        return name if self._options.transport == "http" else ""
+
+
+def _registered(server: str, names: list[str], signatures: list[str]) -> str:
+    """Return what `register_mcp_server` shows: the names, a line each, an example, and the signatures if they are few."""
+    if not names:
+        return f"{server} is registered. It has no tools."
+    shown = [f"{server} is registered. Its tools:", *names, "", f"from mcptools.{server}.{names[0]} import Params, run"]
+    known = "\n".join(shown)
+    whole = "\n".join([known, "", *signatures])
+    if len(whole) <= _LISTED:
+        return whole
+    more = "\n… search_tools shows all of them, and signatures"
+    return known[:_LISTED] + more
+
+
+def _search(roots: list[Path], words: str, tools: list[str], module: str) -> str:
+    """Return what `search_tools` shows."""
+    if module:
+        root, path = _place(module, roots)
+        return search.interface(path, root_dir=root)
+    if tools:
+        places = (_place(tool, roots) for tool in tools)
+        found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
+        return "\n".join(found) or "There are no such tools."
+    found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
+    return "\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?"
+
+
+def _place(module: str, roots: list[Path]) -> tuple[Path, str]:
+    """Return where a module lies, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
+    package, _, rest = module.partition(".")
+    known = [root for root in roots if root.name == package]
+    places = [(root, rest) for root in known] or [(root, module) for root in roots]
+    return next((place for place in places if search.signatures(place[1], root_dir=place[0])), places[0])
+
+
+_ANNOTATIONS = {
+    "execute_ipython_cell": ToolAnnotations(title="Run Python", destructive_hint=True, open_world_hint=True),
+    "register_mcp_server": ToolAnnotations(title="Register an MCP server", destructive_hint=False, idempotent_hint=True),
+    "search_tools": ToolAnnotations(title="Find tools", read_only_hint=True),
+    "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
+    "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
+    "undo": ToolAnnotations(title="Undo cells", destructive_hint=True, open_world_hint=False),
+}
+
+
+def build(clients: Clients) -> MCPServer[None]:
+    """Return an MCP server for these clients. Its caller closes their sessions."""
+    server: MCPServer[None] = MCPServer("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    tools = Tools(clients)
+    for name, notes in _ANNOTATIONS.items():
+        tool = getattr(tools, name)
+        handled = _told(_alone(tool) if clients.options.transport == "stdio" else tool)
+        server.add_tool(
+            handled, name=name, description=inspect.cleandoc(tool.__doc__), annotations=notes, structured_output=False
+        )
+    return server
+
+
+def _alone(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
+    """Return a tool without its parameter `session`: over stdio there is one."""
+
+    @functools.wraps(tool)
+    async def alone(**arguments: Any) -> _Answer:
+        return await tool(**arguments)
+
+    signature = inspect.signature(tool, eval_str=True)
+    alone.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[parameter for parameter in signature.parameters.values() if parameter.name != "session"]
+    )
+    return alone
+
+
+def _told(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
+    """Return a tool whose errors are answers: a model can read them and do better."""
+
+    @functools.wraps(tool)
+    async def told(**arguments: Any) -> _Answer:
+        try:
+            return await tool(**arguments)
+        except CellblockError as error:
+            return answers.text(f"{type(error).__name__}: {error}", error=True)
+
+    return told

@@ -1,0 +1,158 @@
+"""Starts the MCP server, and ends it with all of its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import hmac
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.mcp_server.clients import Clients
+from cellblock.fronts.mcp_server.options import ServerOptions, enter
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_MAX_ENDING = 2
+"""Seconds that requests over HTTP get to end when the server stops."""
+
+
+def run(options: ServerOptions) -> None:
+    """Serve until the client leaves (stdio), or until SIGINT, SIGTERM or SIGHUP comes.
+
+    Raises:
+        CellblockError: It cannot be started.
+    """
+    with suppress(asyncio.CancelledError):
+        asyncio.run(_serve(options))
+
+
+async def _serve(options: ServerOptions) -> None:
+    enter(options)
+    ended: list[int] = []
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end(number: int) -> None:
+        ended.append(number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end, number)
+    clients = Clients(options)
+    try:
+        await clients.begin()  # a process of its own warms up while the SDK is imported here, which takes as long
+        from cellblock.fronts.mcp_server.server import build
+
+        server = build(clients)
+        gc.freeze()
+        gc.enable()
+        await (_serve_http(server, options, stop) if options.transport == "http" else _serve_stdio(server, stop))
+    finally:
+        closing = asyncio.create_task(clients.close())
+        await asyncio.wait([closing])
+        if ended and options.transport == "stdio":
+            # A thread of the SDK waits for a line from the client. Python would wait for that thread.
+            sys.stderr.flush()
+            os._exit(128 + ended[0])
+
+
+async def _serve_stdio(server: MCPServer[None], stop: asyncio.Event) -> None:
+    if sys.stdin.isatty():  # somebody tries what a client would start
+        sys.stderr.write("cellblock waits for an MCP client on standard input. Ctrl-C ends it.\n")
+        sys.stderr.flush()
+    serving = asyncio.create_task(server.run_stdio_async())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        stopping.cancel()
+        serving.result()
+
+
+async def _serve_http(server: MCPServer[None], options: ServerOptions, stop: asyncio.Event) -> None:
+    import uvicorn
+
+    class Uvicorn(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # they are handled above, where sessions are ended, too
+
+    listener = _listen(options)
+    address = f"{_in_brackets(options.host)}:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        _app(server, options),
+        http="h11",  # httptools leaves the space behind a header's value, which RFC 9110 has removed
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_MAX_ENDING,
+    )
+    http = Uvicorn(config)
+    sys.stderr.write(f"cellblock serves MCP at http://{address}/mcp\n")
+    if options.auth:
+        sys.stderr.write(f"Clients need the header  Authorization: Bearer {options.token}\n")
+    sys.stderr.flush()
+    serving = asyncio.create_task(http.serve(sockets=[listener]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    http.should_exit = True
+    await serving
+    stopping.cancel()
+
+
+def _listen(options: ServerOptions) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        made = socket.create_server(address, family=family, backlog=1024)
+        # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
+        return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
+    except (OSError, OverflowError) as error:
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        why = "another program listens there (--port 0 takes a free port)" if taken else error
+        raise InvalidInputError(f"the MCP server cannot listen at {options.host}:{options.port}: {why}") from error
+
+
+def _app(server: MCPServer[None], options: ServerOptions) -> ASGIApp:
+    """Return the application: for clients with the token, if one is needed, and not for web pages of others."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    names = [_in_brackets(name) for name in (options.host, "localhost", "127.0.0.1", "::1", *options.names)]
+    hosts = [pattern for name in names for pattern in (name, f"{name}:*")]
+    origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
+    security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
+    app = server.streamable_http_app(host=options.host, transport_security=security)
+    return _with_token(app, options.token) if options.auth else app
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _with_token(app: ASGIApp, token: str) -> ASGIApp:
+    """Return an application that only clients with the token can use."""
+    expected = f"Bearer {token}".encode()
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan" and not _has_token(scope, expected):
+            head = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain")]
+            await send({"type": "http.response.start", "status": 401, "headers": head})
+            await send({"type": "http.response.body", "body": b"a bearer token is needed: see cellblock mcp --help"})
+            return
+        await app(scope, receive, send)
+
+    return guarded
+
+
+def _has_token(scope: Scope, expected: bytes) -> bool:
+    given = next((value for name, value in scope.get("headers", ()) if name == b"authorization"), b"")
+    return hmac.compare_digest(given, expected)

@@ -1,0 +1,149 @@
+"""A snapshot as a tar stream; and the part of such a stream that a workspace lacks."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+
+from cellblock.host.snapshots.beneath import open_parent
+from cellblock.host.snapshots.file import File, Link, facts, is_kept
+from cellblock.host.snapshots.store import Store
+from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot
+
+_PIECE = 1024 * 1024
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+    """Yield the files and folders of a snapshot as an uncompressed tar stream, in pieces. Do not drop the snapshot meanwhile.
+
+    Args:
+        store: The store that keeps it.
+        snapshot: The snapshot.
+        left_out: Collects what is not in the stream, and why: links, and files whose content was not kept.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    pieces, size = [], 0
+    for data in _pack(store, "", snapshot.root, left_out):
+        pieces.append(data)
+        size += len(data)
+        if size >= _PIECE:
+            yield b"".join(pieces)
+            pieces, size = [], 0
+    yield b"".join([*pieces, _END])
+
+
+def _pack(store: Store, above: str, folder: Folder, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
+    for name, entry in folder.entries.items():
+        path = f"{above}{name}"
+        if isinstance(entry, Folder):
+            yield _header(path, entry)
+            yield from _pack(store, f"{path}/", entry, left_out)
+        elif isinstance(entry, File) and is_kept(entry):
+            yield _header(path, entry)
+            yield from _content(store, entry)
+        elif isinstance(entry, LeftOut):
+            left_out.append((path, entry.reason))
+        else:
+            left_out.append((path, "it is a link" if isinstance(entry, Link) else "its content was not kept"))
+
+
+def _content(store: Store, file: File) -> Iterator[bytes]:
+    source = store.open(facts(file).digest)
+    try:
+        while data := os.read(source, _PIECE):
+            yield data
+    finally:
+        os.close(source)
+    if padding := -facts(file).size % tarfile.BLOCKSIZE:
+        yield bytes(padding)
+
+
+def _header(path: str, entry: Entry) -> bytes:
+    header = tarfile.TarInfo(path)
+    if isinstance(entry, Folder):
+        header.type, header.mode = tarfile.DIRTYPE, entry.mode
+    elif isinstance(entry, File):
+        known = facts(entry)
+        header.size, header.mode = known.size, known.mode
+        header.mtime = max(0, min(known.mtime_ns // 10**9, 0o77777777777))  # the largest value in a plain header
+    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+class Missing:
+    """The part of a tar stream that is not in a directory: existing files stay.
+
+    Attributes:
+        changed: Existing files with another size or time, as far as the stream was read.
+    """
+
+    def __init__(self, archive: Iterator[bytes], directory: str) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            archive: The stream, which `pack` or `Files.tar` has made.
+            directory: The directory.
+        """
+        self._archive = archive
+        self._directory = directory
+        self.changed: list[str] = []
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the missing part as a tar stream.
+
+        Raises:
+            OSError, tarfile.TarError: The directory or the stream cannot be read.
+        """
+        top = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with tarfile.open(fileobj=io.BufferedReader(_Stream(self._archive)), mode="r|") as archive:
+                for member in archive:
+                    found = _found(top, member.name)
+                    if found is not None:
+                        if member.isfile() and (found.st_size, int(found.st_mtime)) != (member.size, int(member.mtime)):
+                            self.changed.append(member.name)
+                        continue
+                    yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+                    source = archive.extractfile(member)
+                    while source is not None and (data := source.read(_PIECE)):
+                        yield data
+                    if padding := -member.size % tarfile.BLOCKSIZE:
+                        yield bytes(padding)
+            yield _END
+        finally:
+            os.close(top)
+
+
+def _found(top: int, path: str) -> os.stat_result | None:
+    with suppress(OSError), open_parent(top, path) as (parent, name):
+        return os.lstat(name, dir_fd=parent)
+    return None
+
+
+class _Stream(io.RawIOBase):
+    """An iterator of pieces as a readable file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read from the next piece."""
+        while not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._left = memoryview(piece)
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size

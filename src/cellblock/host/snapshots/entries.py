@@ -1,0 +1,103 @@
+"""The entries of a folder by name: an immutable mapping whose modified copies share all unchanged parts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zlib
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cellblock.host.snapshots.file import File, Link, is_kept
+
+if TYPE_CHECKING:
+    from cellblock.host.snapshots.tree import Entry
+
+_PART = 128
+"""Approximate number of names in a part. A folder can have 10,000 files, of which each cell changes one."""
+
+
+class Entries(Mapping[str, "Entry"]):
+    """An immutable mapping from names to entries.
+
+    Attributes:
+        parts: The mapping in parts. `_place` tells which part a name is in.
+        special: The names of all but links and files whose content was kept.
+    """
+
+    __slots__ = ("parts", "special")
+
+    def __init__(self, entries: dict[str, Entry]) -> None:
+        """Build the mapping.
+
+        Args:
+            entries: The entries, which must not be modified any more.
+        """
+        self.special = frozenset(name for name, entry in entries.items() if _is_special(entry))
+        number = len(entries) // _PART
+        if number <= 1:
+            self.parts: tuple[dict[str, Entry], ...] = (entries,)
+            return
+        self.parts = tuple({} for _ in range(number))
+        for name, entry in entries.items():
+            self.parts[_place(name, number)][name] = entry
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[dict[str, Entry]]) -> Entries:
+        """Return the mapping with these parts, possibly from another process."""
+        new = cls.__new__(cls)
+        new.parts = tuple(parts)
+        new.special = frozenset(name for part in parts for name, entry in part.items() if _is_special(entry))
+        return new
+
+    def changed(self, changes: Mapping[str, Entry | None]) -> Entries:
+        """Return a copy with other entries for some names; None removes a name."""
+        number = len(self.parts)
+        parts = [*self.parts]
+        for name, entry in changes.items():
+            where = _place(name, number)
+            if parts[where] is self.parts[where]:
+                parts[where] = {**parts[where]}
+            if entry is None:
+                parts[where].pop(name, None)
+            else:
+                parts[where][name] = entry
+        if max(map(len, parts)) > 4 * _PART:  # it has grown
+            return Entries(dict(itertools.chain.from_iterable(part.items() for part in parts)))
+        new = Entries.__new__(Entries)
+        new.parts, new.special = tuple(parts), self.special
+        special = {name for name, entry in changes.items() if entry is not None and _is_special(entry)}
+        if special or not self.special.isdisjoint(changes):
+            new.special = self.special - changes.keys() | special
+        return new
+
+    @property
+    def getter(self) -> Callable[[str], Entry | None]:
+        """The fastest function for looking up names."""
+        return self.parts[0].get if len(self.parts) == 1 else self.get
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the entry of a name."""
+        return self.parts[_place(name, len(self.parts))].get(name, default)
+
+    def items(self) -> ItemsView[str, Entry]:
+        """Return names and entries."""
+        return self.parts[0].items() if len(self.parts) == 1 else super().items()
+
+    def __getitem__(self, name: str) -> Entry:
+        return self.parts[_place(name, len(self.parts))][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain.from_iterable(self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def _place(name: str, parts: int) -> int:
+    """Return the part that a name is in. Not by `hash`, which differs from process to process."""
+    return zlib.crc32(os.fsencode(name)) % parts if parts > 1 else 0
+
+
+def _is_special(entry: Entry) -> bool:
+    return not is_kept(entry) if isinstance(entry, File) else not isinstance(entry, Link)

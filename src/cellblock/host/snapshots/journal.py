@@ -1,0 +1,115 @@
+"""A journal of changes to a workspace, from which the next process can finish a restore if this one is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots.plan import Step
+
+
+class HeldError(SnapshotError):
+    """Another restore of the same workspace is in progress, in this process or another one."""
+
+
+class Journal:
+    """The journal of one workspace. No session can write to it, because it decides which files are moved."""
+
+    def __init__(self, directory: Path, workspace: Path) -> None:
+        """Set the paths; nothing is created yet.
+
+        Args:
+            directory: The directory of all workspaces' journals.
+            workspace: The workspace, absolute and without links.
+        """
+        self._directory = directory
+        self._workspace = str(workspace)
+        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
+        self._path, self._lock = directory / f"{name}.json", directory / f"{name}.lock"
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has an entry."""
+        return self._path.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the journal's lock for the duration of the context.
+
+        Raises:
+            HeldError: Another restore is in progress.
+            OSError: The lock cannot be created.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = self._take()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it is no longer held, at least
+                os.unlink(self._lock)
+            os.close(held)
+
+    def _take(self) -> int:
+        while True:
+            held = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(held), os.lstat(self._lock)):
+                    return held
+            except FileNotFoundError:
+                pass  # removed by the process that held it before
+            except BaseException as error:
+                os.close(held)
+                if isinstance(error, BlockingIOError):
+                    raise HeldError(
+                        f"another program is restoring the files of {self._workspace}: try again when it has finished"
+                    ) from None
+                raise
+            os.close(held)
+
+    def write(self, staging: str, top: os.stat_result, steps: Sequence[Step]) -> None:
+        """Write the steps to do. Without steps, only the staging folder remains to be removed.
+
+        Args:
+            staging: The name of the staging folder.
+            top: The workspace.
+            steps: The steps.
+        """
+        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps}
+        new = self._path.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(data))
+            os.replace(new, self._path)
+        except BaseException:  # also an interrupt: leave no partial journal
+            new.unlink(missing_ok=True)
+            raise
+
+    def read(self, top: os.stat_result) -> tuple[str, list[Step]] | None:
+        """Return the staging folder and the steps of an earlier process; None if there are none for this directory."""
+        try:
+            data = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return None
+        if data["top"] != [top.st_dev, top.st_ino]:
+            return None
+        return data["staging"], [Step._make(_tuples(step)) for step in data["steps"]]
+
+    def clear(self) -> None:
+        """Remove it."""
+        self._path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Remove it and its lock: the workspace is gone, and nothing holds it."""
+        self.clear()
+        self._lock.unlink(missing_ok=True)
+
+
+def _tuples(values: list[object]) -> Iterator[object]:
+    return (tuple(value) if isinstance(value, list) else value for value in values)

@@ -1,0 +1,168 @@
+"""Computes the reversible steps from the present content of a workspace to the content of a snapshot."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeGuard
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots.file import File, Link, Owner, is_kept
+from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, same
+
+_ENTER = stat.S_IWUSR | stat.S_IXUSR
+
+
+class Step(NamedTuple):
+    """One step.
+
+    Attributes:
+        do: ``remove`` moves something into the staging folder, ``place`` moves something from there into its place, ``make``
+            creates a folder, and ``mode`` sets a folder's permissions.
+        path: The path.
+        number: The number of the thing in the staging folder.
+        was: The `identity` of what is to be removed: if it differs by then, the step is not done.
+        mode: New permissions of a folder.
+        before: Present permissions of a folder.
+        owner: Owner of a new folder.
+    """
+
+    do: Literal["remove", "place", "make", "mode"]
+    path: str
+    number: int = 0
+    was: tuple[int, ...] = ()
+    mode: int = 0
+    before: int = 0
+    owner: Owner = (-1, -1)
+
+
+class Plan:
+    """The plan for restoring a snapshot.
+
+    Attributes:
+        steps: The steps, in order.
+        staged: Contents that must be in the staging folder before the first step, by number.
+        written: Paths that get new content.
+        removed: Paths that are removed.
+        kept: Paths that are not in the snapshot and yet stay, because snapshots leave them out.
+    """
+
+    def __init__(self, now: Folder, target: Folder, changed: Callable[[str], bool] = lambda _: True) -> None:
+        """Compute the plan.
+
+        Args:
+            now: The files that exist now.
+            target: The files that should exist.
+            changed: Returns whether a path that differs may be replaced or removed. Otherwise it stays.
+
+        Raises:
+            SnapshotError: Something is in the way that snapshots leave out.
+        """
+        self.staged: dict[int, File | Link] = {}
+        self.written: list[str] = []
+        self.removed: list[str] = []
+        self.kept: list[str] = []
+        self._opened: list[Step] = []
+        self._moves: list[Step] = []
+        self._modes: list[Step] = []
+        self._number = 0
+        self._changed = changed
+        self._folder("", now, target)
+        # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
+        self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
+
+    def _folder(self, path: str, now: Folder, target: Folder) -> None:
+        """Bring one existing folder to its wanted state."""
+        if now is target:
+            return
+        begun = len(self._moves)
+        for name in sorted(now.entries.keys() | target.entries.keys()):
+            where = f"{path}/{name}" if path else name
+            old, new = now.entries.get(name), target.entries.get(name)
+            if isinstance(old, Folder) and isinstance(new, Folder):
+                self._folder(where, old, new)
+            elif new is None:
+                if old is not None and target.complete:
+                    self._remove(where, old)
+            elif not _is_held(new):
+                continue
+            elif old is None:
+                self._put(where, new)
+            elif not same(old, new) and self._changed(where):
+                self._clear(where, old)
+                self._put(where, new)
+        if path:
+            self._set_modes(path, now.mode, target.mode, moves=len(self._moves) > begun)
+
+    def _set_modes(self, path: str, now: int, wanted: int, *, moves: bool) -> None:
+        if moves and now & _ENTER != _ENTER:
+            self._opened.append(Step("mode", path, mode=now | stat.S_IRWXU, before=now))
+            now |= stat.S_IRWXU
+        if now != wanted:
+            self._modes.append(Step("mode", path, mode=wanted, before=now))
+
+    def _remove(self, path: str, entry: Entry) -> None:
+        """Remove what is not in the snapshot, except what snapshots leave out and what must not be removed."""
+        if _is_removable(entry):
+            if self._goes(path, entry):
+                self._move_away(path, entry)
+                self.removed.append(path)
+                return
+        elif not isinstance(entry, Folder):
+            self.kept.append(path)
+        if isinstance(entry, Folder):
+            for name, inner in entry.entries.items():
+                self._remove(f"{path}/{name}", inner)
+            self._set_modes(path, entry.mode, entry.mode, moves=True)
+
+    def _goes(self, path: str, entry: Entry) -> bool:
+        if isinstance(entry, Folder) and entry.entries:
+            return all(self._goes(f"{path}/{name}", inner) for name, inner in entry.entries.items())
+        return self._changed(path)
+
+    def _clear(self, path: str, entry: Entry) -> None:
+        """Make room for something else."""
+        if not _is_removable(entry) and (isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)):
+            raise SnapshotError(
+                f"cannot restore {path!r}: a folder in its place holds files that snapshots leave out; move it away, then try "
+                "again. Nothing was changed",
+                path=path,
+                errno=errno.ENOTEMPTY,
+            )
+        self._move_away(path, entry)
+
+    def _move_away(self, path: str, entry: Entry) -> None:
+        if isinstance(entry, Folder) and entry.mode & _ENTER != _ENTER:  # its entry ".." lies in the folder itself
+            self._opened.append(Step("mode", path, mode=entry.mode | stat.S_IRWXU, before=entry.mode))
+        self._number += 1
+        self._moves.append(Step("remove", path, self._number))
+
+    def _put(self, path: str, entry: File | Link | Folder) -> None:
+        if isinstance(entry, Folder):
+            self._moves.append(Step("make", path, owner=entry.owner))
+            for name, inner in entry.entries.items():
+                if _is_held(inner):
+                    self._put(f"{path}/{name}", inner)
+            self._modes.append(Step("mode", path, mode=entry.mode, before=stat.S_IRWXU))
+            return
+        self._number += 1
+        self.staged[self._number] = entry
+        self._moves.append(Step("place", path, self._number))
+        self.written.append(path)
+
+
+def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
+    """Whether a snapshot can restore an entry. Otherwise it stays as it is."""
+    return not isinstance(entry, LeftOut) and (not isinstance(entry, File) or is_kept(entry))
+
+
+def _path(step: Step) -> str:
+    return step.path
+
+
+def _is_removable(entry: Entry) -> bool:
+    """Whether removing an entry loses nothing that snapshots leave out."""
+    if isinstance(entry, Folder):
+        return entry.complete and all(map(_is_removable, entry.entries.values()))
+    return not isinstance(entry, LeftOut) or entry.ours

@@ -1,0 +1,388 @@
+"""Changes a workspace according to a plan: completely or not at all, even if the process is killed meanwhile.
+
+Everything new is first created in a staging folder in the workspace, and everything to be removed is moved there, so that each
+step is one rename. The journal contains the steps before the first one is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots import content
+from cellblock.host.snapshots.beneath import (
+    CHANGED,
+    create_file,
+    open_folder,
+    open_parent,
+    rename_to_free_name,
+    set_mode,
+    status,
+)
+from cellblock.host.snapshots.file import File, Link, Owner, facts
+from cellblock.host.snapshots.ignored import OURS
+from cellblock.host.snapshots.journal import Journal
+from cellblock.host.snapshots.plan import Plan, Step
+from cellblock.host.snapshots.store import Store
+from cellblock.launch import leftovers
+
+_LOG = logging.getLogger("cellblock.snapshots")
+_PASSES = 3  # code may still write there
+_STAGING = f"{OURS}restore-"
+_RESCUED = f"{OURS}before-restore-"
+
+
+class UnsettledError(Exception):
+    """The workspace was changed since the plan was made. Nothing was done."""
+
+
+class Rescued:
+    """Files that a rollback could not put back because something else had taken their place.
+
+    The other content stays. The earlier content is kept in a folder of the workspace, until it is known whether another
+    attempt restores the files.
+
+    Attributes:
+        files: Paths with other content, each with the path of its kept content in the workspace.
+    """
+
+    def __init__(self, top: int) -> None:
+        """Start without files.
+
+        Args:
+            top: The workspace, opened.
+        """
+        self._top = top
+        self._folders: list[str] = []
+        self.files: dict[str, str] = {}
+
+    def add(self, staging: str, old: Sequence[Step]) -> None:
+        """Keep a staging folder that contains only what could not be put back.
+
+        Args:
+            staging: Its name.
+            old: The steps that moved it away.
+        """
+        name = staging.replace(_STAGING, _RESCUED, 1)
+        try:
+            os.rename(staging, name, src_dir_fd=self._top, dst_dir_fd=self._top)
+        except OSError:
+            name = staging
+        self._folders.append(name)
+        self.files |= {step.path: f"{name}/{_old(step)}" for step in old}
+
+    def discard(self) -> None:
+        """Remove the kept files: a later attempt has restored the workspace, so they are not needed."""
+        for name in self._folders:
+            try:
+                folder = open_folder(name, self._top)
+                try:
+                    leftovers.empty(folder)
+                finally:
+                    os.close(folder)
+                os.rmdir(name, dir_fd=self._top)
+            except OSError as error:
+                _LOG.warning("%s in a workspace cannot be removed: %s", name, error)
+
+    def __str__(self) -> str:
+        """Describe them for the end of a message; empty if everything was put back."""
+        if not self.files:
+            return ""
+        named = "; ".join(f"what {path[:200]!r} held before is in {where!r}" for path, where in [*self.files.items()][:3])
+        more = f"; and {len(self.files) - 3} more there" if len(self.files) > 3 else ""
+        return f". Something else wrote to files meanwhile, which stays: {named}{more}"
+
+
+def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable[[], object], rescued: Rescued) -> None:
+    """Carry out a plan.
+
+    Args:
+        top: The workspace, opened.
+        plan: The plan.
+        store: The store with the content of files.
+        journal: The journal, with its lock held.
+        then: Called when everything is in its place. If it fails, everything is rolled back.
+        rescued: Collects what cannot be put back in that case.
+
+    Raises:
+        UnsettledError: The workspace has changed since; nothing was done, except for `rescued`.
+        SnapshotError: A step failed. Nothing was done either, unless the message says more.
+        OSError: Likewise.
+    """
+    name = f"{_STAGING}{secrets.token_hex(8)}"
+    info = os.fstat(top)
+    journal.write(name, info, ())
+    staging = _make_staging(top, name, journal)
+    left: list[Step] = []
+    try:
+        for number, entry in plan.staged.items():
+            _stage(staging, number, entry, store)
+        steps = [*_with_identities(top, staging, plan.steps)]
+        journal.write(name, info, steps)
+        _apply(top, staging, steps, then, left)
+    except _HalfDoneError:
+        os.close(staging)
+        raise
+    except BaseException:  # of any kind: remove what was staged
+        _finish(top, name, staging, journal, left, rescued)
+        raise
+    _finish(top, name, staging, journal, left, rescued)
+
+
+def recover(top: int, journal: Journal) -> bool:
+    """Finish the restore of a killed process. What was changed since stays as it is.
+
+    Args:
+        top: The workspace, opened.
+        journal: The journal, with its lock held.
+
+    Returns:
+        Whether there was anything to finish.
+
+    Raises:
+        OSError: It cannot be finished. The next call tries again.
+    """
+    found = journal.read(os.fstat(top))
+    if found is None:
+        journal.clear()
+        return False
+    name, steps = found
+    try:
+        staging = open_folder(name, top)
+    except OSError as error:
+        if error.errno not in CHANGED:
+            raise
+        journal.clear()  # it was removed last, or not created yet
+        return False
+    try:
+        for step in steps:
+            try:
+                _do(top, staging, step)
+            except UnsettledError:
+                continue
+            except OSError as error:
+                if error.errno not in CHANGED:
+                    raise
+    except BaseException:  # also an interrupt: nothing else closes it
+        os.close(staging)
+        raise
+    _finish(top, name, staging, journal, (), Rescued(top))
+    return bool(steps)
+
+
+def _make_staging(top: int, name: str, journal: Journal) -> int:
+    try:
+        os.mkdir(name, 0o700, dir_fd=top)
+        return open_folder(name, top)
+    except BaseException:  # also an interrupt: nothing was done yet
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=top)
+        journal.clear()
+        raise
+
+
+class _HalfDoneError(SnapshotError):
+    """The restore is incomplete, because the system refused to undo a step. The journal stays."""
+
+
+def _remove_staged(staging: int) -> None:
+    for name in os.listdir(staging):
+        if name.startswith("new-"):
+            os.unlink(name, dir_fd=staging)
+
+
+def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
+    name = f"new-{number}"
+    if isinstance(entry, Link):
+        os.symlink(entry.target, name, dir_fd=staging)
+        _set_owner(name, staging, entry.owner)
+        return
+    file = facts(entry)
+    source = store.open(file.digest)
+    try:
+        target = create_file(name, staging)
+        try:
+            content.copy_out(source, target)
+            with contextlib.suppress(OSError):
+                os.fchown(target, *file.owner)
+            os.fchmod(target, file.mode)
+            os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def _set_owner(name: str, directory: int, owner: Owner) -> None:
+    with contextlib.suppress(OSError):  # only root gives files away; this never makes a step fail
+        os.chown(name, *owner, dir_fd=directory, follow_symlinks=False)
+
+
+def _with_identities(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
+    for step in steps:
+        if step.do == "place":
+            yield step._replace(was=_identity(os.lstat(_new(step), dir_fd=staging)))
+        elif step.do == "remove":
+            try:
+                with open_parent(top, step.path) as (parent, name):
+                    yield step._replace(was=_identity(os.lstat(name, dir_fd=parent)))
+            except OSError as error:
+                if error.errno in CHANGED:
+                    raise UnsettledError from error
+                raise
+        else:
+            yield step
+
+
+def _identity(info: os.stat_result) -> tuple[int, ...]:
+    """Return the identity of a file or folder. A folder's times are left out: they change with its content."""
+    folder = stat.S_ISDIR(info.st_mode)
+    return (info.st_ino,) if folder else (info.st_ino, info.st_mtime_ns, info.st_size)
+
+
+def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], object], left: list[Step]) -> None:
+    """Do the steps, or undo those that were done.
+
+    Args:
+        top: The workspace, opened.
+        staging: The staging folder.
+        steps: The steps.
+        then: Called at the end.
+        left: Collects the steps that moved something away which could not be put back.
+    """
+    done = 0
+    try:
+        for step in steps:
+            _do(top, staging, step)
+            done += 1
+        then()
+    except BaseException as error:  # of any kind: the restore has failed
+        left += _take_back(top, staging, steps[:done])
+        if done < len(steps) and isinstance(error, OSError) and error.errno in CHANGED:
+            raise UnsettledError from error
+        raise
+
+
+def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
+    """Undo steps. What something else has written meanwhile stays, and what it has removed is gone.
+
+    Yields:
+        Steps that moved something away that cannot be put back.
+    """
+    theirs = set()
+    for step in reversed(steps):
+        try:
+            if step.path in theirs:
+                raise UnsettledError
+            _undo(top, staging, step)
+        except OSError as error:
+            if error.errno not in CHANGED:
+                raise _HalfDoneError(
+                    f"only some files were restored, because the system refused to undo a step ({error}). The next session "
+                    "that starts in this workspace finishes the restore"
+                ) from error
+        except UnsettledError:
+            pass
+        else:
+            continue
+        theirs.add(step.path)
+        if step.do == "remove":
+            yield step
+
+
+def _do(top: int, staging: int, step: Step) -> None:
+    with open_parent(top, step.path) as (parent, name):
+        if step.do == "mode":
+            set_mode(name, parent, step.mode)
+        elif step.do == "make":
+            os.mkdir(name, 0o700, dir_fd=parent)
+            _set_owner(name, parent, step.owner)
+        elif step.do == "remove":
+            _move(parent, name, staging, _old(step), step.was)
+        else:
+            rename_to_free_name(staging, _new(step), parent, name)
+
+
+def _undo(top: int, staging: int, step: Step) -> None:
+    with open_parent(top, step.path) as (parent, name):
+        if step.do == "mode":
+            set_mode(name, parent, step.before)
+        elif step.do == "make":
+            os.rmdir(name, dir_fd=parent)
+        elif step.do == "place":
+            _move(parent, name, staging, _new(step), step.was)
+        else:
+            rename_to_free_name(staging, _old(step), parent, name)
+
+
+def _move(parent: int, name: str, staging: int, to: str, was: tuple[int, ...]) -> None:
+    """Move something into the staging folder, if it is unchanged."""
+    info = status(name, parent)
+    if info is None or _identity(info) != was:
+        raise UnsettledError
+    os.rename(name, to, src_dir_fd=parent, dst_dir_fd=staging)
+    expected = False
+    try:
+        expected = _identity(os.lstat(to, dir_fd=staging)) == was
+    finally:
+        if not expected:  # something else came in between
+            rename_to_free_name(staging, to, parent, name)
+    if not expected:
+        raise UnsettledError
+
+
+def _new(step: Step) -> str:
+    """Return the name in the staging folder of something to be placed."""
+    return f"new-{step.number}"
+
+
+def _old(step: Step) -> str:
+    """Return the name in the staging folder of something that was moved away."""
+    return f"old-{step.number}"
+
+
+def _finish(top: int, name: str, staging: int, journal: Journal, left: Sequence[Step], rescued: Rescued) -> None:
+    """Remove the staging folder, then the journal. The restore counts as done even if this fails.
+
+    Args:
+        top: The workspace, opened.
+        name: The name of the staging folder.
+        staging: The folder. It is closed here.
+        journal: The journal, with its lock held.
+        left: Steps that moved something away that must not be removed.
+        rescued: Collects it.
+    """
+    try:
+        if left:
+            journal.clear()
+            rescued.add(name, left)
+            _remove_staged(staging)
+        else:
+            _remove(top, name, staging, journal)
+    except OSError as error:
+        _LOG.warning("the record of a restore cannot be removed: %s", error)
+    finally:
+        os.close(staging)
+
+
+def _remove(top: int, name: str, staging: int, journal: Journal) -> None:
+    try:
+        journal.write(name, os.fstat(top), ())
+    except OSError:
+        journal.clear()  # the steps must not be done again
+    for _ in range(_PASSES):
+        try:
+            leftovers.empty(staging)
+            os.rmdir(name, dir_fd=top)
+        except FileNotFoundError:
+            pass  # code in the session has moved it: it belongs to the session now
+        except OSError:
+            continue
+        journal.clear()
+        return
+    _LOG.warning("%s in a workspace cannot be removed; the next session there tries again", name)

@@ -1,0 +1,380 @@
+"""`Snapshots`: takes, compares and restores the content of one workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import overload
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots import restore as restoring
+from cellblock.host.snapshots.content import digest_of
+from cellblock.host.snapshots.file import File, facts
+from cellblock.host.snapshots.ignored import Ignored
+from cellblock.host.snapshots.journal import Journal
+from cellblock.host.snapshots.plan import Plan
+from cellblock.host.snapshots.store import Store
+from cellblock.host.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed
+from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences
+from cellblock.host.snapshots.walk import StoppedError, Walk
+from cellblock.host.snapshots.watch import LostError, UnwatchableError, Watch
+from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
+
+_LOG = logging.getLogger("cellblock.snapshots")
+_TRIES = 5
+"""How often a restore is retried because the workspace is being changed."""
+
+_LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
+"""How many times to look without watches after they were lost: setting up all watches takes longer than a look."""
+
+
+class Snapshots:
+    """The snapshots of one workspace. Its methods block, and can be called from any thread.
+
+    A snapshot that was taken in one workspace can be restored in another, if both share a store.
+
+    Attributes:
+        limits: The limits of a snapshot.
+    """
+
+    def __init__(self, workspace: Path, store: Store, journals: Path, limits: SnapshotLimits | None = None) -> None:
+        """Open the workspace once to identify it; its content is not read yet.
+
+        Args:
+            workspace: The workspace, absolute and without links. Code in a session may change its content at any time.
+            store: Keeps the content of files.
+            journals: A directory, the same for all programs of this user, for the journal of a restore in progress. No session
+                can write to it.
+            limits: The limits of a snapshot.
+
+        Raises:
+            SnapshotError: The workspace cannot be opened.
+        """
+        self._workspace = str(workspace)
+        self._store = store
+        self._journal = Journal(journals, workspace)
+        self.limits = limits or SnapshotLimits()
+        self._lock = threading.Lock()
+        self._known: Folder | None = None
+        self._watch: Watch | None = None
+        self._watched_with: SnapshotLimits | None = None
+        self._inherited = False
+        """Whether the last look was by another process."""
+        self._unwatched = 0
+        """How many more looks are done without watches."""
+        self._top: os.stat_result | None = None
+        with self._opened("use") as top:
+            self._top = os.fstat(top)
+
+    def begin_with(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's content for the last known state, unless the snapshot was dropped."""
+        with self._lock, contextlib.suppress(SnapshotError):
+            self._store.check(snapshot)
+            self._know(snapshot.root)
+            self._inherited = True
+
+    def touched(self) -> bool:
+        """Return whether something is known to have changed since the last `take` with `hurry`.
+
+        It does not block. False if the workspace is not watched, or is being read at the moment.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._watch.touched() if self._watch is not None else self._inherited
+        finally:
+            self._lock.release()
+
+    @overload
+    def take(self) -> Snapshot: ...
+    @overload
+    def take(self, limits: SnapshotLimits, stopped: Callable[[], bool], hurry: Callable[[], bool]) -> Snapshot | None: ...
+    def take(
+        self,
+        limits: SnapshotLimits | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        hurry: Callable[[], bool] | None = None,
+    ) -> Snapshot | None:
+        """Take a snapshot. Files that are unchanged since the last one are not read.
+
+        Args:
+            limits: Other limits, for this snapshot only.
+            stopped: Called now and then, and at the end: whether to give up.
+            hurry: Called before each file: whether to read no more contents, but only metadata; see `Walk`. For callers that
+                take snapshots often: the workspace is watched from now on until `close`, so that only changes are examined.
+
+        Returns:
+            The snapshot, kept until `drop` is called; None if it was given up.
+
+        Raises:
+            SnapshotError: It cannot be kept; no part of it is.
+        """
+        added: list[bytes] = []
+
+        def add(source: int, limit: int) -> tuple[bytes, int]:
+            found = self._store.add(source, limit)
+            added.append(found[0])
+            return found
+
+        with self._lock, self._opened("keep the files of") as top:
+            # The first look has much to read. Its findings help the next one, even if they are not from a single moment.
+            patient = stopped if self._known is not None else lambda: False
+
+            def walk(watch: Watch | None) -> Walk:
+                return Walk(limits or self.limits, add, stopped=patient, hurry=hurry, watch=watch)
+
+            try:
+                # With `hurry`, snapshots are frequent.
+                root = walk(None).whole(top, self._known) if hurry is None else self._look(top, limits or self.limits, walk)
+                if hurry is None and self._watch is not None:
+                    self._watch.forget()
+                self._know(root)
+                self._inherited = False
+                if stopped():
+                    return None
+                snapshot = Snapshot(root)
+                self._store.keep(snapshot)
+            except StoppedError:
+                return None
+            finally:
+                for digest in added:
+                    self._store.release_file(digest)
+        return snapshot
+
+    def _look(self, top: int, limits: SnapshotLimits, walk: Callable[[Watch | None], Walk]) -> Folder:
+        """Examine what may have changed in the workspace, or everything if that is unknown."""
+        try:
+            watch = self._watch = self._watched(top)
+            if watch is None:
+                return walk(None).whole(top, self._known)
+            if self._watched_with != limits or self._known is None or self._known.totals.cut:
+                watch.forget()
+            self._watched_with = limits
+            dirt = watch.begin()
+            root = walk(watch).whole(top, self._known, dirt=dirt)
+            watch.end(root)
+        except LostError as error:
+            _LOG.debug("all files of %s are looked at: %s", self._workspace, error)
+            self._unwatch(_FOR_GOOD if isinstance(error, UnwatchableError) else _LOOKS_UNWATCHED)
+        else:
+            if root.totals.cut:
+                self._unwatch(_LOOKS_UNWATCHED)  # what is left out depends on the order in which everything is found
+            if dirt is None or not root.totals.cut:
+                return root
+        os.lseek(top, 0, os.SEEK_SET)
+        return walk(None).whole(top, self._known)
+
+    def _watched(self, top: int) -> Watch | None:
+        if self._watch is None and self._unwatched > 0:
+            self._unwatched -= 1
+            return None
+        return self._watch or Watch(top, self._known.totals.entries if self._known else 0)
+
+    def _unwatch(self, looks: int) -> None:
+        """Stop watching, and do some looks without watches."""
+        watch, self._watch, self._unwatched = self._watch, None, looks
+        if watch is not None:
+            watch.close()
+
+    def restore(
+        self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, *, within: Spans | None = None
+    ) -> Changes:
+        """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
+
+        Args:
+            snapshot: A snapshot that was not dropped.
+            then: Called when everything is in its place. If it fails, the restore is rolled back.
+            within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. Missing
+                files are restored in any case.
+
+        Returns:
+            The changes made.
+
+        Raises:
+            SnapshotError: It failed, and nothing was changed unless the message says so.
+        """
+        self._store.check(snapshot)
+        with self._lock, self._opened("restore the files of") as top, self._journal.locked():
+            restoring.recover(top, self._journal)
+            rescued = restoring.Rescued(top)
+            try:
+                for _ in range(_TRIES):
+                    plan = self._restore_once(top, snapshot, then, within, rescued)
+                    if plan is not None:
+                        rescued.discard()
+                        return _done(plan)
+            except BaseException:
+                if rescued.files:
+                    _LOG.warning("the files of %s were not restored%s", self._workspace, rescued)
+                raise
+        raise SnapshotError(
+            f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
+            f"there, then try again. {'Everything was put back' if rescued.files else 'Nothing was changed'}{rescued}"
+        )
+
+    def _restore_once(
+        self, top: int, snapshot: Snapshot, then: Callable[[], object], within: Spans | None, rescued: restoring.Rescued
+    ) -> Plan | None:
+        """Return the finished plan, or None if the workspace was changed meanwhile."""
+        walk, now = self._search(top, snapshot.root)
+        try:
+            plan = Plan(now, snapshot.root) if within is None else Plan(now, snapshot.root, changed_within(top, within))
+            if plan.steps:
+                restoring.restore(top, plan, self._store, self._journal, then, rescued)
+            else:
+                then()
+        except restoring.UnsettledError:
+            walk.tighten(top)
+            return None
+        except BaseException:  # of any kind: folders get their modes back
+            walk.tighten(top)
+            raise
+        return plan
+
+    def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
+        """Return the differences between two snapshots.
+
+        Args:
+            before: The earlier one.
+            after: The later one; None for the workspace as it is now.
+
+        Raises:
+            SnapshotError: One of them was dropped, or the workspace cannot be read.
+        """
+        self._store.check(before)
+        if after is not None:
+            self._store.check(after)
+            return _changes(before.root, after.root)
+        with self._lock, self._opened("compare the files of") as top:
+            walk, now = self._search(top, before.root)
+            walk.tighten(top)
+        return _changes(before.root, now)
+
+    def first_changed(self, spans: Spans) -> str | None:
+        """Return a path in the workspace that was last changed within some spans of time, or None.
+
+        Raises:
+            SnapshotError: The workspace cannot be read.
+        """
+        with self._opened("look at the files of") as top:
+            return first_changed(top, spans, Ignored(self.limits.ignore), self.limits.max_files)
+
+    def first_unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str | None:
+        """Return a file that cannot be restored, because its content was not kept and it has changed since; or None.
+
+        Args:
+            snapshot: The snapshot.
+            spans: When files may have been changed since.
+
+        Raises:
+            SnapshotError: The workspace cannot be read.
+        """
+        if not snapshot.unkept:
+            return None
+        with self._opened("look at the files of") as top:
+            return first_unkept_changed(top, snapshot.root, spans)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Drop a snapshot. Content that no other one needs is removed. It can be repeated."""
+        self._store.drop(snapshot)
+
+    def recover(self) -> bool:
+        """Finish a restore whose process was killed; call this before a session starts.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            SnapshotError: It cannot be finished now.
+        """
+        with self._lock, self._opened("finish restoring the files of") as top, self._journal.locked():
+            return restoring.recover(top, self._journal)
+
+    @staticmethod
+    def is_pending(workspace: Path, journals: Path) -> bool:
+        """Whether there may be a restore to finish: a quick check, before anything is created."""
+        return Journal(journals, workspace).exists
+
+    def close(self) -> None:
+        """Drop the last known state, and stop watching. Snapshots stay. It can be repeated."""
+        with self._lock:
+            self._unwatch(_FOR_GOOD)
+            self._know(None)
+
+    def _search(self, top: int, wanted: Folder) -> tuple[Walk, Folder]:
+        walk = Walk(self.limits, digest_of, searching=True)
+        now = walk.whole(top, self._known, wanted)
+        if walk.is_cut_off:
+            walk.tighten(top)
+            raise SnapshotError(
+                f"there are more than {walk.max_files:,} files and folders in {self._workspace}: remove some, then try again"
+            )
+        return walk, now
+
+    def _know(self, root: Folder | None) -> None:
+        """Remember the last known state, and retain its files, so that unchanged content stays available."""
+        if root is self._known:
+            return
+        if root is not None:
+            self._store.retain(root)
+        if self._known is not None:
+            self._store.release(self._known)
+        self._known = root
+
+    def _check_top(self, verb: str, top: os.stat_result) -> None:
+        """Check that the workspace is the same directory as before: code that can write to its parent can replace it."""
+        if self._top is not None and not os.path.samestat(self._top, top):
+            raise SnapshotError(f"cannot {verb} {self._workspace}: it is no longer the same directory")
+
+    @contextmanager
+    def _opened(self, verb: str) -> Iterator[int]:
+        """Open the workspace for the duration of the context."""
+        try:
+            top = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._check_top(verb, os.fstat(top))
+                yield top
+            finally:
+                os.close(top)
+        except OSError as error:
+            raise SnapshotError(
+                f"cannot {verb} {self._workspace}: {_meaning(error)}", path=self._workspace, errno=error.errno
+            ) from error
+
+
+def _meaning(error: OSError) -> str:
+    words = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        words += ": free some space, then try again. Nothing was changed"
+    return words[:1].lower() + words[1:]
+
+
+def _done(plan: Plan) -> Changes:
+    kinds = (plan.written, plan.removed, plan.kept)
+    written, removed, kept = (tuple(kind[:MAX_FILE_CHANGES]) for kind in kinds)
+    return Changes(written, removed, kept, sum(max(0, len(kind) - MAX_FILE_CHANGES) for kind in kinds))
+
+
+def _changes(before: Folder, after: Folder) -> FileChanges:
+    new: list[FileChange] = []
+    changed: list[FileChange] = []
+    deleted: list[FileChange] = []
+    more = 0
+    for path, old, now in differences(before, after):
+        kind = new if old is None else deleted if now is None else changed
+        if len(kind) < MAX_FILE_CHANGES:
+            kind.append(FileChange(path, _size(old), _size(now)))
+        else:
+            more += 1
+    return FileChanges(tuple(new), tuple(changed), tuple(deleted), more)
+
+
+def _size(entry: Entry | None) -> int | None:
+    return facts(entry).size if isinstance(entry, File) else None

@@ -1,0 +1,297 @@
+"""The store of file contents: each is kept once, under its digest."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots import content
+from cellblock.host.snapshots.beneath import create_file, open_file
+from cellblock.host.snapshots.file import File, is_kept, kept_as, size_of
+from cellblock.host.snapshots.tree import MIB, Entry, Folder, Snapshot
+from cellblock.host.snapshots.written import Description, Written
+from cellblock.launch.leftovers import make_place, remove_abandoned, remove_place
+
+_MAX_BYTES = 8192 * MIB
+
+
+class Store:
+    """The store that all snapshots of one process share. Its methods can be called from any thread.
+
+    It is a directory that no session can write to. It starts empty and is removed with the process, whose memory holds the
+    snapshots. If it should outlive the process, the directory also gets what is needed to read them back.
+
+    Attributes:
+        directory: Its path.
+        bytes: Total size of its files.
+    """
+
+    def __init__(
+        self, directory: Path, max_bytes: int = _MAX_BYTES, *, lasting: bool = False, held: int | None = None
+    ) -> None:
+        """Create the directory.
+
+        Args:
+            directory: Its path. It must not exist, unless `held` is given.
+            max_bytes: Maximum total size of its files.
+            lasting: Whether another process may take it over (`take_over`).
+            held: Its descriptor, if another process has created it.
+
+        Raises:
+            SnapshotError: It cannot be created.
+        """
+        try:
+            self._fd = make_place(str(directory)) if held is None else held
+        except OSError as error:
+            raise SnapshotError(f"cannot make a directory for snapshots, {directory}: {error.strerror}") from error
+        self.bytes = 0
+        self.directory = directory
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._written = Written(self._fd) if lasting else None
+        self._counts: Counter[bytes] = Counter()
+        self._sizes: dict[bytes, int] = {}
+        self._snapshots: set[Snapshot] = set()
+        self._parts: dict[int, tuple[dict[str, Entry], int]] = {}
+
+    @classmethod
+    def make(cls, directory: Path, *, lasting: bool = False) -> Self:
+        """Create a store in a directory, and remove the stores of killed processes there, unless a custodian holds them.
+
+        Args:
+            directory: The directory.
+            lasting: Whether another process may take the store over.
+
+        Raises:
+            SnapshotError: It cannot be created.
+        """
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in os.listdir(directory):
+                remove_abandoned(str(directory / name))
+        except OSError as error:
+            raise SnapshotError(f"cannot make a directory for snapshots, {directory}: {error.strerror}") from error
+        return cls(directory / f"{os.getpid()}-{secrets.token_hex(8)}", lasting=lasting)
+
+    @classmethod
+    def take_over(cls, directory: Path, held: int, described: Sequence[Description]) -> tuple[Self, list[Snapshot | None]]:
+        """Continue with the store of a killed process. Content that no snapshot needs is removed.
+
+        Args:
+            directory: Its path.
+            held: Its descriptor; the store takes ownership.
+            described: Its snapshots.
+
+        Returns:
+            The store, and each snapshot; None for an incomplete one.
+        """
+        store = cls(directory, lasting=True, held=held)
+        return store, store._read(described)
+
+    def _read(self, described: Sequence[Description]) -> list[Snapshot | None]:
+        assert self._written is not None
+        made = [None if root is None else Snapshot(root) for root in self._written.read(described)]
+        for snapshot in made:
+            if snapshot is not None:
+                self._count_sizes(snapshot.root)
+                self.keep(snapshot)
+        self._written.keep_only(part for part, _ in self._parts.values())
+        needed = self._written.names() | {digest.hex() for digest in self._counts}
+        for name in os.listdir(self._fd):
+            if name not in needed:
+                os.unlink(name, dir_fd=self._fd)
+        return made
+
+    def _count_sizes(self, root: Folder) -> None:
+        pending = [root]
+        while pending:
+            for entry in pending.pop().entries.values():
+                if type(entry) is Folder:
+                    pending.append(entry)
+                elif type(entry) is File and is_kept(entry) and (digest := kept_as(entry)) not in self._sizes:
+                    self._sizes[digest] = size_of(entry)
+                    self.bytes += self._sizes[digest]
+
+    @property
+    def held(self) -> int:
+        """The descriptor that keeps the directory from being taken for abandoned."""
+        return self._fd
+
+    def describe(self, snapshot: Snapshot) -> Description | None:
+        """Return what another process needs to read a snapshot back; None if the store cannot be taken over."""
+        if self._written is None or snapshot not in self._snapshots:
+            return None
+        return self._written.describe(snapshot.root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove everything. It can be repeated."""
+        with self._lock:
+            if self._fd >= 0:
+                remove_place(str(self.directory))
+                os.close(self._fd)
+                self._fd, self._written = -1, None
+
+    def add(self, source: int, limit: int) -> tuple[bytes, int]:
+        """Keep the content of an open file, until `release_file` has been called as often as this.
+
+        Returns:
+            Its digest and its size.
+
+        Raises:
+            content.TooLargeError: It has more bytes than the limit.
+            SnapshotError: The store is full.
+            OSError: It cannot be read or written.
+        """
+        data = content.read_small(source, limit)
+        if data is not None:
+            digest = content.hash_bytes(data)
+            if self._held(digest):
+                return digest, len(data)
+        name = f"new-{next(self._numbers)}"
+        target = create_file(name, self._fd)
+        try:
+            try:
+                if data is not None:
+                    content.write(target, data)
+                    size = len(data)
+                else:
+                    digest, size = content.copy(source, target, limit)
+            finally:
+                os.close(target)
+            self._place(name, digest, size)
+        except BaseException:  # also an interrupt: leave no partial content
+            os.unlink(name, dir_fd=self._fd)
+            raise
+        return digest, size
+
+    def _held(self, digest: bytes) -> bool:
+        """Count one more use of existing content; False if it does not exist."""
+        with self._lock:
+            if digest not in self._counts:
+                return False
+            self._counts[digest] += 1
+            return True
+
+    def _place(self, name: str, digest: bytes, size: int) -> None:
+        with self._lock:
+            if digest in self._counts:  # another thread was faster, or it was too large to know before
+                os.unlink(name, dir_fd=self._fd)
+            else:
+                self._check_room(size)
+                os.rename(name, digest.hex(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                self._sizes[digest] = size
+                self.bytes += size
+            self._counts[digest] += 1
+
+    def _check_room(self, size: int) -> None:
+        if self.bytes + size > self._max_bytes:
+            raise SnapshotError(
+                f"snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave out more",
+                errno=errno.EDQUOT,
+            )
+
+    def release_file(self, digest: bytes) -> None:
+        """Undo one call of `add`."""
+        with self._lock:
+            self._release(digest)
+
+    def open(self, digest: bytes) -> int:
+        """Open the content with a digest."""
+        return open_file(digest.hex(), self._fd)
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Keep the files of a snapshot, all of which are in the store, until it is dropped."""
+        self.retain(snapshot.root)
+        self._snapshots.add(snapshot)
+
+    def drop(self, snapshot: Snapshot) -> None:
+        """Drop a snapshot. It can be repeated."""
+        with self._lock:
+            known = snapshot in self._snapshots
+            self._snapshots.discard(snapshot)
+        if known:
+            self.release(snapshot.root)
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Check that a snapshot is kept here.
+
+        Raises:
+            SnapshotError: It was dropped, or belongs to another store.
+        """
+        if snapshot not in self._snapshots:
+            raise SnapshotError("these files are no longer kept: the snapshot was dropped, or belongs to another host")
+
+    def retain(self, root: Folder) -> None:
+        """Keep the files of a tree, all of which are in the store, until `release` has been called as often as this.
+
+        Each part of a folder is counted, and its files only with the first count: what trees share costs nothing.
+
+        Raises:
+            OSError: A lasting store could not record it. It is not kept then.
+        """
+        with self._lock:
+            if self._written is not None:
+                self._written.write(self._new_parts(root))
+            pending = [*root.entries.parts]
+            while pending:
+                part = pending.pop()
+                _, count = self._parts.get(id(part), (part, 0))
+                self._parts[id(part)] = part, count + 1
+                if count == 0:
+                    self._counts.update(kept_as(entry) for entry in part.values() if type(entry) is File and is_kept(entry))
+                    for entry in part.values():
+                        if type(entry) is Folder:
+                            pending += entry.entries.parts
+
+    def _new_parts(self, root: Folder) -> list[dict[str, Entry]]:
+        """Return the parts of a tree that are not kept yet, each after those of its subfolders."""
+        found: list[dict[str, Entry]] = []
+        pending = [part for part in root.entries.parts if id(part) not in self._parts]
+        while pending:
+            part = pending.pop()
+            found.append(part)
+            for entry in part.values():
+                if type(entry) is Folder:
+                    pending += (one for one in entry.entries.parts if id(one) not in self._parts)
+        return found[::-1]
+
+    def release(self, root: Folder) -> None:
+        """Undo one call of `retain`. Content that is no longer needed is removed."""
+        with self._lock:
+            pending = [*root.entries.parts]
+            while pending:
+                part = pending.pop()
+                _, count = self._parts.pop(id(part))
+                if count > 1:
+                    self._parts[id(part)] = part, count - 1
+                    continue
+                if self._written is not None:
+                    self._written.forget(part)
+                for entry in part.values():
+                    if type(entry) is File and is_kept(entry):
+                        self._release(kept_as(entry))
+                    elif type(entry) is Folder:
+                        pending += entry.entries.parts
+
+    def _release(self, digest: bytes) -> None:
+        self._counts[digest] -= 1
+        if self._counts[digest] == 0:
+            del self._counts[digest]
+            self.bytes -= self._sizes.pop(digest)
+            if self._fd >= 0:
+                os.unlink(digest.hex(), dir_fd=self._fd)

@@ -1,0 +1,117 @@
+"""When things in a workspace were changed, by change times (ctime), which no program can set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from cellblock.host.snapshots.beneath import open_folder, open_parent
+from cellblock.host.snapshots.file import seen, was_seen
+from cellblock.host.snapshots.ignored import Ignored
+from cellblock.host.snapshots.tree import Folder, unkept
+
+Spans: TypeAlias = Sequence[tuple[int, int]]
+"""Spans of time: start and end in nanoseconds of the clock that file systems use."""
+
+_SECOND = 10**9
+
+
+def changed_within(top: int, spans: Spans) -> Callable[[str], bool]:
+    """Return a function that tells whether a path was last changed within one of these spans of time.
+
+    Args:
+        top: The workspace, opened.
+        spans: The spans.
+    """
+
+    def changed(path: str) -> bool:
+        try:
+            with open_parent(top, path) as (parent, name):
+                last = os.lstat(name, dir_fd=parent).st_ctime_ns
+        except OSError:
+            return True
+        return _is_within(last, spans)
+
+    return changed
+
+
+def _is_within(last: int, spans: Spans) -> bool:
+    # Some file systems only store seconds, or even multiples of two seconds.
+    coarse = 0 if last % _SECOND else 2 * _SECOND
+    return any(began <= last + coarse and last <= ended for began, ended in spans)
+
+
+def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | None:
+    """Return a path in a workspace that was last changed within one of these spans of time; None if there is none.
+
+    A removal shows in the time of its folder.
+
+    Args:
+        top: The workspace, opened.
+        spans: The spans.
+        ignored: Names that do not count.
+        most: Maximum number of files and folders to examine.
+
+    Returns:
+        Its path; ``.`` for the workspace itself, or if there are too many entries.
+
+    Raises:
+        OSError: The workspace cannot be read.
+    """
+    left = most
+    folders = [""]
+    while folders:
+        path = folders.pop()
+        opened = os.dup(top) if not path else _opened(top, path)
+        if opened is None:
+            return path  # it has just been changed
+        try:
+            if _is_within(os.fstat(opened).st_ctime_ns, spans):
+                return path or "."
+            os.lseek(opened, 0, os.SEEK_SET)  # the position is shared with the original descriptor
+            names = ignored.in_folder(path)
+            with os.scandir(opened) as entries:
+                for entry in entries:
+                    if ignored.anywhere(entry.name) or entry.name in names:
+                        continue
+                    left -= 1
+                    if left < 0:
+                        return "."
+                    where = f"{path}/{entry.name}" if path else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(where)
+                    elif _is_within(entry.stat(follow_symlinks=False).st_ctime_ns, spans):
+                        return where
+        except FileNotFoundError:
+            return path or "."
+        finally:
+            os.close(opened)
+    return None
+
+
+def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
+    """Return a snapshot's file whose content was not kept and which has changed since; None if there is none.
+
+    Args:
+        top: The workspace, opened.
+        root: The content of the snapshot.
+        spans: When files may have been changed since. Times advance in steps: two changes can share one.
+    """
+    for path, file in unkept(root):
+        try:
+            with open_parent(top, path) as (parent, name):
+                info = os.lstat(name, dir_fd=parent)
+        except OSError:
+            return path
+        if not was_seen(file, seen(info)) or _is_within(info.st_ctime_ns, spans):
+            return path
+    return None
+
+
+def _opened(top: int, path: str) -> int | None:
+    try:
+        with open_parent(top, path) as (parent, name):
+            return open_folder(name, parent)
+    except OSError:
+        return None

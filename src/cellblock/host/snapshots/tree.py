@@ -1,0 +1,266 @@
+"""The content of a workspace as frozen data. Unchanged folders are shared between snapshots."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeAlias
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.snapshots.entries import Entries
+from cellblock.host.snapshots.file import File, Link, Owner, facts, is_kept, is_seen, size_of
+
+MIB = 2**20
+_MOST_SHOWN = 100
+
+
+class LeftOut(NamedTuple):
+    """Something that a snapshot leaves out.
+
+    Attributes:
+        reason: Why it is left out.
+        folder: Whether it is a folder.
+        ours: Whether restoring a snapshot without it may remove it.
+        too_much: Whether the reason is a limit of size or number.
+        told: Whether it is reported.
+    """
+
+    reason: str
+    folder: bool
+    ours: bool = False
+    too_much: bool = False
+    told: bool = True
+
+
+class Totals(NamedTuple):
+    """Totals of a folder, including everything below it.
+
+    Attributes:
+        entries: Files, folders and links.
+        files: Files that are not left out.
+        bytes: Bytes of the files whose content was kept.
+        unkept: Files whose content was not kept.
+        left_out: Entries that are left out.
+        cut: How many of these because of a limit of size or number.
+    """
+
+    entries: int = 0
+    files: int = 0
+    bytes: int = 0
+    unkept: int = 0
+    left_out: int = 0
+    cut: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """Return the sum of both."""
+        return Totals(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def minus(self, other: Totals) -> Totals:
+        """Return the difference of both."""
+        return Totals(*(one - two for one, two in zip(self, other, strict=True)))
+
+
+class Folder(NamedTuple):
+    """A folder.
+
+    Attributes:
+        mode: Its permissions.
+        owner: Its owner.
+        entries: Its entries by name.
+        complete: Whether `entries` contains all of them.
+        totals: Its totals.
+    """
+
+    mode: int
+    owner: Owner
+    entries: Entries
+    complete: bool
+    totals: Totals
+
+
+Entry: TypeAlias = File | Link | LeftOut | Folder
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """The limits of a snapshot. It reports everything that it leaves out, with the reason.
+
+    Attributes:
+        max_files: Files, folders and links.
+        max_total_bytes: Bytes of all files together.
+        max_file_bytes: Bytes of one file.
+        max_depth: Folders within folders.
+        ignore: Names to leave out: patterns such as ``*.ckpt`` for files and folders anywhere in the workspace, or paths from
+            its top, which begin with a slash.
+    """
+
+    max_files: int = 100_000
+    max_total_bytes: int = 2048 * MIB
+    max_file_bytes: int = 512 * MIB
+    max_depth: int = 100
+    # Not __pycache__: Python compares only seconds and sizes, so after an undo it would run code that the undone cell had
+    # written.
+    ignore: tuple[str, ...] = (".git", ".venv", "node_modules")
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "ignore" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise InvalidInputError(f"{field.name} must be a positive integer, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The files of a workspace at one time.
+
+    Attributes:
+        root: The top folder.
+    """
+
+    root: Folder
+
+    @property
+    def files(self) -> int:
+        """How many files it holds."""
+        return self.root.totals.files
+
+    @property
+    def bytes(self) -> int:
+        """Their total size in bytes."""
+        return self.root.totals.bytes
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Paths that it leaves out, with the reasons: at most a hundred."""
+        return tuple(itertools.islice(_left_out(self.root), _MOST_SHOWN))
+
+    @property
+    def left_out_count(self) -> int:
+        """How many paths it leaves out in total."""
+        return self.root.totals.left_out
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is left out because of a limit of size or number."""
+        return self.root.totals.cut == 0
+
+    @property
+    def unkept(self) -> int:
+        """How many files it contains without their content: they were too large, or there was no time."""
+        return self.root.totals.unkept
+
+
+def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
+    """Return the totals of some entries.
+
+    Args:
+        entries: The entries.
+        complete: Whether these are all entries of a folder.
+    """
+    count = files = size = unkept = left_out = cut = 0
+    for entry in entries:
+        count += 1
+        if type(entry) is File:
+            files += 1
+            if is_kept(entry):
+                size += size_of(entry)
+            else:
+                unkept += 1
+        elif type(entry) is LeftOut:
+            left_out += entry.told
+            cut += entry.too_much
+        elif type(entry) is Folder:
+            within = entry.totals
+            count += within.entries
+            files += within.files
+            size += within.bytes
+            unkept += within.unkept
+            left_out += within.left_out
+            cut += within.cut
+    return Totals(count, files, size, unkept, left_out + (not complete), cut + (not complete))
+
+
+def _left_out(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
+    if folder.totals.left_out == 0:
+        return
+    if not folder.complete:
+        yield path, "there are more files than a snapshot holds"
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from _left_out(entry, where)
+        elif isinstance(entry, LeftOut) and entry.told:
+            yield where, entry.reason
+
+
+def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
+    """Whether two entries, of which at most one is a folder, are the same.
+
+    Args:
+        one: One entry.
+        other: The other.
+        times: Whether modification times matter.
+    """
+    if one is other:
+        return True
+    if isinstance(one, File) and isinstance(other, File):
+        if not is_kept(one) and not is_kept(other):
+            return one == other and is_seen(one)
+        first, second = facts(one), facts(other)
+        unequal_times = times and first.mtime_ns != second.mtime_ns
+        return first.digest == second.digest != b"" and first.mode == second.mode and not unequal_times
+    return isinstance(one, Link) and isinstance(other, Link) and one.target == other.target
+
+
+def differences(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
+    """Yield the differences between two entries, except what one of them has left out.
+
+    Args:
+        before: The earlier state.
+        after: The later state.
+        path: Their path.
+
+    Yields:
+        Path (with a trailing slash for folders), the entry before, and the entry after.
+    """
+    if before is after or isinstance(before, LeftOut) or isinstance(after, LeftOut):
+        return
+    if not isinstance(before, Folder) and not isinstance(after, Folder):
+        if not same(before, after, times=False):
+            yield path, before, after
+        return
+    if isinstance(before, Folder) and isinstance(after, Folder):
+        if path and before.mode != after.mode:
+            yield f"{path}/", before, after
+    else:  # one of them is a folder: report a removal and an addition
+        if before is not None:
+            yield (f"{path}/" if isinstance(before, Folder) else path), before, None
+        if after is not None:
+            yield (f"{path}/" if isinstance(after, Folder) else path), None, after
+    for name in sorted(_entries(before).keys() | _entries(after).keys()):
+        old, new = _entries(before).get(name), _entries(after).get(name)
+        # In a folder that was not listed completely, a missing entry may exist.
+        if (old is None and _is_cut_off(before)) or (new is None and _is_cut_off(after)):
+            continue
+        yield from differences(old, new, f"{path}/{name}" if path else name)
+
+
+def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File]]:
+    """Yield the files in a folder whose content was not kept, with their paths."""
+    if folder.totals.unkept == 0:
+        return
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from unkept(entry, where)
+        elif isinstance(entry, File) and not is_kept(entry):
+            yield where, entry
+
+
+def _entries(entry: Entry | None) -> Mapping[str, Entry]:
+    return entry.entries if isinstance(entry, Folder) else {}
+
+
+def _is_cut_off(entry: Entry | None) -> bool:
+    return isinstance(entry, Folder) and not entry.complete

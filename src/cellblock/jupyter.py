@@ -1,0 +1,8 @@
+"""``python -m cellblock.jupyter -f FILE``: a kernel for Jupyter. Kernelspecs name it, so its place does not change."""
+
+import sys
+
+from cellblock.fronts.jupyter.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

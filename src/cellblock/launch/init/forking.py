@@ -1,0 +1,170 @@
+"""Copies of a live worker: it forks, and the copy waits until init requests a kernel, which is a fork of the copy.
+
+Each copy continues in a successor of itself, which is a child of init. So only init can wait for it, and it outlives its
+original, the worker.
+"""
+
+from __future__ import annotations
+
+import _socket
+import ctypes
+import os
+import random
+import socket
+import struct
+from typing import Any
+
+from cellblock.launch.init.specialise import reseed, seed_unloaded
+from cellblock.launch.init.successor import die_with_parent, end_at_once, fork, go_on_in_successor, look_up
+from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
+from cellblock.worker.forks import safety as fork_safety
+
+_before_fork, _after_fork_in_parent, _after_fork_in_child = (
+    getattr(ctypes.pythonapi, name) for name in ("PyOS_BeforeFork", "PyOS_AfterFork_Parent", "PyOS_AfterFork_Child")
+)
+# Messages without their numbers. Formatting a number writes to fewer pages than encoding a message.
+_COPIED = encode_control(Copied(0)).replace(b":0}", b":%d}")
+_TAKEN = encode_control(Taken(0)).replace(b":0}", b":%d}")
+
+_INT = struct.Struct("i")
+_ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT.size)
+
+
+def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
+    """Make a copy of this process, which `fork_safety.prepare` has prepared.
+
+    Args:
+        channel: The descriptor of this worker's channel, which the copy does not have.
+        nursery: The descriptor of the socket on which the copy registers with init.
+        number: The copy's number.
+
+    Returns:
+        In this process: None. In each kernel that is later made from the copy: its specification.
+
+    Raises:
+        OSError: No copy could be made.
+    """
+    # Make what a copy needs before the fork, and with few calls: each page that is written to, here or there, is copied.
+    look_up()
+    init, message = os.getppid(), _COPIED % number
+    ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(theirs.fileno()))]
+    between = -1
+    _before_fork()
+    try:
+        between = _fork_below(init)
+    finally:
+        if between:  # not in the copy: only kernels that are made from it need Python's handlers
+            _after_fork_in_parent()
+            ours.close()
+            theirs.close()
+    if between:
+        _wait_for_end(between)
+        return None
+    # From here on, only in the copy and its kernels. Nothing may return or raise into code that must not run twice.
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (1, 2, channel):
+            os.dup2(null, descriptor, inheritable=descriptor < channel)
+        os.close(null)
+        fork_safety.part(nursery)
+        told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)
+        told.sendmsg([message], attached)
+        told.detach()
+        theirs.close()
+        return _wait(ours, channel, init)
+    except BaseException:  # of any kind
+        end_at_once(1)
+
+
+def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
+    """In a copy: wait for requests to make a kernel. Returns in the kernels."""
+    while True:
+        try:
+            data, attached, _, _ = ours.recvmsg(MAX_CONTROL, _ROOM)
+        except InterruptedError:
+            continue
+        if not data:
+            end_at_once(0)
+        start = TO_COPY.read(data)  # here, not in the kernel: pages that are written to here are copied once
+        descriptors = [one for _, _, content in attached for (one,) in _INT.iter_unpack(content)]
+        try:
+            if between := _fork_below(init):
+                _wait_for_end(between)
+        except OSError:  # the limit of processes is reached now
+            between = -1
+            ours.send(encode_control(Untaken(start.kernel)))
+        if not between:
+            return _become(start, descriptors, ours, channel)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel: int) -> Start:
+    """In a new fork of a copy: become a kernel."""
+    state = random.getstate() if start.same_random_state else None
+    _after_fork_in_child()  # a handler of Python's draws a new state
+    ours.send(_TAKEN % start.kernel)
+    ours.close()
+    for source, place in zip(descriptors, (channel, 1, 2), strict=True):
+        os.dup2(source, place, inheritable=place < channel)
+        os.close(source)
+    _settle_in(start, state)
+    return start
+
+
+def _settle_in(start: Start, state: Any) -> None:
+    """In a kernel made from a copy: set its environment and its random state."""
+    if state is not None:
+        random.setstate(state)
+        seed_unloaded(start.seed)
+    else:
+        reseed(start.seed)
+    os.environ.update(start.env)
+
+
+def _fork_below(init: int) -> int:
+    """Fork so that the new process is a child of init, in its own session (setsid).
+
+    Returns:
+        In this process: the id of a child, for `_wait_for_end`. In the new one: 0. Python's handlers were not called.
+
+    Raises:
+        OSError: No further process can be created.
+    """
+    if between := fork():
+        return between
+    try:
+        between = os.getpid()
+        go_on_in_successor()
+        os.setsid()
+        _wait_for_parent(init, between)
+        return 0
+    except OSError as error:
+        end_at_once(error.errno or 1)
+    except BaseException:  # as in `fork_copy`
+        end_at_once(1)
+
+
+def _wait_for_end(between: int) -> None:
+    """Wait for the child that continues in a successor. Other threads of Python run meanwhile.
+
+    Raises:
+        OSError: The successor could not be created.
+    """
+    try:
+        code = os.waitstatus_to_exitcode(os.waitpid(between, 0)[1])
+    except ChildProcessError:  # code that waits for any child was faster
+        return
+    if code > 0:
+        raise OSError(code, os.strerror(code))
+
+
+def _wait_for_parent(init: int, between: int) -> None:
+    """In a new process: wait until the process in between has ended. If init has ended too, so does this process."""
+    while os.getppid() == between:  # not until it is init: without a sandbox, init's orphans go to another process
+        os.sched_yield()
+    die_with_parent()
+    if os.getppid() != init:
+        end_at_once(0)

@@ -1,0 +1,122 @@
+"""Entry point of process 1 of a session: enters the namespaces and makes the worker. `serving` does the rest.
+
+When the host, the zygote or the worker is gone, it kills everything below it and exits.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+from cellblock.launch.init import processes
+from cellblock.launch.init.refusing import refusal, refuse_session
+from cellblock.launch.init.serving import Init
+from cellblock.launch.init.worker import EXIT_BROKEN, run_worker
+from cellblock.launch.init.worker import rehearse as rehearse_worker
+from cellblock.walls.sandbox.ground import Ground
+from cellblock.walls.sandbox.steps import step
+from cellblock.wire.codec import decoder, encoder
+from cellblock.wire.control import (
+    FROM_INIT,
+    TO_INIT,
+    TO_MAKER,
+    TO_NEW_INIT,
+    Held,
+    Setup,
+)
+from cellblock.wire.copies import FROM_COPY, FROM_FAMILY, TO_COPY, TO_FAMILY
+from cellblock.wire.datagrams import encode_control
+from cellblock.wire.sandbox import Plan, Restrictions, Step
+
+if TYPE_CHECKING:
+    from cellblock.worker.outbox import Outbox
+    from cellblock.worker.shell import Shell
+
+
+_HANDOVER, _HOST, _PARENT = 3, 4, 5
+_OF_COPIES = tuple(kind for way in (TO_FAMILY, FROM_FAMILY, TO_COPY, FROM_COPY) for kind in way.kinds.values())
+
+
+def run_init(
+    handover: int,
+    host: int | None,
+    warmed: tuple[Shell, Outbox] | None,
+    preload: tuple[str, ...],
+    ground: Ground | None,
+    places: str | None = None,
+    parent: int | None = None,
+) -> NoReturn:
+    """Become a session's init, and make its worker; never returns.
+
+    Both can be made in advance. They then belong to no session yet, and wait until a session's connections are handed over.
+
+    Args:
+        handover: A socket on which ``fork`` arrives, with the descriptors of the session.
+        host: A pidfd of the host, or None if there are none.
+        warmed: The result of `warm`, or None to let the worker do that.
+        preload: Modules for the worker to import, if `warmed` is None.
+        ground: The basis of the native sandbox; then this is process 1 of new namespaces. None: no sandbox.
+        places: Prefix of the host's paths for its sessions, if nothing else removes them after the host.
+        parent: A pidfd of the process that makes this one, unless that is the host.
+    """
+    try:
+        wanted = {_HANDOVER: handover, _HOST: host, _PARENT: parent}
+        try:
+            prepared = ground.enter_namespaces() if ground is not None else ()
+            with step("worker"):
+                processes.keep_only({place: descriptor for place, descriptor in wanted.items() if descriptor is not None})
+                handover = _HANDOVER
+                if os.getsid(0) != os.getpid():
+                    os.setsid()
+                processes.become_subreaper()
+                processes.resume_after_parent()
+                inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                wake = _wake_on_signals()
+                worker = os.fork()
+        except OSError as error:
+            refuse_session(handover, refusal(error, "worker"))
+        if worker == 0:
+            run_worker(theirs, warmed, preload, ground is not None)
+        theirs.close()
+        if not select.select([_HANDOVER], [], [], 0)[0]:  # nothing waits
+            rehearse(prepared)  # copies the pages that this writes to before a session waits for it
+        host, parent = (place if wanted[place] is not None else None for place in (_HOST, _PARENT))
+        Init(socket.socket(fileno=_HANDOVER), inner, wake, worker, ground, prepared, places, host, parent).run()
+    except BaseException:  # nothing may return from here into the code that forked us
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_BROKEN)
+
+
+def rehearse(beginning: tuple[Step, ...]) -> None:
+    """As a zygote: build all codecs for messages to inits and workers, so that none of them has to.
+
+    Args:
+        beginning: The first steps of most plans.
+    """
+    restrictions = Restrictions({}, 0, "")
+    plan = Plan(everything=False, home="", steps=beginning, reserve={}, restrictions=restrictions)
+    TO_NEW_INIT.decode(encode_control(Setup({}, "", None, "", plan=plan)))
+    rehearse_worker()
+    TO_MAKER.decode(encode_control(Held(())))
+    for kind in (*TO_INIT.kinds.values(), *FROM_INIT.kinds.values(), *_OF_COPIES):
+        decoder(kind)
+        encoder(kind)
+
+
+def _wake_on_signals() -> int:
+    """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader

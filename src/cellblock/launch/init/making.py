@@ -1,0 +1,134 @@
+"""Makes the surroundings of a session's worker before it starts: the sandbox, and the listeners."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Mapping
+
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK
+from cellblock.launch.init import processes
+from cellblock.launch.init.seats import Seat
+from cellblock.launch.init.supervisor import Supervisor
+from cellblock.walls.linux.syscall import hide, identity_of_root
+from cellblock.walls.sandbox import landlock_rules, mounts, namespaces
+from cellblock.walls.sandbox.ground import Ground, enclose, reserve
+from cellblock.walls.sandbox.placeholders import Hold
+from cellblock.walls.sandbox.plan import HOME
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.wire.control import TO_MAKER, Held, HttpServer, Listener, Setup, WorkerSetup
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
+from cellblock.wire.sandbox import Confinement, Step
+
+
+class Surroundings:
+    """The surroundings of a session's worker: its sandbox, its listeners and its holds on placeholders.
+
+    Attributes:
+        supervisor: Answers system calls of the session, in a sandbox made of Landlock.
+        home: The home directory of the session.
+        holds: The holds on placeholders, by the mounts that they belong to.
+    """
+
+    def __init__(self, handover: socket.socket, poll: select.poll, ground: Ground | None, prepared: tuple[Step, ...]) -> None:
+        """Prepare; nothing is made yet.
+
+        Args:
+            handover: Socket on which this process's maker is told about holds.
+            poll: Polls for system calls, for the supervisor.
+            ground: The basis of the native sandbox, if there is one.
+            prepared: The steps of the sandbox that were done in advance.
+        """
+        self._handover = handover
+        self._poll = poll
+        self._ground = ground
+        self._prepared = prepared
+        self.supervisor: Supervisor | None = None
+        self.home = HOME
+        self.holds: dict[str, Hold] = {}
+
+    def make(self, setup: Setup, seat: Seat) -> WorkerSetup:
+        """Make the surroundings of a session's worker; return the worker's setup."""
+        # Variables set by the sandbox around this zygote, such as the addresses of its proxies.
+        packages = os.path.join(os.environ.get("CELLBLOCK_PACKAGES", ""), setup.packages)
+        inherited = {name: os.environ[name] for name in setup.inherit if name in os.environ}
+        seat.programs.inherited = inherited
+        env = {**inherited, **setup.env}
+        confinement = None
+        if setup.landlock:
+            confinement = self._confine_by_landlock(setup)
+            assert self.supervisor is not None
+            seat.programs.supervise = self.supervisor.expect
+        if setup.restrictions is not None:
+            mounts.keep_kernel_settings()
+            confinement = Confinement(identity_of_root(), setup.restrictions)
+            hide()
+        if self._ground is not None:
+            plan = self._ground.plan(setup)
+            self.home = plan.home
+            if env.get("HOME") == HOME:
+                env["HOME"] = plan.home
+            reserve(plan, self._keep)
+            confinement = enclose(plan, self._prepared)
+            if setup.commands == "forbidden" and not processes.has_own_proc():
+                raise ValueError(
+                    "forbid_programs needs a /proc of the session's own, which the kernel does not allow here: weaker_proc "
+                    "(enableWeakerNestedSandbox) is not enough for it"
+                )
+        env.update(self.listen_for(seat, setup.listeners))
+        offline = None
+        if setup.landlock:
+            offline = NO_NETWORK_BY_LANDLOCK
+        elif self._ground is not None and "egress" not in setup.listeners:
+            offline = NO_NETWORK
+        return WorkerSetup(env, setup.cwd, setup.stay_in, packages, setup.commands, confinement, offline)
+
+    def _confine_by_landlock(self, setup: Setup) -> Confinement:
+        """Compute what the session's processes apply to themselves, and prepare for the calls that they leave to this one."""
+        policy = Policy.from_dict(setup.policy or {})
+        confinement = landlock_rules.confinement(policy, setup.cwd, identity_of_root(), setup.landlock, setup.mounts)
+        self.supervisor = Supervisor(self._poll)
+        self.supervisor.writable = landlock_rules.writable(confinement)
+        self.supervisor.file_size = confinement.restrictions.limits["FSIZE"]
+        hide()
+        return confinement
+
+    def listen_for(self, seat: Seat, listeners: Mapping[str, Listener]) -> dict[str, str]:
+        """Make the listeners of a kernel; return the variables with their ports."""
+        return {listener.variable: str(self.listen(seat, listener.port, name)) for name, listener in listeners.items()}
+
+    def listen(self, seat: Seat, port: int, name: str | None) -> int:
+        """Make a listener in the session, for the host to serve; return its port."""
+        with namespaces.listen(port) as listener:
+            port = listener.getsockname()[1]
+            if self.supervisor is not None:
+                self.supervisor.ports.add(port)
+            socket.send_fds(seat.control, [encode_control(HttpServer(port, name))], [listener.fileno()])
+        return port
+
+    def _keep(self, top: str, hold: Hold) -> None:
+        """Share a hold on placeholders with this process's maker, which releases it if this process is killed."""
+        self.holds[top] = hold
+        socket.send_fds(self._handover, [encode_control(Held(hold.names))], [hold.descriptor])
+
+
+def release_holds(handover: socket.socket) -> None:
+    """Release the holds of an init that has ended, whether or not it could do so itself.
+
+    The socket is not read while init lives: the descriptors in it, and so their locks, stay there.
+
+    Args:
+        handover: Our end of the socket on which init was handed its session; it is closed here.
+    """
+    with handover:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(handover, MAX_CONTROL, MAX_DESCRIPTORS, socket.MSG_DONTWAIT)
+            except OSError:
+                return  # it ended before it had taken anything over
+            if not data:
+                return
+            hold = Hold(descriptors[0], TO_MAKER.decode(data).names)
+            hold.release()
+            hold.close()

@@ -1,0 +1,325 @@
+"""Facts about processes, and ways to control them, beyond the standard library."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+
+from cellblock.launch.init import sockets, system_v
+from cellblock.walls.linux import abi
+from cellblock.walls.linux.syscall import prctl
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
+_OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
+
+_STOPPED = (b"T", b"t", b"Z", b"X")
+"""States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+
+HIGH = 64
+"""Above every descriptor with a fixed place."""
+
+
+def become_subreaper() -> None:
+    """Adopt orphaned descendants instead of the machine's init. Linux only; elsewhere a no-op."""
+    if sys.platform == "linux":
+        prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int) -> None:
+    """Have the kernel send this signal when the parent ends. Linux only; elsewhere a no-op.
+
+    Code in a session can undo this, so it is only a second line of defence.
+    """
+    if sys.platform == "linux":
+        prctl(abi.PR_SET_PDEATHSIG, number)
+
+
+def resume_after_parent() -> None:
+    """Continue if the parent ends while this process is stopped (SIGSTOP), to notice it by a pidfd. A no-op except on Linux.
+
+    SIGCONT has no effect on a running process. So it does not matter that for the kernel the parent is a thread.
+    """
+    die_with_parent(signal.SIGCONT)
+
+
+def open_many_files() -> None:
+    """Raise the limit of open files to the hard limit, for this process and its forks: each session needs a descriptor.
+
+    The same number can be in flight in sockets. A native sandbox sets its own limit.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def move_high(descriptor: int) -> int:
+    """Return a copy of a descriptor above all fixed places.
+
+    Raises:
+        OSError: No further descriptor can be opened.
+    """
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # this only says that the process may have no descriptor of such a number
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from None
+        raise
+
+
+def place_descriptors(wanted: dict[int, int]) -> None:
+    """Move descriptors to their places, and close all others above standard error.
+
+    Args:
+        wanted: From the places, which start at 3 without a gap, to the present descriptors.
+    """
+    # First move all above the places, or one could overwrite another that is still to be moved.
+    moved = {place: move_high(source) for place, source in wanted.items()}
+    for place, source in moved.items():
+        os.dup2(source, place, inheritable=False)
+    close_descriptors(max(wanted) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def keep_only(wanted: dict[int, int]) -> None:
+    """Move descriptors to their places, close all others above standard error, and make standard input empty."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
+    place_descriptors(wanted)
+
+
+def close_descriptors(first: int, end: int = HIGH) -> None:
+    """Close the descriptors from one number up to another."""
+    os.closerange(first, end)
+
+
+def forget_signals() -> None:
+    """In a fork, before executing a program: reset signals to what programs expect."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # the second and third are Python's
+        signal.signal(number, signal.SIG_DFL)
+
+
+def execute(command: list[str]) -> None:
+    """Execute a program in place of this process; if that fails, report the error on standard error and return."""
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        # An unreadable directory on the PATH is not the reason if no directory has the program.
+        hidden = error.errno == errno.EACCES and "/" not in command[0] and shutil.which(command[0]) is None
+        why = os.strerror(errno.ENOENT if hidden else error.errno or 0)
+        os.write(2, f"{command[0]}: {why}\n".encode(errors="replace"))
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of a process; empty if it is gone."""
+    return _numbers_here(_children(_name_in_proc(pid)))
+
+
+def _children(name: int) -> list[int]:
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{name}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{name}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+        except OSError:
+            continue  # the thread has ended
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all descendants of a process, parents before their children."""
+    if sys.platform != "linux":
+        return _descendants_by_ps(pid)
+    return _numbers_here(_descendants(_name_in_proc(pid)))
+
+
+def _descendants(name: int) -> list[int]:
+    found = _children(name)
+    for process in found:  # grows during the iteration
+        found += _children(process)
+    return found
+
+
+def _name_in_proc(pid: int) -> int:
+    """Return the id of a process in /proc; 0 if it is unknown.
+
+    It differs from the pid here if /proc belongs to an outer pid namespace, as for root in a sandbox of srt. Then only this
+    process and its descendants are known.
+    """
+    own = int(os.readlink("/proc/self"))
+    if own == os.getpid():
+        return pid
+    return own if pid == os.getpid() else {here: name for name, here in _names_and_numbers(_descendants(own))}.get(pid, 0)
+
+
+def _numbers_here(names: list[int]) -> list[int]:
+    """Translate ids in /proc to pids in this pid namespace."""
+    if not names or _name_in_proc(os.getpid()) == os.getpid():
+        return names
+    return [number for _, number in _names_and_numbers(names)]
+
+
+def _names_and_numbers(names: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the ids of processes in /proc, with their pids in this pid namespace."""
+    depth = len(_numbers_by_namespace("self"))
+    for name in names:
+        if len(numbers := _numbers_by_namespace(name)) >= depth:  # otherwise it has ended
+            yield name, numbers[depth - 1]
+
+
+def _numbers_by_namespace(name: int | str) -> list[int]:
+    """Return the pids of a process, from the namespace of /proc to its own; empty if it has ended."""
+    try:
+        with open(f"/proc/{name}/status", "rb") as file:
+            return next(([*map(int, line.split()[1:])] for line in file if line.startswith(b"NSpid:")), [])
+    except OSError:
+        return []
+
+
+def _descendants_by_ps(pid: int) -> list[int]:
+    table = subprocess.run(["/bin/ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    found = [pid]
+    for parent in found:
+        found += [child for child, its_parent in pairs if its_parent == parent]
+    return found[1:]
+
+
+def memory_of_namespace(home: str, enough: int) -> int:
+    """Return the bytes of memory that this pid namespace uses: its processes, and the files that it keeps in memory.
+
+    Pages that several processes share count once: a fork of pandas is not another pandas. That requires walking the page
+    tables, 2 ms for a kernel that has loaded pandas, and all idle sessions are measured every few seconds. So first the
+    resident pages of the processes are added up, which is cheap; only a sum over the limit is worth the walk.
+
+    Args:
+        home: The session's home directory, which is in memory like /tmp.
+        enough: If the exact number is certainly not above this, a larger estimate is returned.
+    """
+    files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
+    pids = _pids_of_namespace()
+    files += sum(map(_kept_by_kernel, pids)) + system_v.held()
+    at_most = files + sum(map(_resident, pids)) + sockets.at_most()
+    return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
+
+
+def _pids_of_namespace() -> list[str]:
+    """Return the ids in /proc of this pid namespace's processes, called by its process 1."""
+    own = _name_in_proc(os.getpid())
+    if own == os.getpid():
+        return [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    found = [own]  # it is the /proc of an outer namespace, with other processes in it
+    for pid in found:
+        found += _children(pid)
+    return [*map(str, found)]
+
+
+def memory_of_copies(pids: Iterable[int]) -> int:
+    """Return the bytes of memory that some processes use, including their part of shared pages."""
+    return sum(_proportional_share(str(_name_in_proc(pid))) for pid in pids)
+
+
+def has_own_proc() -> bool:
+    """Whether /proc belongs to this pid namespace."""
+    return _name_in_proc(os.getpid()) == os.getpid()
+
+
+def memory_of(pids: Iterable[int], enough: int) -> int:
+    """Return the bytes of memory that some processes use, for processes without their own namespace.
+
+    Args:
+        pids: The processes.
+        enough: If the exact number is certainly not above this, a larger estimate is returned.
+    """
+    names = [str(pid) for pid in pids]
+    kept = sum(map(_kept_by_kernel, names))
+    at_most = kept + sum(map(_resident, names))
+    return at_most if at_most <= enough else kept + sum(map(_proportional_share, names))
+
+
+def _kept_by_kernel(pid: str) -> int:
+    """Return an estimate of kernel memory for a process: page tables, and the objects behind its descriptors."""
+    try:
+        # The size of this directory is the number of descriptors, since Linux 6.2.
+        kept = os.stat(f"/proc/{pid}/fd").st_size * _OF_DESCRIPTOR
+        with open(f"/proc/{pid}/status", "rb") as file:
+            tables = file.read().partition(b"VmPTE:")[2].split(None, 1)
+        return kept + (int(tables[0]) * 1024 if tables else 0)
+    except OSError:
+        return 0  # it has ended, or is not ours to inspect: init itself
+
+
+def _file_system(path: str) -> int | None:
+    """Return the id of a path's file system: the home directory may be in that of /tmp. None: the path is gone."""
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return None
+
+
+def _used(path: str) -> int:
+    try:
+        usage = os.statvfs(path)
+    except OSError:
+        return 0  # code of the session has removed it
+    return (usage.f_blocks - usage.f_bfree) * usage.f_frsize + _kept_beside_content(usage)
+
+
+def _kept_beside_content(usage: os.statvfs_result) -> int:
+    """Return an estimate of kernel memory for files besides their content: inodes, names, attributes."""
+    return (usage.f_files - usage.f_ffree) * _OF_FILE
+
+
+def _resident(pid: str) -> int:
+    """Return the resident bytes of a process, shared or not: never less than its proportional share."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return 0  # it has ended
+
+
+def _proportional_share(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # it has ended, or is not ours to inspect: init itself
+    return 0
+
+
+def stopped(pid: int) -> bool:
+    """Return whether nothing of a process can run: each thread is stopped, or has ended."""
+    name = _name_in_proc(pid)
+    try:
+        threads = os.listdir(f"/proc/{name}/task")
+    except OSError:
+        return True  # it has ended
+    for thread in threads:
+        try:
+            with open(f"/proc/{name}/task/{thread}/stat", "rb") as file:
+                if file.read().rpartition(b")")[2].split()[0] not in _STOPPED:
+                    return False
+        except OSError:
+            continue  # the thread has ended
+    return True
+
+
+def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to processes; ignore those that are gone, and those of another user."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue  # the second: what code started with sudo; an exception here would end the process with all its sessions

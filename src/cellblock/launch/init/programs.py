@@ -1,0 +1,148 @@
+"""Programs that a session's init runs on the host's request, confined like the worker, but allowed to execute others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Collection
+from typing import NoReturn
+
+from cellblock.launch.init import processes
+from cellblock.walls.sandbox.confine import confine
+from cellblock.wire.control import Keep, Run
+from cellblock.wire.sandbox import Confinement
+
+_PASSES = 3  # processes that fork meanwhile are killed in the next round
+
+# The streams that go to files, with the suffixes of the files.
+_KEPT: dict[Keep, dict[int, str]] = {
+    "nothing": {},
+    "out": {1: ".out"},
+    "err": {2: ".err"},
+    "both": {1: ".out", 2: ".err"},
+    "together": {1: ".out", 2: ".out"},
+}
+
+
+class Programs:
+    """The programs that init runs beside the worker.
+
+    Attributes:
+        env: The session's initial environment. It never leaves init: changes by code of the session are sent separately, and
+            were shown when the program was approved.
+        inherited: Variables that the sandbox around this one has set.
+        confinement: Applied to each program.
+        outputs: Standard output and error of their kernel; None: those of init.
+        supervise: Returns a socket for the listener of a program's filter, if that needs one.
+    """
+
+    def __init__(self) -> None:
+        self.env: dict[str, str] = {}
+        self.inherited: dict[str, str] = {}
+        self.confinement: Confinement | None = None
+        self.outputs: tuple[int, int] | None = None
+        self.supervise: Callable[[], socket.socket] | None = None
+        self._running: dict[int, tuple[int, frozenset[int]]] = {}
+        """pid → the host's number, and the processes that existed when it began."""
+        self._interrupted: set[int] = set()
+
+    def run(self, message: Run, descriptors: list[int]) -> None:
+        """Start a program for the host, with the file from the message as its standard input."""
+        sys.stderr.flush()
+        before = frozenset(processes.descendants(os.getpid()))
+        supervisor = None if self.supervise is None else self.supervise()
+        pid = os.fork()
+        if pid == 0:
+            self._become(message, descriptors, supervisor)
+        if supervisor is not None:
+            supervisor.close()
+        self._running[pid] = (message.number, before)
+
+    def another(self) -> Programs:
+        """Return the runner of programs for another kernel of the same session."""
+        other = Programs()
+        other.env, other.inherited = self.env, self.inherited
+        other.confinement, other.supervise = self.confinement, self.supervise
+        return other
+
+    def close(self) -> None:
+        """Close the output descriptors."""
+        for output in self.outputs or ():
+            os.close(output)
+        self.outputs = None
+
+    def below(self) -> set[int]:
+        """Return the running programs and their descendants."""
+        return {*self._running}.union(*(processes.descendants(pid) for pid in self._running))
+
+    def ended(self, pid: int, spared: Collection[int]) -> int | None:
+        """Forget a program that has ended; return its number, or None if it is not one of them.
+
+        Its background processes continue, unless it was interrupted.
+        """
+        if pid in self._interrupted:
+            self.stop(spared)
+            self._interrupted.discard(pid)
+        return self._running.pop(pid, (None, None))[0]
+
+    def interrupt(self) -> None:
+        """Interrupt each program, as Ctrl-C does."""
+        self._interrupted |= set(self._running)
+        processes.kill([-pid for pid in self._running], signal.SIGINT)
+
+    def stop(self, spared: Collection[int]) -> None:
+        """Kill all programs, with everything that was started since, even outside their process groups.
+
+        Args:
+            spared: Workers and copies. Their own children belong to cells, which continue.
+        """
+        for _ in range(_PASSES if self._running else 0):
+            kept = {*spared}.union(*(before for _, before in self._running.values()), *map(processes.descendants, spared))
+            processes.kill(pid for pid in processes.descendants(os.getpid()) if pid not in kept)
+
+    def _become(self, message: Run, descriptors: list[int], supervisor: socket.socket | None) -> NoReturn:
+        """In a fork of init: execute a program with the session's standard streams, and no other descriptor of init's."""
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            processes.die_with_parent(signal.SIGKILL)
+            # Above the descriptors that are closed, and away from standard input, which `confine` replaces.
+            source = processes.move_high(descriptors[0]) if descriptors else None
+            for place, output in enumerate(self.outputs or (), 1):
+                os.dup2(output, place)
+            if supervisor is not None:
+                kept = socket.socket(fileno=processes.move_high(supervisor.detach()))
+                supervisor = kept
+            processes.close_descriptors(3)
+            if self.confinement is not None:
+                confine(self.confinement, supervisor)
+            # From here on with only the rights of the session's code, which has chosen the directory.
+            os.chdir(message.cwd)
+            if source is not None:
+                os.dup2(source, 0)
+            _keep(message.keep, message.place)
+            os.execvpe(message.argv[0], message.argv, self._environment(message))
+        except BaseException as error:  # nothing may return from here into init, of which this is a fork
+            os.write(2, f"{message.argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
+        finally:
+            os._exit(127)
+
+    def _environment(self, message: Run) -> dict[str, str]:
+        """Return the environment of a program. Of the code's changes, it contains only those that were shown."""
+        env = self.env if message.env is None else {**self.inherited, **message.env}
+        return {name: value for name, value in {**env, **message.changes}.items() if value is not None}
+
+
+def _keep(keep: Keep, place: str | None) -> None:
+    """Redirect output to new files, which the code then reads."""
+    opened: dict[str, int] = {}
+    for stream, suffix in _KEPT[keep].items():
+        if suffix not in opened:
+            opened[suffix] = os.open(
+                f"{place}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+        os.dup2(opened[suffix], stream)

@@ -1,0 +1,74 @@
+"""The kernels that one init serves: at first one, later also those made from copies, each with its own connection."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Collection
+
+from cellblock.launch.init import processes
+from cellblock.launch.init.programs import Programs
+from cellblock.wire.control import FromInit
+from cellblock.wire.datagrams import encode_control
+
+
+class Seat:
+    """One kernel: its worker, its programs, and the host's connection.
+
+    Attributes:
+        control: The connection to the host.
+        worker: The pid of its worker; None while it is being made from a copy.
+        copy: The number of the copy that it is made from; None for the first kernel.
+        programs: The programs that run for it beside the worker.
+        leaving: Whether the host has given it up: it is removed when its worker has ended.
+        frozen: The processes that were stopped, and continue if it is thawed.
+    """
+
+    def __init__(self, control: socket.socket, worker: int | None, programs: Programs) -> None:
+        self.control = control
+        self.worker = worker
+        self.copy: int | None = None
+        self.programs = programs
+        self.leaving = False
+        self.frozen: set[int] = set()
+
+    def tell(self, message: FromInit) -> None:
+        """Send a message to the host. If that fails, the end of the connection is about to be noticed."""
+        try:
+            self.control.send(encode_control(message), socket.MSG_NOSIGNAL)
+        except OSError:
+            return
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the worker and its processes."""
+        self.programs.interrupt()
+        if self.worker is None:
+            return
+        try:
+            # To the group, like a terminal's ^C: it is also meant for subprocesses of the cell.
+            os.killpg(self.worker, signal.SIGINT)
+        except ProcessLookupError:
+            processes.kill([self.worker], signal.SIGINT)
+
+    def below(self, spared: Collection[int], *, alone: bool) -> set[int]:
+        """Return every process of this kernel except its worker.
+
+        Args:
+            spared: The other workers and all copies.
+            alone: Whether there is no other kernel: then all orphans are this one's. Otherwise only those are that have
+                stayed in the worker's session (setsid).
+        """
+        if alone:
+            others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}
+            return {*processes.descendants(os.getpid())} - others - {self.worker}
+        own = () if self.worker is None else processes.descendants(self.worker)
+        orphans = (pid for pid in processes.children(os.getpid()) if _session(pid) == self.worker)
+        return {*own, *orphans, *self.programs.below()} - {*spared, self.worker}
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None  # it has ended

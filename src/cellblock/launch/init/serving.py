@@ -1,0 +1,413 @@
+"""The loop of a session's init: takes a session over, serves its kernels and copies, reaps, and finally ends everything."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from typing import NoReturn
+
+from cellblock.launch.init import processes
+from cellblock.launch.init.making import Surroundings
+from cellblock.launch.init.parked import Parked
+from cellblock.launch.init.programs import Programs
+from cellblock.launch.init.refusing import refusal
+from cellblock.launch.init.seats import Seat
+from cellblock.launch.init.worker import EXIT_BROKEN
+from cellblock.launch.leftovers import remove_after
+from cellblock.walls.sandbox import mounts
+from cellblock.walls.sandbox.ground import Ground
+from cellblock.wire.control import (
+    TO_INIT,
+    TO_NEW_INIT,
+    Connect,
+    Done,
+    Exited,
+    Freeze,
+    Frozen,
+    Interrupt,
+    KillChildren,
+    Listen,
+    Measure,
+    Memory,
+    Ran,
+    Run,
+    Stop,
+    Thaw,
+)
+from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Keep, Resume, Start
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
+from cellblock.wire.sandbox import Step
+
+_LOOKS = 20
+"""How often processes that were told to stop are looked at before the host is told how many are left"""
+
+
+class Init:
+    """The loop of a session's init: first it waits for a session, then it serves its kernels."""
+
+    def __init__(
+        self,
+        handover: socket.socket,
+        inner: socket.socket,
+        wake: int,
+        worker: int,
+        ground: Ground | None,
+        prepared: tuple[Step, ...],
+        places: str | None,
+        host: int | None,
+        parent: int | None,
+    ) -> None:
+        """Prepare to wait for a session.
+
+        Args:
+            handover: The socket on which the session's connections arrive.
+            inner: The connection to the worker.
+            wake: Readable when a signal has arrived.
+            worker: The first worker.
+            ground: The basis of the native sandbox, if there is one.
+            prepared: The steps of the sandbox that are done already.
+            places: Prefix of the paths to remove after the host, if nothing else removes them.
+            host: A pidfd of the host, with which this process ends.
+            parent: A pidfd of another process with which it ends.
+        """
+        self._handover = handover
+        self._inner = inner
+        self._seats: dict[int, Seat] = {}
+        """The kernels, by the descriptors of their connections."""
+        self._family: socket.socket | None = None
+        """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
+        self._parked: Parked | None = None
+        self._host = host
+        self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
+        self._wake = wake
+        self._worker = worker
+        self._ground = ground
+        self._programs = Programs()
+        """The programs of the first kernel. The others' are made from them."""
+        self._places = places
+        self._poll = select.poll()
+        for descriptor in (handover.fileno(), *self._ending, wake):
+            self._poll.register(descriptor, select.POLLIN)
+        self._around = Surroundings(handover, self._poll, ground, prepared)
+
+    def run(self) -> NoReturn:
+        """Serve until the end."""
+        while True:
+            for descriptor, event in self._poll.poll():
+                if self._around.supervisor is not None and descriptor in self._around.supervisor:
+                    self._around.supervisor.serve(descriptor, event)
+                elif descriptor == self._wake:
+                    if signal.SIGTERM in os.read(self._wake, 4096):
+                        self._end()
+                    self._reap()
+                elif descriptor in self._ending:
+                    self._end()
+                elif self._parked is None:
+                    self._take_over()
+                elif descriptor in self._seats:
+                    self._obey(self._seats[descriptor])
+                elif self._family is not None and descriptor == self._family.fileno():
+                    self._obey_family(self._family)
+                elif descriptor in self._parked:
+                    self._parked.serve(descriptor)
+
+    def _take_over(self) -> None:
+        """Take over a session's connections, and pass the worker's part on to it."""
+        data, descriptors, _, _ = socket.recv_fds(self._handover, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            self._end()
+        channel, control, out, err = descriptors
+        seat = self._seat(control, self._worker, self._programs)
+        self._poll.unregister(self._handover)
+        # The host has sent this before; the zygote, whose memory later kernels inherit, never sees it.
+        setup = TO_NEW_INIT.decode(seat.control.recv(MAX_CONTROL))
+        try:
+            ready = self._around.make(setup, seat)
+        except (OSError, ValueError) as error:
+            seat.tell(refusal(error, "files"))
+            self._end()
+        seat.programs.env, seat.programs.confinement = dict(ready.env), ready.confinement
+        if setup.commands == "forbidden" and ready.confinement is not None:
+            ready = replace(ready, confinement=replace(ready.confinement, programs=False))
+        self._handover.close()
+        report = None if self._around.supervisor is None else self._around.supervisor.expect()
+        rest = [] if report is None else [report.detach()]
+        socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
+        for descriptor in rest:
+            os.close(descriptor)
+        self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its forks inherit it
+        self._parked.on_copied = self._copy_made
+        self._parked.on_gone = self._copy_gone
+        self._parked.on_taken = self._seat_taken
+        self._parked.on_untaken = self._seat_untaken
+        _place_output(out, err)
+        os.close(channel)
+
+    def _seat(self, control: int, worker: int | None, programs: Programs) -> Seat:
+        seat = self._seats[control] = Seat(socket.socket(fileno=control), worker, programs)
+        self._poll.register(control, select.POLLIN)
+        return seat
+
+    def _obey(self, seat: Seat) -> None:
+        data, descriptors = _receive(seat.control)
+        if not data:
+            self._leave(seat)
+            return
+        match TO_INIT.decode(data):
+            case Run() as message:
+                seat.programs.run(message, descriptors)
+            case Listen():
+                self._around.listen(seat, 0, None)
+            case Measure() as message:
+                used = self._measure(seat, message.enough)
+                seat.tell(Memory(used, self._measure_copies() if used > message.enough else 0))
+            # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
+            case Interrupt():
+                seat.interrupt()
+                seat.tell(Done())
+            case KillChildren():
+                processes.kill(self._below(seat))
+                seat.tell(Done())
+            case Freeze():
+                seat.tell(Frozen(self._freeze(seat)))
+            case Thaw():
+                processes.kill(seat.frozen, signal.SIGCONT)
+                seat.frozen.clear()
+            case Stop():
+                seat.programs.stop(self._workers_and_copies())
+                seat.tell(Done())
+            case Connect():
+                if self._family is not None:  # of a killed host: this one was faster than the news of its end
+                    self._lose_family(self._family)
+                self._family = socket.socket(fileno=descriptors.pop())
+                self._poll.register(self._family.fileno(), select.POLLIN)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _freeze(self, seat: Seat) -> int:
+        """Stop every process of a kernel; return how many may still run.
+
+        What is stopped makes no new processes. So all have been found if a walk that begins when all known are stopped finds
+        no other. This does not wait for long: a process may need an answer of this one before it stops.
+        """
+        known: set[int] = set()
+        for _ in range(_LOOKS):
+            found = self._below(seat) | ({seat.worker} if seat.worker is not None else set())
+            running = {pid for pid in found if not processes.stopped(pid)}
+            if not running and found <= known:
+                return 0
+            processes.kill(running, signal.SIGSTOP)
+            seat.frozen |= running
+            known = found if not running else set()
+            os.sched_yield()
+        return max(len(running), 1)
+
+    def _measure(self, seat: Seat, enough: int) -> int:
+        if len(self._seats) > 1:
+            return processes.memory_of(self._measured(seat), enough)
+        if self._ground is None:
+            return processes.memory_of(processes.descendants(os.getpid()), enough)
+        return processes.memory_of_namespace(self._around.home, enough)
+
+    def _measure_copies(self) -> int:
+        """Return an upper bound of the memory that dropping copies would free."""
+        if self._parked is None or len(self._seats) > 1:  # then they are not measured either
+            return 0
+        return processes.memory_of_copies(self._parked.pids)
+
+    def _measured(self, seat: Seat) -> set[int]:
+        """Return the processes that count for one of several kernels: its own, and those that belong to no kernel."""
+        copies = set() if self._parked is None else self._parked.pids
+        others = {one.worker for one in self._seats.values() if one is not seat and one.worker is not None}
+        theirs = {pid for one in self._seats.values() if one is not seat for pid in self._below(one)}
+        return {*processes.descendants(os.getpid())} - copies - others - theirs
+
+    # -- copies --------------------------------------------------------------------------------------------------------
+
+    def _obey_family(self, family: socket.socket) -> None:
+        assert self._parked is not None
+        data, descriptors = _receive(family)
+        if not data:
+            self._lose_family(family)
+            return
+        match TO_FAMILY.decode(data):
+            case Drop(number):
+                self._parked.drop(number)
+            case Keep(numbers):
+                for number in self._parked.keep(numbers):
+                    self._copy_gone(number)
+            case Resume() as message:
+                self._resume(self._parked, message, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _lose_family(self, family: socket.socket) -> None:
+        """End all copies, because the host has closed its connection for them; without a kernel, end this process."""
+        assert self._parked is not None
+        self._poll.unregister(family.fileno())
+        self._family = None
+        if not self._seats:
+            self._end()  # this closes the connection last, so that the host sees the end when everything is gone
+        self._parked.drop_all()
+        family.close()
+
+    def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
+        """Have a kernel made from a copy. If that fails, its connection is closed."""
+        channel, control, out, err = descriptors
+        for kept in (control, out, err):
+            descriptors.remove(kept)
+        seat = self._seat(control, None, self._programs.another())
+        seat.copy, seat.programs.outputs = message.number, (out, err)
+        try:
+            env = {**message.env, **self._around.listen_for(seat, message.listeners)}
+            seat.programs.env = {**seat.programs.env, **env}
+        except OSError as error:
+            seat.tell(refusal(error, "files"))
+            self._forget(seat)
+            return
+        start = Start(control, env, message.stay_in, message.seed, message.same_random_state)
+        if not parked.start(message.number, start, [channel, out, err]):
+            self._forget(seat)
+
+    def _seat_taken(self, kernel: int, pid: int) -> None:
+        """Record the worker process of a kernel."""
+        seat = self._seats.get(kernel)
+        if seat is None or seat.worker is not None or seat.leaving or pid in self._workers_and_copies():
+            processes.kill([pid])  # it is no longer wanted, or it is not a worker
+            if seat is not None and seat.leaving:
+                self._forget(seat)
+            return
+        seat.worker = pid
+
+    def _seat_untaken(self, kernel: int) -> None:
+        """Remove a kernel that could not be made."""
+        seat = self._seats.get(kernel)
+        if seat is not None and seat.worker is None:
+            self._forget(seat)
+
+    def _copy_made(self, number: int) -> None:
+        assert self._parked is not None
+        if self._family is None:  # it was not requested: code wants to be spared when all else is killed
+            self._parked.drop(number)
+        self._tell_family(Copied(number))
+
+    def _copy_gone(self, number: int) -> None:
+        self._tell_family(Gone(number))
+        for seat in [*self._seats.values()]:
+            if seat.worker is None and seat.copy == number:
+                self._forget(seat)
+
+    def _tell_family(self, message: FromFamily) -> None:
+        if self._family is None:
+            return
+        try:
+            self._family.send(encode_control(message), socket.MSG_NOSIGNAL)
+        except OSError:
+            return  # its end is about to be noticed
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _workers_and_copies(self) -> set[int]:
+        copies = set() if self._parked is None else self._parked.pids
+        return copies | {seat.worker for seat in self._seats.values() if seat.worker is not None}
+
+    def _below(self, seat: Seat) -> set[int]:
+        spared = self._workers_and_copies() - {seat.worker}
+        return seat.below(spared, alone=len(self._seats) == 1)
+
+    def _leave(self, seat: Seat) -> None:
+        """End a kernel that the host has given up, and everything below it; if it is the last, end this process."""
+        if len(self._seats) == 1 and self._family is None:
+            self._end()
+        self._poll.unregister(seat.control.fileno())
+        seat.leaving = True
+        processes.kill(self._below(seat))
+        if seat.worker is not None:
+            processes.kill([seat.worker])  # the rest is done when it has ended
+
+    def _forget(self, seat: Seat) -> None:
+        """Close the connection of a kernel that has ended: that tells the host."""
+        if len(self._seats) == 1 and self._family is None:
+            self._end()
+        if not seat.leaving:
+            self._poll.unregister(seat.control.fileno())
+        del self._seats[seat.control.fileno()]
+        seat.programs.close()
+        with suppress(OSError):  # the host has gone
+            seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as happens without a zygote
+        seat.control.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._parked is None:  # no session has come yet, so it was the worker
+                self._end()
+            self._parked.ended(pid)
+            for seat in [*self._seats.values()]:
+                if (number := seat.programs.ended(pid, self._workers_and_copies())) is not None:
+                    seat.tell(Ran(number, status))
+                if pid == seat.worker:
+                    self._worker_ended(seat, status)
+
+    def _worker_ended(self, seat: Seat, status: int) -> None:
+        seat.tell(Exited(status))
+        if len(self._seats) == 1 and self._family is None:
+            self._end()
+        processes.kill(self._below(seat))
+        self._forget(seat)
+
+    def _end(self) -> NoReturn:
+        """Kill everything below, wait until it is gone, and exit. The host sees the end of the control sockets last."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+            except ChildProcessError:  # every process below us has an ancestor among our children
+                for top, hold in self._around.holds.items():
+                    mounts.detach(top)
+                    hold.release()
+                remove_after(self._host, self._places, next(iter(self._seats), None))
+                os._exit(0)
+            if self._ground is not None:
+                _kill_everything()
+            else:
+                processes.kill(processes.descendants(os.getpid()))
+            # The timeout is for a fork that raced with the walk, and has caused no signal since.
+            if poll.poll(10):
+                os.read(self._wake, 4096)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a message from the host and its descriptors; an empty one if the connection is closed."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(sock, MAX_CONTROL, MAX_DESCRIPTORS)
+    except ConnectionError:
+        return b"", []
+    return data, descriptors
+
+
+def _place_output(out: int, err: int) -> None:
+    for source, place in ((out, 1), (err, 2)):
+        os.dup2(source, place)
+        os.close(source)
+
+
+def _kill_everything() -> None:
+    """As process 1: kill every other process of the namespace, at once and without searching for them."""
+    if os.getpid() != 1:  # outside of a namespace of its own, it would kill everything of this user
+        os._exit(EXIT_BROKEN)
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # there are none

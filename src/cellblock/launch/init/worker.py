@@ -1,0 +1,115 @@
+"""A session's worker from its fork to its first cell: it waits for its setup, confines itself, and serves."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import TYPE_CHECKING, NoReturn
+
+from cellblock.launch.init import processes
+from cellblock.launch.init.forking import fork_copy
+from cellblock.launch.init.specialise import specialise
+from cellblock.walls.sandbox import landlock_rules
+from cellblock.walls.sandbox.confine import confine, drop_capabilities
+from cellblock.wire.control import EXIT_UNCONFINED, TO_WORKER, WorkerSetup
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
+from cellblock.wire.sandbox import Confinement, Restrictions
+from cellblock.worker.channel import CHANNEL, NURSERY
+
+if TYPE_CHECKING:
+    from cellblock.worker.outbox import Outbox
+    from cellblock.worker.shell import Shell
+
+EXIT_BROKEN = 70
+
+
+def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preload: tuple[str, ...], native: bool) -> NoReturn:
+    """Become the worker of a session, which runs its cells; never returns.
+
+    Args:
+        inner: The socket on which init sends the setup.
+        warmed: The result of `warm`, or None to do that here.
+        preload: Modules to import, if `warmed` is None.
+        native: Whether this process is in the namespaces of a native sandbox.
+    """
+    status, setup, supervisor = EXIT_BROKEN, None, None
+    try:
+        processes.die_with_parent(signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        handed = inner.detach()
+        processes.keep_only({CHANNEL: handed, NURSERY: handed})
+        if native:
+            drop_capabilities()  # `confine` does it anyway; that it has little left to drop saves time when a caller waits
+        if warmed is None:
+            # It takes long and may fail: its messages are for the session's standard error, which comes first.
+            setup, supervisor = _take_over()
+            from cellblock.worker.warm import warm
+
+            warmed = warm(preload)
+        shell, outbox = warmed
+        from cellblock.worker.main import Worker, leave
+
+        # The socket by its number: until a session takes over this process, the descriptor is not the channel yet.
+        worker = Worker(shell, outbox, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, CHANNEL))
+        if setup is None:
+            if not select.select([CHANNEL], [], [], 0)[0]:  # nothing waits
+                worker.touch_pages()
+                rehearse()
+            setup, supervisor = _take_over()
+        # First this: in the session's directory, any import may find the session's own file.
+        if setup.confinement is not None:
+            status = EXIT_UNCONFINED
+            confine(setup.confinement, supervisor)
+            status = EXIT_BROKEN
+        specialise(setup)
+        faulthandler.enable(2)  # a segfault leaves a Python traceback on stderr
+        worker.stay_in = setup.stay_in
+        worker.commands = setup.commands
+        worker.offline = setup.offline
+        worker.fork_copy = functools.partial(fork_copy, CHANNEL, NURSERY)
+        worker.run()
+        worker.context.run(leave)  # exit handlers of the code see what its cells have set
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else EXIT_BROKEN
+    except BaseException:  # of any kind: report it before the process ends
+        sys.stderr = sys.__stderr__
+        traceback.print_exc()
+    finally:
+        try:
+            if sys.__stderr__ is not None:
+                sys.__stderr__.flush()
+        finally:
+            os._exit(status)
+
+
+def rehearse() -> None:
+    """Decode a worker's setup while nothing waits for it: see `cellblock.launch.init.init.rehearse`."""
+    confinement = landlock_rules.example() or Confinement((0, 0), Restrictions({}, 0, ""))
+    TO_WORKER.decode(encode_control(WorkerSetup({}, "", None, "", None, confinement)))
+
+
+def _take_over() -> tuple[WorkerSetup, socket.socket | None]:
+    """In the worker: wait for the session's channel, stdout and stderr, and put them into place.
+
+    Returns:
+        The setup, and the socket for the listener of its filter, if that has one.
+    """
+    with socket.socket(fileno=CHANNEL) as inner:
+        data, descriptors, _, _ = socket.recv_fds(inner, MAX_CONTROL, MAX_DESCRIPTORS)
+        if not data:
+            os._exit(0)  # init is gone before a session came
+        inner.detach()
+    channel, out, err, *rest = descriptors
+    for source, place in ((out, 1), (err, 2), (channel, CHANNEL)):
+        os.dup2(source, place, inheritable=place < CHANNEL)
+        os.close(source)
+    return TO_WORKER.decode(data), socket.socket(fileno=rest[0]) if rest else None

@@ -1,0 +1,1 @@
+"""Sessions with names, and the daemon that keeps them."""

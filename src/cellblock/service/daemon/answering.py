@@ -1,0 +1,48 @@
+"""Answers requests: calls the handler of each, and says if a session was ended meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError, StateError
+from cellblock.operations import OPERATIONS
+from cellblock.operations.base import Request
+from cellblock.service.daemon import approvals, checkpoints, executions, files, saving, sessions
+from cellblock.service.daemon.handlers import HANDLERS
+from cellblock.service.daemon.server import Server
+
+__all__ = ["answer", "approvals", "checkpoints", "executions", "files", "saving", "sessions"]
+
+_BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError)
+"""What those meet who use a session while another client ends it."""
+
+
+async def answer(server: Server, request: Request[Any], body: bytes) -> Any:
+    """Do what a client asks; return JSON data, bytes, or an iterator of parts.
+
+    Raises:
+        CellblockError: What is wrong.
+    """
+    named = server.sessions.known(getattr(request, "session", ""))
+    handler = HANDLERS[type(request)]
+    try:
+        return await (handler.function(server, request, body) if handler.with_body else handler.function(server, request))
+    except _BY_ENDING as error:
+        if named is None or not named.ended:
+            raise
+        raise StateError(f"session {named.record.name!r} was ended before {request.op!r} was done") from error
+
+
+def check(operations: Iterable[type[Request[Any]]], handled: Collection[type[Request[Any]]]) -> None:
+    """Check that each operation has a handler.
+
+    Raises:
+        TypeError: One has none.
+    """
+    missing = [kind.op for kind in operations if kind not in handled]
+    if missing:
+        raise TypeError(f"nothing answers {', '.join(map(repr, missing))}: write a handler, with the decorator `answers`")
+
+
+check(OPERATIONS.values(), HANDLERS)

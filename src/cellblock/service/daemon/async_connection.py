@@ -1,0 +1,238 @@
+"""A client's connection to the daemon, for asyncio: many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Literal, Self, cast, overload
+
+from cellblock import __version__
+from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
+from cellblock.operations.base import PROTOCOL, AnswerT, Request
+from cellblock.operations.sessions import Hello
+from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
+from cellblock.wire.frames import FrameParser
+from cellblock.wire.packed import Packed, unpack
+
+_WAITING = 1000
+"""Parts of one answer that may wait for their reader; then the daemon has to wait."""
+
+
+_TRIES = 5
+
+
+async def open_connection(connect: Callable[[], Awaitable[socket.socket]]) -> AsyncConnection:
+    """Return a connection to a daemon. If one is just ending, this waits for its end.
+
+    Args:
+        connect: Connects to it, or to the next one.
+
+    Raises:
+        DaemonError: It cannot be reached or started, or is of another version.
+    """
+    for _ in range(_TRIES):
+        with suppress(NotRunError):
+            return await AsyncConnection.open(await connect(), __version__)
+    raise DaemonError("the daemon ended right after it started; see its log")
+
+
+class AsyncConnection(asyncio.Protocol):
+    """One connection to a daemon, which any number of tasks of one event loop share.
+
+    Attributes:
+        daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
+    """
+
+    def __init__(self) -> None:
+        self.daemon: dict[str, Any] = {}
+        self._transport: asyncio.Transport | None = None
+        self._parser = FrameParser(MAX_REPLY)
+        self._number = 0
+        self._answers: dict[int, asyncio.Queue[tuple[Any, bool]]] = {}
+        self._lost: DaemonError | None = None
+        self._ending = False
+        self._watched: select.poll | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._gone = asyncio.Event()
+
+    @classmethod
+    async def open(cls, sock: socket.socket, version: str) -> Self:
+        """Introduce this client.
+
+        Args:
+            sock: The connected socket, which is closed with this.
+            version: The version of this client's cellblock.
+
+        Raises:
+            NotRunError: The daemon has ended meanwhile.
+            DaemonError: It speaks another version.
+        """
+        sock.setblocking(False)
+        _, made = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
+        try:
+            made.daemon = await made.call(Hello(PROTOCOL, version))
+        except BaseException as error:  # also a cancellation: the caller never gets the connection, and cannot close it
+            lost = not made.usable  # an answer leaves it open
+            made.abort()
+            if lost and isinstance(error, DaemonError):
+                raise NotRunError(str(error)) from error
+            raise
+        return made
+
+    @property
+    def usable(self) -> bool:
+        """Whether the daemon is still there, and takes requests."""
+        return self._lost is None and not self._ending
+
+    async def close(self) -> None:
+        """Close it. Executions go on."""
+        self.abort()
+        await self._gone.wait()
+
+    def abort(self) -> None:
+        """Close it, and do not wait until it is closed."""
+        self._lose(DaemonError("the connection to the daemon is closed"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    @overload
+    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
+
+    @overload
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
+
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+        """Ask the daemon for something, and return its answer: JSON data, or bytes.
+
+        Args:
+            request: What to ask.
+            body: What comes with it.
+            packed: Whether to return JSON data as it came (`wire.packed.Packed`).
+
+        Raises:
+            CellblockError: What the daemon has met, of the same class.
+            NotRunError: It had ended before, or was ending; it was not asked. The connection is not `usable` then.
+            DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
+        """
+        number, answers = await self._send(request, body)
+        try:
+            answer, _ = await answers.get()
+        finally:
+            del self._answers[number]
+        self._check(answer)
+        return answer if packed else self._unpacked(answer)
+
+    async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Ask for something that has an answer in many parts, and yield them as they come.
+
+        Close the generator if you stop early (`contextlib.aclosing`).
+        """
+        number, answers = await self._send(request, body)
+        try:
+            more = True
+            while more:
+                answer, more = await answers.get()
+                self._may_read()
+                self._check(answer)
+                if more:
+                    yield self._unpacked(answer)
+        finally:
+            del self._answers[number]
+            self._may_read()
+
+    def _check(self, answer: Any) -> None:
+        """Raise an answer that is an error."""
+        if answer is REFUSED:
+            self._ending = True
+            raise NotRunError("the daemon was shutting down, and the request was not sent")
+        if isinstance(answer, CellblockError):
+            raise answer
+
+    def _unpacked(self, answer: Any) -> Any:
+        if not isinstance(answer, Packed):
+            return answer
+        try:
+            return unpack(answer)
+        except ProtocolError as error:
+            raise self._end(error) from None
+
+    async def _send(self, request: Request[Any], body: bytes) -> tuple[int, asyncio.Queue[tuple[Any, bool]]]:
+        self._number = number = self._number + 1
+        data = encode_request(number, request, body)
+        answers = self._answers[number] = asyncio.Queue()
+        try:
+            await self._room.wait()
+            if self._lost is not None or self._transport is None or self._hung_up:
+                raise NotRunError("the daemon ended before the request was sent")
+            self._transport.write(data)
+        except BaseException:  # also a cancellation while there was no room to write
+            del self._answers[number]
+            raise
+        return number, answers
+
+    @property
+    def _hung_up(self) -> bool:
+        """Whether the daemon is gone, also if the loop has not heard of it yet."""
+        return self._watched is not None and bool(self._watched.poll(0))
+
+    def _may_read(self) -> None:
+        if self._transport is not None and all(answers.qsize() < _WAITING for answers in self._answers.values()):
+            self._transport.resume_reading()
+
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's do not derive from it
+        if hasattr(select, "POLLRDHUP"):
+            self._watched = select.poll()
+            self._watched.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        try:
+            for frame in self._parser.frames(data):
+                number, answer, more = decode_answer(frame)
+                if number == UNREADABLE:
+                    self._lose(unreadable(answer))
+                answers = self._answers.get(number)
+                if answers is None:
+                    continue  # nobody waits for it any more
+                answers.put_nowait((answer, more))
+                if answers.qsize() >= _WAITING and self._transport is not None:
+                    self._transport.pause_reading()
+        except (ProtocolError, ValueError) as error:
+            self._end(error)
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        why = "it has ended" if exc is None else os.strerror(exc.errno or 0) if isinstance(exc, OSError) else str(exc)
+        self._lose(DaemonError(f"the connection to the daemon was lost: {why}"))
+        self._gone.set()
+
+    def _end(self, error: ProtocolError | ValueError) -> DaemonError:
+        """Close the connection to a daemon that sends what it must not; return what that is."""
+        violated = DaemonError(f"the daemon violated the protocol: {error}")
+        self._lose(violated)
+        self.abort()
+        return violated
+
+    def _lose(self, error: DaemonError) -> None:
+        if self._lost is None:
+            self._lost = error
+            self._room.set()
+            for answers in self._answers.values():
+                answers.put_nowait((error, False))

@@ -1,0 +1,107 @@
+"""Answers what clients ask about checkpoints of a session, and its branches."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import UnsupportedError
+from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
+from cellblock.model.sessions import OWN_KERNEL, SessionRecord
+from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.data import Data, as_data
+from cellblock.service.daemon.handlers import answers
+from cellblock.service.daemon.server import Server
+from cellblock.service.named import checkpoints
+from cellblock.wire.packed import Packed, pack
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+
+
+@answers(MakeCheckpoint)
+async def make(server: Server, request: MakeCheckpoint) -> Data[CheckpointRecord]:
+    """See `MakeCheckpoint`."""
+    session = await _live(server, request.session)
+    made = await session.checkpoint(request.name, files=request.files)  # type: ignore[arg-type]  # it checks it
+    return as_data(made.record)
+
+
+@answers(Checkpoints)
+async def listed(server: Server, request: Checkpoints) -> list[Data[CheckpointRecord]]:
+    """See `Checkpoints`."""
+    return [as_data(checkpoint.record) for checkpoint in (await _live(server, request.session)).checkpoints()]
+
+
+@answers(Restore)
+async def restore(server: Server, request: Restore) -> dict[str, Any] | Packed:
+    """See `Restore`."""
+    session, checkpoint = await _found(server, request)
+    restored = await session.restore(checkpoint)
+    return await asyncio.to_thread(lambda: pack({**checkpoint.record.to_dict(), "changes": restored.to_dict()}))
+
+
+@answers(DropCheckpoint)
+async def drop(server: Server, request: DropCheckpoint) -> bool:
+    """See `DropCheckpoint`."""
+    _, checkpoint = await _found(server, request)
+    await checkpoint.drop()
+    return True
+
+
+@answers(Undo)
+async def undo(server: Server, request: Undo) -> Data[Undone]:
+    """See `Undo`."""
+    session = await _live(server, request.session)
+    return as_data(await session.undo(request.count, partial=request.partial))
+
+
+@answers(Diff)
+async def diff(server: Server, request: Diff) -> Data[StateChanges] | Packed:
+    """See `Diff`."""
+    session, checkpoint = await _found(server, request)
+    changes = await session.diff(checkpoint)
+    return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files
+
+
+@answers(Fork)
+async def fork(server: Server, request: Fork) -> list[Data[SessionRecord]]:
+    """See `Fork`."""
+    await _live(server, request.session)
+    made = await checkpoints.fork(
+        server.sessions,
+        request.session,
+        request.names,
+        files=request.files or None,  # type: ignore[arg-type]  # it checks it
+        seeds=request.seeds or None,
+        same_random_state=request.same_random_state,
+    )
+    return [as_data(record) for record in made]
+
+
+@answers(Adopt)
+async def adopt(server: Server, request: Adopt) -> Data[Changes] | Packed:
+    """See `Adopt`."""
+    await _live(server, request.session)
+    adopted = await checkpoints.adopt(server.sessions, request.session, request.branch)
+    return await asyncio.to_thread(lambda: pack(adopted.to_dict()))
+
+
+async def _live(server: Server, session: str) -> Session:
+    """Return a session that runs.
+
+    Raises:
+        UnsupportedError: It is one of another kernel.
+    """
+    kernel_type = server.sessions.find(session).record.kernel_type
+    if kernel_type != OWN_KERNEL:
+        raise UnsupportedError(f"only Python sessions have checkpoints, and the kernel type of this one is {kernel_type!r}")
+    return await server.sessions.live(session)
+
+
+async def _found(server: Server, request: Restore | DropCheckpoint | Diff) -> tuple[Session, Checkpoint]:
+    """Return a session that runs, and the checkpoint that is meant."""
+    label = server.sessions.find(request.session).record.name
+    session = await _live(server, request.session)
+    return session, checkpoints.find(session, label, request.checkpoint)

@@ -1,0 +1,242 @@
+"""One client of the daemon, as the daemon sees it: takes its requests off the socket and sends it the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, nullcontext
+from typing import Any
+
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
+from cellblock.operations.base import MAX_REQUEST, PROTOCOL, Request
+from cellblock.operations.executions import Lookup, Source, Submit
+from cellblock.operations.files import ListFiles, ReadFile, ReadPart
+from cellblock.operations.sessions import Create, End, Hello
+from cellblock.service.daemon.answering import answer
+from cellblock.service.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
+from cellblock.service.daemon.executions import submit
+from cellblock.service.daemon.place import peer
+from cellblock.service.daemon.server import Server, other_version
+from cellblock.service.named.executions import Execution
+from cellblock.service.named.past import PastExecution
+from cellblock.wire.frames import Frame, FrameParser
+
+_log = logging.getLogger("cellblock.daemon")
+
+_AT_ONCE = 256
+"""Requests of one client that are worked on at once; more have to wait in its socket. Their bodies together have no more bytes
+than the largest request, or there is one alone."""
+
+_LARGE = (ListFiles, Lookup, ReadFile, ReadPart, Source)
+"""Requests whose answers can be large, and are made from what is there. Those of one client are answered one after the other:
+a client that reads no answers is not to fill the memory with them."""
+
+
+class Client(asyncio.Protocol):
+    """One connection: requests in, answers out. What a client has submitted goes on when it leaves."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._parser = FrameParser(MAX_REQUEST)
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waits = 0
+        self._frames: deque[Frame] = deque()
+        """What was read together with requests that are worked on, and has to wait."""
+        self._mistake: ProtocolError | None = None
+        """Why the bytes after those cannot be read."""
+        self._bytes = 0
+        self._large = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._writing = asyncio.Lock()
+        self._hello: Hello | None = None
+        self._bound: set[str] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if peer(transport.get_extra_info("socket")) != os.geteuid():
+            _log.warning("a process of another user tried to connect")
+            transport.abort()
+            return
+        self._server.clients.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        try:
+            self._frames.extend(self._parser.frames(data))
+        except ProtocolError as error:
+            self._mistake = error
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take requests for as long as there may be more at once, and read on after them."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            while self._frames and not self._busy:
+                self._take(self._frames.popleft())
+            if self._mistake is not None and not self._frames:
+                raise self._mistake
+        except ProtocolError as error:
+            self._frames.clear()
+            self._transport.write(encode_error(UNREADABLE, error))
+            self._transport.close()
+            return
+        if self._busy:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _take(self, frame: Frame) -> None:
+        assert self._transport is not None
+        number, request = decode_request(frame)
+        if self._server.ending:
+            self._send(encode_refusal(number))
+            return
+        if isinstance(request, Hello):
+            self._hello = request
+        elif self._hello is None:
+            raise ProtocolError("the first request must be 'hello'")
+        elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # that is the same in all versions
+            self._send(encode_error(number, other_version(self._hello.version, str(self._hello.protocol))))
+            return
+        if isinstance(request, Submit) and request.wait:
+            self._run(number, request, frame.body)
+        else:
+            work = functools.partial(answer, self._server, request, frame.body)
+            self._begin(self._answer(number, request, work), len(frame.body))
+
+    @property
+    def _busy(self) -> bool:
+        return len(self._tasks) + self._waits >= _AT_ONCE or self._bytes >= MAX_REQUEST
+
+    def _begin(self, work: Coroutine[Any, Any, None], size: int = 0) -> None:
+        """Begin to work on something that holds so many bytes of a request."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        self._bytes += size
+        task.add_done_callback(functools.partial(self._done, size=size))
+
+    def _done(self, task: asyncio.Task[None], size: int) -> None:
+        self._tasks.discard(task)
+        self._bytes -= size
+        self._go_on()
+
+    def _run(self, number: int, request: Submit, body: bytes) -> None:
+        """Run code, and answer when it has ended. There is no task for this: most requests are of this kind."""
+        try:
+            submitted = submit(self._server, request, body)
+        except Exception as error:
+            self._send(self._failure(number, request, error))
+            return
+        if isinstance(submitted, PastExecution):
+            self._begin(self._answer(number, request, functools.partial(_result, submitted)))
+        else:
+            self._waits += 1
+            submitted.when_settled(lambda: self._answer_result(number, submitted))
+
+    def _answer_result(self, number: int, execution: Execution) -> None:
+        self._waits -= 1
+        self._go_on()
+        if execution.packed is not None:
+            self._send(*encode_reply(number, execution.packed))
+        else:
+            self._send(encode_error(number, execution.failed or CellblockError("it has no result")))
+
+    async def _answer(self, number: int, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            self._bind(request)
+            async with self._large if isinstance(request, _LARGE) else nullcontext():
+                found = await work()
+                if isinstance(found, AsyncGenerator):
+                    await self._answer_in_parts(number, found)
+                else:
+                    await self._write(*encode_reply(number, found))
+        except Exception as error:
+            await self._write(self._failure(number, request, error))
+
+    def _failure(self, number: int, request: Request[Any], error: Exception) -> bytes:
+        """Return the answer for a request that has failed."""
+        if self._server.ending and isinstance(error, StateError) and not isinstance(request, Submit):
+            return encode_refusal(number)  # its session has ended because the daemon does
+        if isinstance(error, CellblockError):
+            if isinstance(request, Create):
+                self._bound.discard(request.name)
+            return encode_error(number, error)
+        _log.error("the request %r failed", request.op, exc_info=error)
+        return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))
+
+    def _bind(self, request: Request[Any]) -> None:
+        """Take note of a session that is to end with this connection, before it is made.
+
+        Raises:
+            InvalidInputError: It could be another client's session.
+        """
+        if isinstance(request, Create) and request.bound:
+            if not (request.name and request.fresh):
+                raise InvalidInputError("a session that ends with its connection must be fresh, and have a name")
+            if request.name not in self._bound:
+                self._bound.add(request.name)
+
+    async def _answer_in_parts(self, number: int, parts: AsyncGenerator[Any, None]) -> None:
+        """Send parts as they come, and then that there are no more. Many clients can follow a flood of them."""
+        async with aclosing(parts):
+            async for part in parts:
+                await self._server.turns.give_way()
+                await self._write(*encode_reply(number, part, more=True))
+        await self._write(*encode_reply(number, None))
+
+    def _send(self, frame: bytes, body: bytes = b"") -> None:
+        """Write now if there is room, else when there is."""
+        if self._room.is_set() and not self._writing.locked() and not body:
+            self._put(frame)
+        else:
+            self._begin(self._write(frame, body))
+
+    async def _write(self, frame: bytes, body: bytes = b"") -> None:
+        """Write a frame, or the beginning of one and its body, piece by piece. No other frame comes in between."""
+        async with self._writing:
+            await self._room.wait()
+            self._put(frame)
+            whole = memoryview(body)
+            for start in range(0, len(body), PIECE):
+                await self._server.turns.give_way()
+                await self._room.wait()
+                self._put(whole[start : start + PIECE])
+
+    def _put(self, data: bytes | memoryview) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self._room.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._server.clients.discard(self)
+        self._room.set()
+        for task in self._tasks:
+            task.cancel()
+        for name in self._bound:
+            self._server.end_session(name)
+
+
+async def _result(execution: PastExecution) -> dict[str, Any]:
+    return (await execution.wait()).to_dict(raw=True)

@@ -1,0 +1,170 @@
+"""A client's connection to the daemon, for plain synchronous Python. It needs the standard library only."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
+from cellblock.operations.base import PROTOCOL, AnswerT, Request
+from cellblock.operations.sessions import Hello
+from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
+from cellblock.wire.frames import Frame, FrameParser
+from cellblock.wire.packed import Packed, unpack
+
+_READ = 64 * 1024
+"""Bytes that are read at once. The C library would fetch memory for more from the system, each time."""
+
+
+class Connection:
+    """One connection to a daemon. One thread uses it at a time; others wait for their turn.
+
+    Attributes:
+        daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
+    """
+
+    def __init__(self, sock: socket.socket, version: str, *, any_daemon: bool = False) -> None:
+        """Introduce this client.
+
+        Args:
+            sock: The connected socket, which is closed with this.
+            version: The version of this client's cellblock.
+            any_daemon: Whether to stay connected to a daemon of another version, which can be asked to end.
+
+        Raises:
+            NotRunError: The daemon has ended meanwhile.
+            DaemonError: It speaks another version.
+        """
+        self._socket = sock
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._process = os.getpid()
+        self._parser = FrameParser(MAX_REPLY)
+        self._lock = threading.Lock()
+        self._number = 0
+        self._received: deque[Frame] = deque()
+        self.closed = False
+        try:
+            self.daemon: dict[str, Any] = {}
+            self.daemon = self.call(Hello(PROTOCOL, version))
+        except BaseException as error:  # also Ctrl-C: the caller never gets the connection, and cannot close it
+            lost = self.closed  # an answer leaves it open
+            if any_daemon and not lost and isinstance(error, DaemonError):
+                return
+            self.close()
+            if lost and isinstance(error, DaemonError):
+                raise NotRunError(str(error)) from error
+            raise
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was not closed, and belongs to this process."""
+        return not self.closed and self._process == os.getpid()
+
+    def __del__(self) -> None:
+        if sock := getattr(self, "_socket", None):
+            sock.close()  # of a thread that has ended; a socket that is dropped would warn
+
+    def close(self) -> None:
+        """Close it. Executions go on."""
+        self.closed = True
+        self._socket.close()
+
+    def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+        """Ask the daemon for something, and return its answer: JSON data, or bytes.
+
+        Args:
+            request: What to ask.
+            body: What comes with it.
+
+        Raises:
+            CellblockError: What the daemon has met, of the same class.
+            NotRunError: It had ended before, or was ending; it was not asked. The connection is closed then.
+            OutcomeUnknownError: It ended meanwhile, perhaps after it did what it was asked, which must not be done twice.
+            DaemonError: It ended meanwhile, and can be asked again (`Request.may_repeat`).
+        """
+        with self._lock:
+            answer: AnswerT
+            for answer, _ in self._ask(request, body):
+                return answer
+        raise AssertionError("an answer has at least one part")
+
+    def follow(self, request: Request[Any], body: bytes = b"") -> Iterator[Any]:
+        """Ask for something that has an answer in many parts, and yield them as they come.
+
+        A caller that stops early closes the connection: otherwise, the rest would be read as the answer to the next request.
+        """
+        with self._lock:
+            try:
+                for answer, more in self._ask(request, body):
+                    if more:
+                        yield answer
+            except GeneratorExit:
+                self.close()
+                raise
+
+    def hears_before(self, descriptor: int) -> bool:
+        """While an answer in many parts is being read: wait until the daemon says more, or a descriptor can be read.
+
+        Returns:
+            Whether the daemon has said more.
+        """
+        if self._received:
+            return True
+        watched = select.poll()  # does not fail for a closed descriptor
+        watched.register(self._socket, select.POLLIN)
+        watched.register(descriptor, select.POLLIN)
+        return any(number == self._socket.fileno() for number, _ in watched.poll())
+
+    def _ask(self, request: Request[Any], body: bytes) -> Iterator[tuple[Any, bool]]:
+        if not self.usable:
+            raise DaemonError("the connection to the daemon is closed, or belongs to the process before a fork")
+        self._number += 1
+        data = encode_request(self._number, request, body)
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            self.close()
+            raise NotRunError(f"the daemon ended before the request was sent: {error.strerror or error}") from error
+        except BaseException:  # Ctrl-C in the middle of a request: what follows would be read as its rest
+            self.close()
+            raise
+        try:
+            while True:
+                number, answer, more = self._receive()
+                if number == UNREADABLE:
+                    self.close()
+                    raise unreadable(answer)
+                if number != self._number:
+                    continue  # of a request that was interrupted
+                if answer is REFUSED:
+                    self.close()
+                    raise NotRunError("the daemon was shutting down, and the request was not sent")
+                if isinstance(answer, CellblockError):
+                    raise answer
+                yield unpack(answer) if isinstance(answer, Packed) else answer, more
+                if not more:
+                    return
+        except OSError as error:
+            self.close()
+            lost = f"the connection to the daemon was lost: {error.strerror or error}"
+            if request.may_repeat:
+                raise DaemonError(lost) from error
+            raise OutcomeUnknownError(f"{lost}; it is not known whether the request {request.op!r} was carried out") from error
+        except (KeyboardInterrupt, SystemExit, ProtocolError):
+            self.close()  # in the middle of a request or an answer, perhaps
+            raise
+
+    def _receive(self) -> tuple[int, Any, bool]:
+        while not self._received:
+            self._readable.poll()  # a thread that waits in `recv` also wakes up when the daemon reads the request
+            data = self._socket.recv(_READ)
+            if not data:
+                raise ConnectionResetError(0, "it has ended")
+            self._received.extend(self._parser.frames(data))
+        return decode_answer(self._received.popleft())

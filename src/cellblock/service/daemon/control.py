@@ -1,0 +1,134 @@
+"""What people do with the daemon: see how it is, stop it, and have systemd run it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cellblock import __version__
+from cellblock.common import config
+from cellblock.errors import DaemonError, NotRunError
+from cellblock.operations.sessions import About, End
+from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.starting import open_connection
+
+_PATIENCE = 30.0
+UNIT = "cellblock.service"
+
+
+def start(place: Place | None = None) -> dict[str, Any]:
+    """Start the daemon if there is none; return how it is (`About`).
+
+    Raises:
+        DaemonError: It cannot be started.
+    """
+    return _about(open_connection(place or Place()))
+
+
+def status(place: Place | None = None) -> dict[str, Any] | None:
+    """Return how the daemon is (`About`); None if there is none.
+
+    Raises:
+        DaemonError: It cannot be reached, or is of another version.
+    """
+    sock = (place or Place()).connect()
+    with suppress(NotRunError):  # it has just ended
+        return None if sock is None else _about(Connection(sock, __version__))
+    return None
+
+
+def stop(place: Place | None = None, *, keep: bool = False) -> bool:
+    """End the daemon, and wait until it has ended.
+
+    Args:
+        place: Its directory.
+        keep: Whether its sessions stay listed; their kernels end in any case.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        DaemonError: It does not end.
+    """
+    place = place or Place()
+    sock = place.connect()
+    if sock is None:
+        return False
+    with suppress(NotRunError):  # it is ending
+        connection = Connection(sock, __version__, any_daemon=True)
+        connection.call(End(keep))
+        connection.close()
+    deadline = time.monotonic() + _PATIENCE
+    while place.is_held():
+        if time.monotonic() > deadline:
+            raise DaemonError(f"the daemon does not end; see {place.log}")
+        time.sleep(0.01)  # it releases its lock last, and waiting for a lock has no time limit
+    return True
+
+
+def _about(connection: Connection) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = connection.call(About())
+    finally:
+        connection.close()
+    return about
+
+
+def systemd_unit(place: Place | None = None) -> str:
+    """Return a systemd user unit that runs the daemon of a directory, so that sessions can have control groups.
+
+    It kills nothing but the daemon (``KillMode=process``): the custodian and the kernels must outlive a daemon that crashes,
+    so that the next one can adopt them. A daemon that is asked to end ends them itself.
+    """
+    place = place or Place()
+    command = " ".join(map(_quoted, (sys.executable, "-m", "cellblock.daemon", str(place.directory))))
+    return f"""\
+[Unit]
+Description=cellblock: sandboxed Python sessions
+Documentation=man:systemd.service(5)
+
+[Service]
+Type=exec
+ExecStart={command}
+Environment={_quoted(f"CELLBLOCK_HOME={place.directory}")}
+Restart=on-failure
+RestartSec=1
+KillMode=process
+TimeoutStopSec=15
+Delegate=yes
+DelegateSubgroup=main
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def install_unit(place: Place | None = None) -> Path:
+    """Write the unit to where systemd finds this user's units, and return its path. systemd does not load it by itself.
+
+    ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` start it.
+
+    Raises:
+        DaemonError: It cannot be written.
+    """
+    home = config.environment().get("XDG_CONFIG_HOME", "")
+    path = (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "systemd" / "user" / UNIT
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(systemd_unit(place))
+    except OSError as error:
+        raise DaemonError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _quoted(text: str) -> str:
+    """Return a word as systemd reads it: ``%`` and ``$`` have meanings there."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if escaped != text or shlex.quote(text) != text else text

@@ -1,0 +1,80 @@
+"""Answers what clients ask about the files and packages of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from cellblock.errors import InvalidInputError
+from cellblock.model import CodeExecutionResult
+from cellblock.operations.base import MAX_REQUEST
+from cellblock.operations.data import Data
+from cellblock.operations.files import Install, ListFiles, ReadFile, ReadPart, RemoveFile, WriteFile, WritePart
+from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.server import Server
+
+if TYPE_CHECKING:
+    from cellblock.host.files import FileInfo, Files
+
+
+@answers(ListFiles)
+async def listed(server: Server, request: ListFiles) -> list[dict[str, Any]]:
+    """See `ListFiles`."""
+    files = await _files(server, request.session)
+    return [_as_data(info) for info in await files.list(request.path, recursive=request.recursive)]
+
+
+@answers(ReadFile)
+async def read(server: Server, request: ReadFile) -> bytes:
+    """See `ReadFile`."""
+    return await (await _files(server, request.session)).read(request.path, max_bytes=request.max_bytes)
+
+
+@answers_with_body(WriteFile)
+async def write(server: Server, request: WriteFile, body: bytes) -> dict[str, Any]:
+    """See `WriteFile`."""
+    return _as_data(await (await _files(server, request.session)).write(request.path, body))
+
+
+@answers(ReadPart)
+async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
+    """See `ReadPart`."""
+    files = await _files(server, request.session)
+    if not 0 <= request.offset < 2**63 or not 0 <= request.count <= MAX_REQUEST:
+        raise InvalidInputError(f"a part has an offset, and at most {MAX_REQUEST} bytes")
+    info, data = await files.read_part(request.path, request.offset, request.count)
+    return {"file": _as_data(info), "data": data}
+
+
+@answers_with_body(WritePart)
+async def write_part(server: Server, request: WritePart, body: bytes) -> dict[str, Any] | None:
+    """See `WritePart`."""
+    files = await _files(server, request.session)
+    upload = f"{request.session}/{request.upload}"
+    if request.abort:
+        await server.uploads.give_up(upload)
+        return None
+    written = await server.uploads.take(files, request.path, upload, body, more=request.more)
+    return None if written is None else _as_data(written)
+
+
+@answers(RemoveFile)
+async def remove(server: Server, request: RemoveFile) -> bool:
+    """See `RemoveFile`."""
+    await (await _files(server, request.session)).remove(request.path, recursive=request.recursive)
+    return True
+
+
+@answers(Install)
+async def install(server: Server, request: Install) -> Data[CodeExecutionResult]:
+    """See `Install`."""
+    session = await server.sessions.live(request.session)
+    result = await session.install(*request.requirements, timeout=seconds(request.timeout))
+    return cast("Data[CodeExecutionResult]", result.to_dict(raw=True))
+
+
+async def _files(server: Server, session: str) -> Files:
+    return (await server.sessions.live(session)).files
+
+
+def _as_data(info: FileInfo) -> dict[str, Any]:
+    return {name: getattr(info, name) for name in info.__slots__}

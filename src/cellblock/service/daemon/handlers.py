@@ -1,0 +1,67 @@
+"""Which function answers which operation. Handlers stand beside what they do, and are entered here by a decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from cellblock.operations.base import Request
+from cellblock.service.daemon.server import Server
+
+_RequestT = TypeVar("_RequestT", bound=Request[Any])
+_Plain: TypeAlias = Callable[[Server, _RequestT], Awaitable[Any]]
+_WithBody: TypeAlias = Callable[[Server, _RequestT, bytes], Awaitable[Any]]
+
+
+class Handler(NamedTuple):
+    """What answers an operation.
+
+    Attributes:
+        function: It is given the server and the request. It returns what the operation declares, an iterator of parts if these
+            are declared, or the same as `Packed`.
+        with_body: Whether it is given the body of the request, too.
+    """
+
+    function: Callable[..., Awaitable[Any]]
+    with_body: bool
+
+
+HANDLERS: dict[type[Request[Any]], Handler] = {}
+"""The handler of each operation. They are all there once `answering` is imported."""
+
+
+def answers(kind: type[_RequestT]) -> Callable[[_Plain[_RequestT]], _Plain[_RequestT]]:
+    """Have a function answer an operation.
+
+    Raises:
+        TypeError: Another one does.
+    """
+
+    def enter(function: _Plain[_RequestT]) -> _Plain[_RequestT]:
+        _enter(kind, Handler(function, with_body=False))
+        return function
+
+    return enter
+
+
+def answers_with_body(kind: type[_RequestT]) -> Callable[[_WithBody[_RequestT]], _WithBody[_RequestT]]:
+    """Have a function answer an operation whose requests have a body, such as code; otherwise as `answers`."""
+
+    def enter(function: _WithBody[_RequestT]) -> _WithBody[_RequestT]:
+        _enter(kind, Handler(function, with_body=True))
+        return function
+
+    return enter
+
+
+def _enter(kind: type[Request[Any]], handler: Handler) -> None:
+    if kind in HANDLERS:
+        raise TypeError(
+            f"two functions answer {kind.op!r}: {HANDLERS[kind].function.__name__} and {handler.function.__name__}"
+        )
+    HANDLERS[kind] = handler
+
+
+def seconds(milliseconds: int) -> float | None:
+    """Return a time limit of a request in seconds; None for no limit."""
+    return None if milliseconds < 0 else milliseconds / 1000

@@ -1,0 +1,52 @@
+"""Ends the daemon if it is told to end, if nobody uses it, or if its directory is no longer its own; gives memory back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from cellblock.service.daemon.memory import Memory
+
+if TYPE_CHECKING:
+    from cellblock.service.daemon.place import Place
+    from cellblock.service.daemon.server import Server
+
+_log = logging.getLogger("cellblock.daemon")
+
+_LOOK = 1.0
+"""Seconds between two looks."""
+
+
+async def until_the_end(server: Server, place: Place, lock: int, idle: float | None) -> None:
+    """Return when the daemon has to end.
+
+    Args:
+        server: What it serves.
+        place: Its directory.
+        lock: The descriptor of its lock.
+        idle: Seconds without a kernel and without a client after which it ends; None: it stays.
+    """
+    used = time.monotonic()
+    memory = Memory()
+    look = _LOOK if idle is None else min(_LOOK, idle / 4)
+    while not server.asked_to_end.is_set():
+        try:
+            async with asyncio.timeout(look):
+                await server.asked_to_end.wait()
+        except TimeoutError:
+            pass
+        if server.custodian is not None and server.custodian.gone:
+            _log.error("the custodian has ended, and all kernels with it: the daemon ends, and the next one starts another")
+            return
+        if not place.is_of(lock):
+            _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
+            return
+        memory.look(len(server.sessions), busy=server.sessions.busy)
+        now = time.monotonic()
+        if server.clients or server.sessions.kernels:
+            used = now
+        elif idle is not None and now - used > idle:
+            _log.info("the daemon ends: nobody has used it for %g s", idle)
+            return

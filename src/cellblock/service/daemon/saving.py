@@ -1,0 +1,62 @@
+"""Answers requests to write a session to a file, and to read one from a file."""
+
+from __future__ import annotations
+
+import os
+
+from cellblock.errors import InvalidInputError, UnsupportedError
+from cellblock.model.saving import LoadReport, SaveReport
+from cellblock.model.sessions import OWN_KERNEL
+from cellblock.model.variables import Variable
+from cellblock.operations.data import Data, as_data
+from cellblock.operations.saving import Export, Load, Save, Variables
+from cellblock.service.daemon.handlers import answers, seconds
+from cellblock.service.daemon.server import Server
+
+
+@answers(Save)
+async def save(server: Server, request: Save) -> Data[SaveReport]:
+    """See `Save`."""
+    _check_python(server, request.session)
+    _check_path(request.path)
+    session = await server.sessions.live(request.session)
+    return as_data(await session.save(request.path, workspace=request.workspace, timeout=seconds(request.timeout)))
+
+
+@answers(Load)
+async def load(server: Server, request: Load) -> Data[LoadReport]:
+    """See `Load`."""
+    _check_python(server, request.session)
+    _check_path(request.path)
+    session = await server.sessions.live(request.session)
+    return as_data(await session.load(request.path, workspace=request.workspace, timeout=seconds(request.timeout)))
+
+
+@answers(Export)
+async def export(server: Server, request: Export) -> bool:
+    """See `Export`."""
+    server.sessions.find(request.session)  # that there is none comes before what is wrong with the path
+    _check_path(request.path)
+    await (await server.sessions.live(request.session)).export(request.path)
+    return True
+
+
+@answers(Variables)
+async def variables(server: Server, request: Variables) -> list[Data[Variable]]:
+    """See `Variables`."""
+    _check_python(server, request.session)
+    session = await server.sessions.live(request.session)
+    return [as_data(variable) for variable in await session.variables()]
+
+
+def _check_python(server: Server, session: str) -> None:
+    kernel_type = server.sessions.find(session).record.kernel_type
+    if kernel_type != OWN_KERNEL:
+        raise UnsupportedError(
+            f"cellblock knows the variables of Python sessions only, and the kernel type of this one is {kernel_type!r}"
+        )
+
+
+def _check_path(path: str) -> None:
+    if not os.path.isabs(path):
+        raise InvalidInputError(f"the path of a file must be absolute, not {path!r}")

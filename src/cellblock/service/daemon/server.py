@@ -1,0 +1,83 @@
+"""What the clients of one daemon share: its sessions, and what is known of the daemon itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any, Protocol
+
+from cellblock import __version__
+from cellblock.common.turns import Turns
+from cellblock.errors import DaemonError
+from cellblock.launch.custody.client import Custodian
+from cellblock.operations.base import PROTOCOL
+from cellblock.service.daemon.uploads import Uploads
+from cellblock.service.named.sessions import NamedSessions
+
+
+class Connected(Protocol):
+    """A client's connection."""
+
+    def abort(self) -> None:
+        """End it."""
+
+
+class Server:
+    """What the clients of one daemon share.
+
+    Attributes:
+        sessions: The sessions.
+        clients: The connections.
+        asked_to_end: Set when a client has asked it to end.
+        custodian: Holds the kernels, so that they outlive this process; None if nothing does.
+        default_timeout: Seconds that code may run if its client does not say.
+        uploads: Files that come in parts.
+        turns: What keeps answers to many clients from holding up the loop.
+    """
+
+    def __init__(
+        self, sessions: NamedSessions, default_timeout: float | None = 60.0, *, custodian: Custodian | None = None
+    ) -> None:
+        self.sessions = sessions
+        self.custodian = custodian
+        self.clients: set[Connected] = set()
+        self.asked_to_end = asyncio.Event()
+        self.default_timeout = default_timeout
+        self.started = time.time()
+        self._began = time.monotonic()
+        self.uploads = Uploads()
+        self.turns = Turns()
+        self._ending: set[asyncio.Task[bool]] = set()
+
+    @property
+    def ending(self) -> bool:
+        """Whether it takes no more requests."""
+        return self.asked_to_end.is_set()
+
+    def end_session(self, name: str) -> None:
+        """Begin to end a session whose connection is closed."""
+        task = asyncio.create_task(self.sessions.destroy(name))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def about(self) -> dict[str, Any]:
+        """Return the status of the daemon, for `About`."""
+        return {
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "pid": os.getpid(),
+            "started": self.started,
+            "uptime": time.monotonic() - self._began,
+            "custodian": None if self.custodian is None else self.custodian.pid,
+            "clients": len(self.clients),
+            **self.sessions.about(),
+        }
+
+
+def other_version(version: str, protocol: str) -> DaemonError:
+    """Return the error for a client of another version."""
+    return DaemonError(
+        f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
+        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+    )

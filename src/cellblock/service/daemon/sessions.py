@@ -1,0 +1,131 @@
+"""Answers what clients ask about the daemon and its sessions, and what an editor asks a session."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from cellblock import __version__
+from cellblock.model.sessions import SessionRecord
+from cellblock.operations.base import PROTOCOL
+from cellblock.operations.data import Data, as_data
+from cellblock.operations.sessions import (
+    About,
+    Complete,
+    Create,
+    Destroy,
+    End,
+    Hello,
+    History,
+    Inspect,
+    Interrupt,
+    List,
+    Restart,
+    Status,
+    Wipe,
+)
+from cellblock.service.daemon.handlers import answers, answers_with_body
+from cellblock.service.daemon.server import Server, other_version
+from cellblock.wire.packed import Packed, encode_item, pack_items
+
+
+@answers(Hello)
+async def hello(server: Server, request: Hello) -> dict[str, Any]:
+    """See `Hello`."""
+    if request.protocol != PROTOCOL:
+        raise other_version(request.version, str(request.protocol))
+    return {"protocol": PROTOCOL, "version": __version__, "pid": os.getpid(), "started": server.started}
+
+
+@answers(About)
+async def about(server: Server, _: About) -> dict[str, Any]:
+    """See `About`."""
+    return server.about()
+
+
+@answers(End)
+async def end(server: Server, request: End) -> bool:
+    """See `End`."""
+    if not request.keep:
+        await server.sessions.wipe()
+    server.asked_to_end.set()
+    return True
+
+
+@answers(Create)
+async def create(server: Server, request: Create) -> Data[SessionRecord]:
+    """See `Create`."""
+    made = await server.sessions.create(
+        request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound
+    )
+    return as_data(made.shown())
+
+
+@answers(List)
+async def listed(server: Server, request: List) -> list[Data[SessionRecord]] | Packed:
+    """See `List`. There can be thousands."""
+    items: list[bytes] = []
+    for named in server.sessions.all():
+        await server.turns.give_way()
+        record = await server.sessions.fresh_record(named) if request.refresh else named.shown()
+        items.append(encode_item(record.to_dict()))
+    return pack_items(items)
+
+
+@answers(Status)
+async def status(server: Server, request: Status) -> Data[SessionRecord]:
+    """See `Status`."""
+    return as_data(server.sessions.find(request.session).shown())
+
+
+@answers(Restart)
+async def restart(server: Server, request: Restart) -> Data[SessionRecord]:
+    """See `Restart`."""
+    return as_data(await server.sessions.restart(request.session))
+
+
+@answers(Destroy)
+async def destroy(server: Server, request: Destroy) -> bool:
+    """See `Destroy`."""
+    return await server.sessions.destroy(request.session)
+
+
+@answers(Wipe)
+async def wipe(server: Server, _: Wipe) -> list[str]:
+    """See `Wipe`."""
+    return await server.sessions.wipe()
+
+
+@answers(Interrupt)
+async def interrupt(server: Server, request: Interrupt) -> bool:
+    """See `Interrupt`."""
+    return await server.sessions.executions.interrupt(server.sessions.find(request.session), request.key)
+
+
+@answers_with_body(Complete)
+async def complete(server: Server, request: Complete, body: bytes) -> dict[str, Any]:
+    """See `Complete`."""
+    session = await server.sessions.live(request.session)
+    found = await session.complete(body.decode("utf-8", "replace"), _place(request.cursor))
+    return {"matches": found.matches, "start": found.start, "end": found.end}
+
+
+@answers_with_body(Inspect)
+async def inspect(server: Server, request: Inspect, body: bytes) -> str | None:
+    """See `Inspect`."""
+    session = await server.sessions.live(request.session)
+    return await session.inspect(body.decode("utf-8", "replace"), _place(request.cursor), detail=request.detail)
+
+
+@answers(History)
+async def history(server: Server, request: History) -> list[dict[str, Any]]:
+    """See `History`."""
+    session = await server.sessions.live(request.session)
+    return [
+        {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
+        for entry in server.sessions.history(request.session, session, request.count)
+    ]
+
+
+def _place(cursor: int) -> int | None:
+    return None if cursor < 0 else cursor

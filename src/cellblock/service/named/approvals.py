@@ -1,0 +1,223 @@
+"""What waits for a decision in named sessions, and what was allowed for good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from cellblock.errors import InvalidInputError
+from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
+from cellblock.service.store.sessions import SessionRegistry
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.elicitation import Elicitation, check_answer
+from cellblock.tools.approvals.request import Always, ApprovalRequest, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("cellblock.named")
+_MAX_BY = 100
+_MAX_TEXT = 1000
+
+
+class PendingApprovals:
+    """All requests that wait, by id, and the permissions of all sessions."""
+
+    def __init__(self, registry: SessionRegistry) -> None:
+        """Begin without requests.
+
+        Args:
+            registry: Where requests and permissions are kept.
+        """
+        self._registry = registry
+        self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
+        self._questions: dict[str, tuple[PendingApproval, Elicitation, asyncio.Future[Mapping[str, Any] | None]]] = {}
+        self._brokers: dict[str, Broker] = {}
+
+    def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
+        """Take a request, which is forgotten when it is decided or withdrawn.
+
+        Args:
+            pending: What is to be shown of it.
+            request: The request.
+            then: Called with its state when it no longer waits.
+        """
+        if request.state != "pending":
+            then(request.state)
+            return
+        self._waiting[pending.id] = (pending, request)
+        self._registry.add_request(pending)
+
+        def done(request: ApprovalRequest) -> None:
+            self._waiting.pop(pending.id, None)
+            self._registry.end_request(pending.id)
+            then(request.state)
+
+        request.add_done_callback(done)
+
+    async def ask(self, pending: PendingApproval, elicitation: Elicitation) -> Mapping[str, Any] | None:
+        """Wait until somebody answers what an MCP server asks.
+
+        Args:
+            pending: What is to be shown of it.
+            elicitation: The question.
+
+        Returns:
+            What was filled in, which fits the form; None for a refusal.
+        """
+        answer: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._questions[pending.id] = pending, elicitation, answer
+        self._registry.add_request(pending)
+        try:
+            return await answer
+        finally:
+            del self._questions[pending.id]
+            self._registry.end_request(pending.id)
+
+    def waiting(self, session: str | None = None, *, withdrawn: bool = False) -> list[PendingApproval]:
+        """Return what waits, oldest first.
+
+        Args:
+            session: The id of a session; None for all.
+            withdrawn: Whether to return what waited when the last process ended, too.
+        """
+        before = self._registry.withdrawn_requests(session) if withdrawn else []
+        asked = [pending for pending, _, answer in self._questions.values() if not answer.done()]
+        now = sorted([*(pending for pending, _ in self._waiting.values()), *asked], key=lambda pending: pending.since)
+        return before + [pending for pending in now if session in (None, pending.session)]
+
+    async def decide(
+        self,
+        ids: tuple[str, ...],
+        *,
+        allow: bool,
+        always: str = "",
+        by: str = "",
+        answer: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Decide about requests, and answer questions.
+
+        Args:
+            ids: Which.
+            allow: Whether they may be done.
+            always: ``tool`` or ``call``: the same from now on, too (`ApprovalRequest.accept`).
+            by: Who decides, for the record.
+            answer: What is filled in, by field, if these are questions of MCP servers.
+
+        Returns:
+            Which of them still waited.
+
+        Raises:
+            InvalidInputError: `always` is something else, or goes with a denial; or the answer does not fit the form of a
+                question. Nothing was decided.
+        """
+        if always not in ("", "tool", "call") or (always and not allow):
+            raise InvalidInputError("always can be 'tool' or 'call', and only if the call is allowed")
+        decided = self._answer(ids, answer or {}, always) if allow else self._answer(ids, None)
+        for name in ids:
+            _, request = self._waiting.get(name, (None, None))
+            if request is None or request.state != "pending":
+                continue
+            request.by = visible(by)[:_MAX_BY]
+            if allow:
+                await request.accept(cast("Always", always) if always else None)
+            else:
+                await request.reject()
+            decided.append(name)
+        return decided
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Refuse what waits, because it cannot be decided about.
+
+        Args:
+            name: The id of the request or question.
+            reason: Why, for the code that asks.
+        """
+        if name in self._waiting:
+            self._waiting[name][1].withdraw(reason)
+        self._answer((name,), None)
+
+    def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str = "") -> list[str]:
+        """Answer those that are questions; return which of them still waited."""
+        open_questions = [self._questions[name] for name in ids if name in self._questions]
+        asked = [(pending.id, elicitation, answer) for pending, elicitation, answer in open_questions if not answer.done()]
+        if asked and always:
+            raise InvalidInputError("a question of an MCP server is answered each time: leave out 'always'")
+        answers = [None if content is None else check_answer(elicitation, content) for _, elicitation, _ in asked]
+        for (_, _, answer), filled_in in zip(asked, answers, strict=True):
+            answer.set_result(filled_in)
+        return [name for name, _, _ in asked]
+
+    # -- permissions ---------------------------------------------------------------------------------------------------
+
+    def join(self, record: SessionRecord, broker: Broker) -> None:
+        """Tell a session's broker what was allowed for good, and record what will be.
+
+        Args:
+            record: The session.
+            broker: Decides for it.
+        """
+        if self._brokers.get(record.kernel_id) is broker:
+            return
+        self._brokers[record.kernel_id] = broker
+        for _, key in self._registry.permissions(record.kernel_id):
+            broker.remember(key)
+
+        def keep(request: ApprovalRequest, key: tuple[str, ...]) -> None:
+            self._registry.allow(
+                Permission(
+                    id=secrets.token_hex(8),
+                    session=record.kernel_id,
+                    session_name=record.name,
+                    scope="tool" if request.always == "tool" else "call",
+                    kind=request.kind,
+                    server=request.server_name,
+                    tool=request.tool_name,
+                    text=_beginning(str(request)),
+                    by=request.by,
+                ),
+                key,
+            )
+
+        broker.on_always = keep
+
+    def allowed(self, session: str | None = None) -> list[Permission]:
+        """Return what was allowed for good, oldest first; in one session, or in all."""
+        return [permission for permission, _ in self._registry.permissions(session)]
+
+    def revoke(self, ids: tuple[str, ...]) -> list[str]:
+        """Revoke permissions: the next such call is asked about again.
+
+        Args:
+            ids: Which.
+
+        Returns:
+            Which of them there were.
+        """
+        revoked = []
+        for permission, key in self._registry.permissions():
+            if permission.id in ids:
+                self._registry.revoke(permission.id)
+                if (broker := self._brokers.get(permission.session)) is not None:
+                    broker.revoke(key)
+                _log.info("revoked in session %s: %s %s", permission.session_name, permission.scope, permission.tool)
+                revoked.append(permission.id)
+        return revoked
+
+    def forget(self, session: str) -> None:
+        """Forget what was allowed in a session that gets a fresh kernel."""
+        self._registry.forget_permissions(session)
+
+    def leave(self, session: str) -> None:
+        """Forget the broker of a session that has ended."""
+        self._brokers.pop(session, None)
+
+
+def _beginning(text: str) -> str:
+    """Return what is kept of what was allowed, which says so if it is not all of it."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT:,} more characters: 'cellblock approvals list --json' shows them]"

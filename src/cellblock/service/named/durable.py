@@ -1,0 +1,239 @@
+"""Saves a named session between its cells (``durable``), so that it goes on after the machine was switched off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellblock.common.threads import run_aside
+from cellblock.errors import CellblockError, CheckpointError
+from cellblock.service.named.kernel_types import kernel_of
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+    from cellblock.model.saving import LoadReport
+
+_log = logging.getLogger("cellblock.named")
+
+EVERY = 30.0
+"""Seconds between two saves, by default"""
+
+_SUFFIX = ".cellblock"
+_UNLOADED = "unloaded-"
+_TIMEOUT = 120.0  # seconds for pickling
+_MOST, _SHOWN = 10, 80  # names that are shown, and characters of code
+_LAST = 10.0  # seconds to save what is new when the daemon ends
+
+
+class Durable:
+    """The saved states of one named session: the last one, in a directory of its own.
+
+    The name of a file says after which execution it was saved.
+
+    Attributes:
+        problem: Why the session could not be saved the last time; empty if it could.
+    """
+
+    def __init__(self, directory: Path, every: float, ran: Callable[[str], str]) -> None:
+        """Save nothing yet.
+
+        Args:
+            directory: Where to save it. No session can write there.
+            every: The least time between two saves, in seconds.
+            ran: Returns the id of the last execution that has run, but for one that is given by its id; empty if none has.
+        """
+        self.problem = ""
+        self._directory = directory
+        self._every = every
+        self._ran = ran
+        self._saved = -1
+        """The state that was saved last"""
+        self._next = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._removed = False
+
+    def look(self, session: Session) -> None:
+        """Begin to save a session, if it has another state than the last time, and that was long enough ago."""
+        if self._removed or (self._task is not None and not self._task.done()):
+            return
+        # A fresh kernel may be there because the last one has died: what was saved before is worth more.
+        if time.monotonic() >= self._next and session.last_state.number not in (0, self._saved):
+            self._task = asyncio.create_task(self._save(session))
+
+    async def _save(self, session: Session) -> None:
+        self._next = time.monotonic() + self._every
+        state = session.last_state
+        last = self._ran(state.running)
+        path = self._directory / f"{last or '0'}{_SUFFIX}"
+        try:
+            await asyncio.to_thread(self._directory.mkdir, 0o700, parents=True, exist_ok=True)
+            try:
+                await session.save_aside(state.number, path, timeout=_TIMEOUT)
+            except CheckpointError:
+                if state.busy:  # it may be made in a moment
+                    self._next = 0.0
+                    return
+                if not await self._save_in_turn(session, path):
+                    return
+                saved = session.last_state  # that was done by cells, too
+                state = state if saved.busy else saved
+            await asyncio.to_thread(self._keep_only, path)
+        except (CellblockError, OSError) as error:
+            self.problem = str(error)
+            _log.warning("a durable session cannot be saved: %s", error)
+        else:
+            self._saved, self.problem = state.number, ""
+
+    async def _save_in_turn(self, session: Session, path: Path) -> bool:
+        """Save a session of which there is no checkpoint, in its own kernel; return whether that was its kernel to the end.
+
+        If that has died, what would be saved is a fresh one.
+        """
+        kernel = kernel_of(session.position)
+        if not kernel or not await session.has_kernel():
+            return False
+        pending = path.with_name("pending")
+        await session.save(pending, workspace=True, timeout=_TIMEOUT)
+        whole = kernel_of(session.position) in ("", kernel) and await session.has_kernel()
+        await asyncio.to_thread(os.replace if whole else _discard, pending, path)
+        return whole
+
+    def _keep_only(self, path: Path) -> None:
+        """Remove earlier saves. The new one is on the disk before."""
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        for other in self._directory.iterdir():
+            if other != path and not other.name.startswith(_UNLOADED):
+                other.unlink(missing_ok=True)
+
+    # -- going on ------------------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> Path | None:
+        """The last save, if there is one."""
+        found = [path for path in self._directory.glob(f"*{_SUFFIX}") if not path.name.startswith((".", _UNLOADED))]
+        return max(found, default=None)
+
+    @staticmethod
+    def execution_of(save: Path) -> str:
+        """Return the id of the execution after which a save was made; empty if it was before the first."""
+        return save.name.removesuffix(_SUFFIX).removeprefix("0" if save.name == f"0{_SUFFIX}" else "")
+
+    async def load(self, session: Session, save: Path, *, workspace: bool) -> list[str]:
+        """Have a session go on from a save; see `Session.load_missing`. If that fails, the save is kept apart.
+
+        Raises:
+            CellblockError: It cannot be loaded. The message says where it is.
+        """
+        try:
+            changed = await session.load_missing(save, workspace=workspace, timeout=_TIMEOUT)
+        except (CellblockError, OSError, tarfile.TarError) as error:
+            apart = save.with_name(f"{_UNLOADED}{save.name}")
+            await asyncio.to_thread(os.replace, save, apart)
+            raise CellblockError(f"{error}. What was saved is kept: {apart}") from error
+        self._saved = session.last_state.number
+        return changed
+
+    async def forget(self) -> None:
+        """Remove what was saved: the session has a fresh kernel, as somebody wanted."""
+        await self.close()
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def save_last(self, session: Session) -> None:
+        """Save what is new before the session's kernel is ended, if that does not take long."""
+        self._next = 0.0
+        try:
+            async with asyncio.timeout(_LAST):
+                if self._task is not None and not self._task.done():
+                    await asyncio.wait([self._task])
+                self._next = 0.0
+                self.look(session)
+                if self._task is not None:
+                    await asyncio.wait([self._task])
+        except TimeoutError:
+            _log.warning("a durable session could not be saved within %g s", _LAST)
+
+    async def close(self) -> None:
+        """Stop saving. It can be repeated."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def remove(self) -> None:
+        """Remove all that was saved: the session is ended. In a thread: it may be much."""
+        self._removed = True
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            self._task.add_done_callback(lambda _: self._remove())
+        else:
+            self._remove()
+
+    def _remove(self) -> None:
+        remove_saves(self._directory)
+
+
+def _discard(path: Path, _: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def told(at: str, codes: Sequence[str], lost: int, changed: Sequence[str], loaded: LoadReport | None) -> list[str]:
+    """Return what a person is told of a session that goes on from a save.
+
+    Args:
+        at: When that was made.
+        codes: The code of the first cells whose effects are lost.
+        lost: How many these are.
+        changed: Files that have changed since.
+        loaded: What was brought back.
+    """
+    lines = [f"The session's kernel ended. The session goes on from what was saved at {at}."]
+    if lost:
+        shown = "; ".join(_in_short(code) for code in codes)
+        more = f"; and {lost - len(codes)} more" if lost > len(codes) else ""
+        lines.append(
+            f"What {'one later cell' if lost == 1 else f'{lost} later cells'} changed in memory is lost: {shown}{more}."
+        )
+    if changed:
+        more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
+        lines.append(f"Files that have changed since stay as they are: {', '.join(changed[:_MOST])}{more}.")
+    left_out = [] if loaded is None else loaded.left_out
+    if left_out:
+        more = f", and {len(left_out) - _MOST} more" if len(left_out) > _MOST else ""
+        lines.append(f"Not brought back: {', '.join(f'{one.name} ({one.reason})' for one in left_out[:_MOST])}{more}.")
+    return lines
+
+
+def _in_short(code: str) -> str:
+    first, _, rest = code.strip().partition("\n")
+    return f"`{first[:_SHOWN]}{'…' if rest or len(first) > _SHOWN else ''}`"
+
+
+def remove_saves(directory: Path) -> None:
+    """Remove what was saved of a session, in a thread: it may be much."""
+    run_aside(lambda: shutil.rmtree(directory, ignore_errors=True), "cellblock-saves")
+
+
+def remove_others(saves: Path, sessions: Collection[str]) -> None:
+    """Remove what was saved of sessions that are not there any more: a process was killed while it ended them.
+
+    Args:
+        saves: Where the directories are of all sessions.
+        sessions: The ids of those that are there.
+    """
+    if not saves.is_dir():
+        return
+    for directory in saves.iterdir():
+        if directory.name not in sessions:
+            shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,225 @@
+"""The events of an execution: numbered, entered in the journal, and only then told to readers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cellblock.host.kernels.cell_events import Cleared
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem
+from cellblock.model.sessions import EventKind, ExecutionEvent
+from cellblock.service.store.journal import Journal
+from cellblock.wire.messages import Comm
+from cellblock.wire.packed import Packed, pack
+
+MAX_EVENTS = 10_000
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
+
+_DROPPED_AT_ONCE = 256
+
+
+class Prepared(NamedTuple):
+    """Data that is ready to become an event.
+
+    Attributes:
+        packed: The data, packed.
+        ahead: The file that it was written to already; None if it is small.
+    """
+
+    packed: Packed
+    ahead: Path | None = None
+
+
+class EventLog:
+    """The events of one execution that runs in this process.
+
+    Attributes:
+        size: Bytes of the events that are kept.
+        given: How many events the session has given so far: where the next process goes on.
+        ended: Whether the last event is there.
+    """
+
+    def __init__(self, journal: Journal, execution: str) -> None:
+        """Begin without events.
+
+        Args:
+            journal: Where they are entered.
+            execution: The execution's id.
+        """
+        self.size = 0
+        self.given = 0
+        self.ended = False
+        self._journal = journal
+        self._execution = execution
+        self._events: dict[int, tuple[EventKind, Mapping[str, Any] | CodeExecutionResult, int]] = {}
+        self._seq = 0
+        self._before = 0  # events that the process before has entered, which are in the journal alone
+        self._dropped = 0
+        self._told = 0
+        self._telling = False
+        self._readers = 0
+        self._changed = asyncio.Event()
+        self._when_settled: list[Callable[[], object]] = []
+
+    def go_on(self) -> None:
+        """Go on after the last event in the journal."""
+        self._seq, self.given = self._journal.progress(self._execution)
+        self._told = self._dropped = self._before = self._seq
+
+    # -- adding --------------------------------------------------------------------------------------------------------
+
+    async def prepare(self, data: Mapping[str, Any], *, large: bool = False) -> Prepared:
+        """Pack data for an event. What is very large is written to a file, and meanwhile other events can be added.
+
+        Args:
+            data: The data.
+            large: Whether it is to be packed in a thread.
+        """
+        packed = await asyncio.to_thread(pack, data) if large else pack(data)
+        return Prepared(packed, await self._journal.write_ahead(packed))
+
+    def add(self, kind: EventKind, data: Mapping[str, Any], prepared: Prepared | None = None) -> None:
+        """Add an event. The oldest are dropped if there are too many.
+
+        Args:
+            kind: What it is.
+            data: Its data.
+            prepared: What `prepare` has returned for it, if it can be large.
+        """
+        self._enter(kind, data, prepared or Prepared(pack(data)))
+
+    def end(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
+        """Add the last event, and tell readers.
+
+        Args:
+            kind: What it is.
+            data: Its data.
+            prepared: What `prepare` has returned for it.
+        """
+        self.ended = True
+        self._enter(kind, data, prepared)
+        self._journal.writer.make_safe()
+        self._tell()
+
+    def _enter(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
+        packed, ahead = prepared
+        self._seq += 1
+        self._journal.event(self._execution, self._seq, kind, packed, self.given, ahead)
+        self._events[self._seq] = (kind, data, len(packed))
+        self.size += len(packed)
+        if len(self._events) > MAX_EVENTS or (self.size > MAX_EVENT_BYTES and len(self._events) > 1):
+            self._drop()
+        if self._readers and not self.ended:
+            self._tell_soon()
+
+    def _drop(self) -> None:
+        """Drop the oldest events: some more than needed, so that it is not done for every event."""
+        while len(self._events) > 1 and (len(self._events) > MAX_EVENTS - _DROPPED_AT_ONCE or self.size > MAX_EVENT_BYTES):
+            self._dropped += 1
+            self.size -= self._events.pop(self._dropped)[2]
+        self._journal.drop(self._execution, self._dropped)
+
+    def look_again(self) -> None:
+        """Wake those who wait for an event, although there is no event: something else has happened."""
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if not self._telling:
+            self._telling = True
+            self._journal.writer.when_safe(self._tell)
+
+    def _tell(self) -> None:
+        """Tell readers what is in the journal now. If nothing can be written to it, they are told all the same."""
+        self._telling = False
+        self._told = self._seq
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        if self.settled:
+            functions, self._when_settled = self._when_settled, []
+            for function in functions:
+                function()
+
+    @property
+    def count(self) -> int:
+        """How many events there are."""
+        return self._seq
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last event is there, and readers were told."""
+        return self.ended and self._told == self._seq
+
+    def when_settled(self, function: Callable[[], object]) -> None:
+        """Call a function when it is `settled`; at once if it is already."""
+        if self.settled:
+            function()
+        else:
+            self._when_settled.append(function)
+
+    async def settle(self) -> None:
+        """Wait until it is `settled`."""
+        while not self.settled:
+            await self._changed.wait()
+
+    async def changed(self) -> None:
+        """Wait for the next event."""
+        self._readers += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self._readers -= 1
+
+    async def follow(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
+        """Yield the events after a number as they come, until the last. A ``gap`` stands for those that are not kept."""
+        self._readers += 1
+        try:
+            async for event in self._after(after):
+                yield event
+        finally:
+            self._readers -= 1
+
+    async def _after(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
+        if self._told < self._seq:
+            self._tell_soon()
+        if after < self._before:
+            async for event in self._of_the_process_before(after):
+                yield event
+                after = event.seq
+        while True:
+            changed = self._changed
+            if after < self._dropped <= self._told:
+                yield ExecutionEvent(self._dropped, "gap", {"dropped": self._dropped - after})
+                after = self._dropped
+            while after < self._told and after >= self._dropped:
+                after += 1
+                kind, data, _ = self._events[after]
+                yield ExecutionEvent(after, kind, data.to_dict(raw=True) if isinstance(data, CodeExecutionResult) else data)
+            if after < self._dropped <= self._told:
+                continue
+            if self.ended and after >= self._seq:
+                return
+            await changed.wait()
+
+    async def _of_the_process_before(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
+        async for event in self._journal.events(self._execution, after):
+            if event.seq > self._before:
+                return
+            yield event
+
+
+def shown(event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> tuple[EventKind, dict[str, Any]]:
+    """Return what becomes an event for the readers of an execution: its kind and its data."""
+    match event:
+        case CodeExecutionChunk(text=text, name=name):
+            return "stream", {"name": name or "stdout", "text": text}
+        case OutputItem():
+            return "display", event.to_dict(raw=True)
+        case Comm(kind=kind, content=content, buffers=buffers):
+            return "comm", {"kind": kind, "content": content, "buffers": [*buffers]}
+        case Cleared(wait=wait):
+            return "clear", {"wait": wait}

@@ -1,0 +1,403 @@
+"""Executions: what runs in named sessions, whether or not its client is still there."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cellblock.common.turns import turns
+from cellblock.errors import CellblockError, NotRunError, StateError
+from cellblock.host.kernels.cell_events import Cleared, Event, Notice
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult, OutputItem, Recovery
+from cellblock.model.sessions import (
+    OWN_KERNEL,
+    ExecutionEvent,
+    ExecutionRecord,
+    ExecutionState,
+    Language,
+    PendingApproval,
+)
+from cellblock.service.named.event_log import EventLog, Prepared, shown
+from cellblock.service.named.kernel_types import cell
+from cellblock.service.named.stdin import Stdin
+from cellblock.service.store.journal import Journal, new_id
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.wire.messages import Comm
+from cellblock.wire.packed import Packed, pack
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+    from cellblock.service.named.approvals import PendingApprovals
+
+_NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
+_LARGE = 1024 * 1024
+"""Characters and bytes of a result after which it is packed in a thread."""
+
+_SAID = 2000
+"""Characters from the end of its output that are shown while it runs."""
+
+
+class Execution:
+    """One execution that has not ended, or has just ended.
+
+    What happens in it is in the journal before a reader is told.
+
+    Attributes:
+        record: How far it is.
+        code: Its code.
+        digest: A digest that identifies its code.
+        result: Its result, once it has ended; None if it `failed`.
+        packed: The result as it is in the journal (`wire.packed`); None before.
+        failed: What cellblock met instead of running it to its end.
+        said: The end of what it has printed, if it is `live`.
+        stdin: Has clients answer `input()`.
+        task: Runs it.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        session_name: str,
+        code: str,
+        *,
+        language: Language = "python",
+        kernel_type: str = OWN_KERNEL,
+        timeout: float | None = None,
+        key: str = "",
+        live: bool = False,
+        stdin: bool = False,
+        silent: bool = False,
+        parent: str = "",
+    ) -> None:
+        """Describe an execution.
+
+        Args:
+            session: The id of its session.
+            session_name: Its name.
+            code: The code.
+            language: ``bash`` runs it by ``%%bash``.
+            kernel_type: The session's.
+            timeout: Seconds that it may run; None for no limit.
+            key: The idempotency key that it was submitted with.
+            live: Whether output becomes events.
+            stdin: Whether somebody will answer `input()`.
+            silent: Whether it leaves no trace in the session.
+            parent: The id of the Jupyter message that asks for it, if one does.
+        """
+        self.record = ExecutionRecord(new_id(), session, submitted=time.time(), key=key)
+        self.code = cell(code, language, kernel_type)
+        self.result: CodeExecutionResult | None = None
+        self.packed: Packed | None = None
+        self.failed: CellblockError | None = None
+        self.said = ""
+        self._session_name = session_name
+        self._timeout = timeout
+        self._live, self._silent, self._parent = live, silent, parent
+        self._asks = stdin
+        self.stdin = Stdin(lambda question: self.log.add("input", question), lambda: self.ended)
+        self._journal: Journal | None = None
+        self._log: EventLog | None = None
+        self._loss: Recovery | None = None
+        self._position = ""
+        self._begun = False
+        self._accepting: set[asyncio.Task[None]] = set()
+        self.task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def left(cls, record: ExecutionRecord, session_name: str, journal: Journal) -> Execution:
+        """Return an execution that was running when the process before was killed, for `go_on`."""
+        left = cls(record.session, session_name, journal.code(record.id), live=True)
+        left.record = record
+        left._begun = True
+        left._enter(journal)
+        left.log.go_on()
+        return left
+
+    @property
+    def digest(self) -> bytes:
+        """A digest that identifies its code."""
+        return hashlib.sha256(self.code.encode("utf-8", "surrogatepass")).digest()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it was sent to a kernel, or is in this moment."""
+        return self._begun
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, or never will."""
+        return self.record.state in ("done", "unknown")
+
+    def submit(self, journal: Journal, position: str = "") -> bool:
+        """Enter it in the journal. It is written when this returns.
+
+        Args:
+            journal: The journal.
+            position: Where it is about to begin (`Session.position`); empty if it has to wait.
+
+        Returns:
+            Whether it was entered: not if another one was with its key.
+
+        Raises:
+            StoreError: It cannot be written; the execution must not run.
+        """
+        if position:
+            self._position = position
+            self.record = replace(self.record, state="running", begun=self.record.submitted)
+        if not journal.add(self.record, self.digest, self.code, position):
+            return False
+        self._enter(journal)
+        return True
+
+    def _begin(self, position: str, count: int) -> None:
+        """Take note that it is about to be sent to a kernel, or not yet, so that the next process knows whether it was."""
+        assert self._journal is not None
+        if position != self._position:
+            state: ExecutionState = "running" if position else "queued"
+            record = replace(self.record, state=state, begun=time.time() if position else None)
+            self._journal.begin(record, position)
+            self.record, self._position = record, position
+        if position:
+            self._begun = True
+            self.log.add("begun", {"execution": self.record.id, "execution_count": count})
+
+    def _enter(self, journal: Journal) -> None:
+        self._journal, self._log = journal, EventLog(journal, self.record.id)
+
+    @property
+    def log(self) -> EventLog:
+        """Its events. It was submitted before."""
+        assert self._log is not None
+        return self._log
+
+    def start(
+        self,
+        session: Callable[[], Awaitable[Session]],
+        turn: asyncio.Lock,
+        approvals: PendingApprovals,
+        *,
+        auto: bool,
+        lost: Callable[[], Recovery | None],
+    ) -> asyncio.Task[None]:
+        """Run it when it is its turn; it was submitted before.
+
+        Args:
+            session: Returns the session, which may have to be started.
+            turn: Held by the execution that runs there.
+            approvals: Where its approval requests wait.
+            auto: Whether they are allowed at once instead.
+            lost: Tells what the session goes on from if its kernel was lost, and no result has said so; else None.
+        """
+        self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
+        return self.task
+
+    def go_on(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool) -> asyncio.Task[None]:
+        """Go on with it in a session that was adopted, from the event after the last that is in the journal.
+
+        Args:
+            session: The session.
+            turn: As for `start`.
+            approvals: As for `start`.
+            auto: As for `start`.
+        """
+
+        async def run() -> None:
+            try:
+                async with turn:
+                    if not self.log.count:  # it was killed before that was written down
+                        self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
+                    await self._take_all(session.resume(self.log.given), approvals, auto)
+            except CellblockError as error:
+                self._fail(error, "unknown")
+            finally:
+                if not self.ended:
+                    self._fail(StateError("its session was ended while it ran"), "yes")
+
+        self.task = asyncio.create_task(run())
+        return self.task
+
+    async def _run_in_turn(
+        self,
+        session: Callable[[], Awaitable[Session]],
+        turn: asyncio.Lock,
+        approvals: PendingApprovals,
+        auto: bool,
+        lost: Callable[[], Recovery | None],
+    ) -> None:
+        try:
+            async with turn:
+                started = await session()
+                self._loss = lost()
+                await self._run(started, approvals, auto)
+        except CellblockError as error:
+            if self._begun:
+                self._fail(error, "unknown")
+            else:  # a session that was closed says StateError
+                assert self._journal is not None
+                self._journal.free_key(self.record.id)
+                self._fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
+        except asyncio.CancelledError:
+            if self._begun:
+                self._fail(StateError("its session was ended while it ran"), "yes")
+            else:
+                self._fail(NotRunError(_NOT_BEGUN), "no")
+            raise
+        finally:
+            if not self.ended:
+                self._fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
+
+    async def _run(self, session: Session, approvals: PendingApprovals, auto: bool) -> None:
+        options: dict[str, Any] = {
+            "timeout": self._timeout,
+            "silent": self._silent,
+            "parent": self._parent,
+            "on_input": self.stdin.ask if self._asks else None,
+            "tag": self.record.id,
+            "on_begin": lambda position: self._begin(position, session.next_count),
+        }
+        assert self._journal is not None
+        await self._journal.writer.caught_up()
+        if self._live:
+            await self._take_all(session.stream(self.code, rich=True, **options), approvals, auto)
+        else:
+            notice = functools.partial(self._decide, approvals, auto)
+            await self._end(await session.execute(self.code, on_notice=notice, **options))
+
+    async def _take_all(
+        self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
+    ) -> None:
+        """Take events. Each is in the journal before the next is asked for: then the next process goes on exactly there."""
+        assert self._journal is not None
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, CodeExecutionResult):
+                    await self._end(event)
+                    continue
+                if isinstance(event, Notice):
+                    self._decide(approvals, auto, event.about)
+                else:
+                    await self._add(event)
+                self._journal.writer.make_safe()
+                await self._journal.writer.caught_up()
+                await turns().give_way()  # thousands can be there, which are read without waiting
+
+    async def _add(self, event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> None:
+        kind, data = shown(event)
+        if isinstance(event, CodeExecutionChunk):
+            self.said = (self.said + event.text)[-_SAID:]
+        prepared = await self.log.prepare(data)
+        self.log.given += 1  # only now: what was added meanwhile must not say that this event is in the journal
+        self.log.add(kind, data, prepared)
+
+    def _decide(self, approvals: PendingApprovals, auto: bool, request: object) -> None:
+        assert isinstance(request, ApprovalRequest)
+        if auto:
+            accepting = asyncio.create_task(request.accept())
+            self._accepting.add(accepting)
+            accepting.add_done_callback(self._accepting.discard)
+            return
+        pending = PendingApproval(
+            id=request.id,
+            session=self.record.session,
+            session_name=self._session_name,
+            execution=self.record.id,
+            kind=request.kind,
+            server=request.server_name,
+            tool=request.tool_name,
+            arguments=request.tool_args,
+            text=str(request),
+        )
+        self.log.add("approval", pending.to_dict())
+        approvals.add(pending, request, lambda state: self._decided(request, state))
+
+    def _decided(self, request: ApprovalRequest, state: str) -> None:
+        if not self.ended:  # the result is the last event
+            self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
+
+    async def _end(self, result: CodeExecutionResult) -> None:
+        result = replace(result, recovery=self._loss) if self._loss is not None else result
+        prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
+        self.result, self.packed = result, prepared.packed
+        self.record = replace(self.record, state="done", ended=time.time())
+        self._note_end(len(self.packed))
+        self.log.end("result", result, prepared)
+
+    def _fail(self, error: CellblockError, ran: str) -> None:
+        self.failed = error
+        begun = self.record.begun if self._begun else None
+        self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
+        data = {"error": type(error).__name__, "message": str(error), "ran": ran}
+        prepared = Prepared(pack(data))
+        self._note_end(len(prepared.packed))
+        self.log.end("failed", data, prepared)
+
+    def _note_end(self, size: int) -> None:
+        assert self._journal is not None
+        result = None if self._silent else self.result
+        told = ("", None) if result is None else (result.status, result.execution_count)
+        self._journal.end(self.record, self.log.size + size, *told)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has ended, and readers were told."""
+        return self.log.settled
+
+    def when_settled(self, function: Callable[[], object]) -> None:
+        """Call a function when it is `settled`; at once if it is already."""
+        self.log.when_settled(function)
+
+    async def changed(self) -> None:
+        """Wait for its next event."""
+        await self.log.changed()
+
+    async def wait(self) -> CodeExecutionResult:
+        """Wait for its end, and return its result.
+
+        Raises:
+            CellblockError: It failed.
+        """
+        await self.log.settle()
+        if self.result is None:
+            raise self.failed or CellblockError("it has no result")
+        return self.result
+
+    def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
+        """Yield its events as they come, until the last.
+
+        Args:
+            after: The number of the last event that the reader knows.
+
+        Returns:
+            The events after that. If some are no longer kept, a ``gap`` says how many.
+        """
+        return self.log.follow(after)
+
+    async def cancel(self, session: Session | None) -> bool:
+        """Stop it, or keep it from running; return whether it had not ended.
+
+        Args:
+            session: The session, if it has a kernel.
+        """
+        if self.ended or self.task is None:
+            return False
+        if self._begun:
+            if session is None or not await session.interrupt():
+                return False
+            await asyncio.wait([self.task])
+            return True
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        if not self.ended:  # its task had not even begun
+            self._fail(NotRunError("it was cancelled before it began to run"), "no")
+        return True
+
+
+def _size(result: CodeExecutionResult) -> int:
+    """Return about how much a result has to show."""
+    return len(result.text or "") + sum(len(value) for item in result.outputs for value in item.data.values())

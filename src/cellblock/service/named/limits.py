@@ -1,0 +1,53 @@
+"""How much there may be of named sessions in one process, and whether there is room for one more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellblock.errors import BusyError
+
+if TYPE_CHECKING:
+    from cellblock.service.named.session import NamedSession
+
+_RAISE = "raise the setting and restart the daemon"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedLimits:
+    """How much there may be. What is over a limit is a `BusyError`, and nothing is done.
+
+    Attributes:
+        sessions: Sessions.
+        memory: Bytes that all sessions together may use before another one is made; None for no limit.
+        waiting: Executions that wait in one session.
+    """
+
+    sessions: int = 256
+    memory: int | None = None
+    waiting: int = 1000
+
+
+def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]) -> None:
+    """Check that there is room for one more session.
+
+    Args:
+        limits: How much there may be.
+        count: How many sessions there are.
+        sessions: The sessions that have a kernel, or had one.
+
+    Raises:
+        BusyError: There is no room.
+    """
+    if count >= limits.sessions:
+        raise BusyError(f"there are {count} sessions, which is the limit (max_sessions): end one, or {_RAISE}", 5.0)
+    if limits.memory is None:
+        return
+    used = sum(named.memory for named in sessions)
+    if used > limits.memory:
+        raise BusyError(
+            f"all sessions use {used >> 20:,} MiB together; the limit is {limits.memory >> 20:,} (max_memory): end or restart "
+            f"one, or {_RAISE}",
+            5.0,
+        )

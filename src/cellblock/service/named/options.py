@@ -1,0 +1,178 @@
+"""The options of a named session, as JSON data: those of `SessionOptions` and `ServiceOptions`, and of the session itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cellblock.errors import InvalidInputError
+from cellblock.host.checks import check_maker_directory
+from cellblock.host.options import SessionOptions, check_names
+from cellblock.model.sessions import OWN_KERNEL
+from cellblock.service.named.durable import EVERY
+from cellblock.service.named.kernel_types import check_kernel_type
+from cellblock.service.session.options import ServiceOptions
+from cellblock.service.session.policy import requested_isolation, requested_policy
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from cellblock.host import Host
+    from cellblock.host.checks import Isolate
+
+Approve = Literal["auto", "ask"]
+
+_FUNCTIONS = {"on_command", "on_host", "forbid_programs", "policy", "limits", "rules", "on_elicitation"}
+"""Options that are not JSON data, or are given in another way"""
+
+_SESSION = {item.name for item in dataclasses.fields(SessionOptions)} - _FUNCTIONS
+_SERVICES = {item.name for item in dataclasses.fields(ServiceOptions)} - _FUNCTIONS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedOptions:
+    """The options that only named sessions have, and those that JSON data spells differently.
+
+    Attributes:
+        approve: Who decides about tool calls, and about commands if they need approval: ``ask`` has them wait until a client
+            decides, ``auto`` allows them.
+        idle_timeout: Seconds without use after which the session ends; None or 0: never.
+        startup_code: Code to run in each kernel of the session.
+        kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need jupyter_client.
+        sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
+        sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
+        allow_hosts: Hosts that the code may reach.
+        rules: A file of rules that decide before anybody is asked (docs/approvals.md).
+        limits: Limits of a cell's output (`Limits`), by name.
+        durable: Whether the session goes on after the machine was switched off: it is saved between its cells, with the files
+            of its workspace (docs/named-sessions.md). A number: the least time between two saves, in seconds; 30 by default.
+        current_dir: Where the program runs that makes the session. The session works there if no ``working_dir`` is given;
+            a sandbox may then not have the user's home directory in it.
+    """
+
+    approve: Approve = "ask"
+    idle_timeout: float | None = 1800.0
+    startup_code: str = ""
+    kernel_type: str = OWN_KERNEL
+    sandbox: bool = True
+    sandbox_config: Mapping[str, Any] | str | None = None
+    allow_hosts: tuple[str, ...] = ()
+    rules: str | None = None
+    limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    durable: bool | float = False
+    current_dir: str | None = None
+
+    @property
+    def saved_every(self) -> float | None:
+        """The least time between two saves, in seconds; None if the session is not saved."""
+        if not self.durable:
+            return None
+        return EVERY if self.durable is True else self.durable
+
+
+_NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All options of one named session."""
+
+    session: SessionOptions
+    services: ServiceOptions
+    named: NamedOptions
+
+
+def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
+    """Read options that a client has sent.
+
+    Args:
+        data: The options by name.
+        host: The host that the session is for.
+
+    Raises:
+        InvalidInputError: One is unknown or wrong.
+    """
+    check_names(data, _SESSION | _SERVICES | _NAMED)
+    named = NamedOptions(**_checked(data))
+    isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
+    check_kernel_type(named.kernel_type, isolate)
+    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
+    session = SessionOptions(
+        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, isolate),
+        isolate=isolate,
+        policy=policy,
+        limits=_limits(named.limits),
+    )
+    services = ServiceOptions(**{name: data[name] for name in _SERVICES & data.keys()}, rules=_rules(named.rules))
+    return Options(session, services, named)
+
+
+def _with_places(given: dict[str, Any], current_dir: str | None, isolate: Isolate) -> dict[str, Any]:
+    """Have a session work where its maker runs, not where this process does, and have images written in its directory.
+
+    Raises:
+        InvalidInputError: The home directory would be its workspace, which nobody has named.
+    """
+    if given.get("working_dir") is None and current_dir is not None:
+        check_maker_directory(current_dir, isolate)
+        given["working_dir"] = current_dir
+    if given.get("images_dir") is None and isinstance(given.get("working_dir"), str):
+        given["images_dir"] = os.path.join(given["working_dir"], "images")
+    return given
+
+
+def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `NamedOptions` takes, checked by its annotations."""
+    from pydantic import ValidationError
+
+    given = {name: data[name] for name in _NAMED & data.keys()}
+    try:
+        made = _adapter().validate_python(given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        what = "it must be a list, such as ['example.org']" if wrong["type"] == "tuple_type" else wrong["msg"]
+        raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {what}") from None
+    every = made.saved_every
+    if every is not None and not 0 < every < 10**9:
+        raise InvalidInputError(f"durable must be true, false or a number of seconds, not {every:g}")
+    if every is not None and made.kernel_type != OWN_KERNEL:
+        raise InvalidInputError(
+            f"durable is for Python sessions only, and the kernel type of this one is {made.kernel_type!r}"
+        )
+    seconds = made.idle_timeout
+    if seconds is not None and not seconds >= 0:
+        raise InvalidInputError(f"idle_timeout must be a positive number of seconds, or 0 for never, not {seconds:g}")
+    return {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[NamedOptions]:
+    """Return what checks them: making it takes longer than making a kernel."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(NamedOptions)
+
+
+def _limits(given: Mapping[str, int]) -> Any:
+    if not given:
+        return None
+    from cellblock.host import Limits
+
+    try:
+        return Limits(**given)
+    except TypeError:
+        names = ", ".join(item.name for item in dataclasses.fields(Limits))
+        raise InvalidInputError(f"limits can be {names}, not {', '.join(given)}") from None
+
+
+def _rules(path: str | None) -> Any:
+    if path is None:
+        return None
+    from cellblock.tools.approvals.rules import Rules
+
+    return Rules.load(Path(path))

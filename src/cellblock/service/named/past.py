@@ -1,0 +1,110 @@
+"""Executions that have ended, as the journal knows them, and what becomes of those that a killed process has left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Set
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cellblock import errors
+from cellblock.errors import CellblockError, OutcomeUnknownError
+from cellblock.model import CodeExecutionResult
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
+from cellblock.service.store.journal import Journal
+from cellblock.wire.packed import pack
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+
+
+class PastExecution:
+    """An execution that has ended, with the interface of `Execution`.
+
+    Attributes:
+        record: What is known of it.
+        ended: True.
+        said: Empty: what it has printed is in its result.
+        packed: None: its result is read when somebody wants it.
+    """
+
+    packed = None
+    ended = True
+    said = ""
+
+    def __init__(self, record: ExecutionRecord, journal: Journal) -> None:
+        """Show an execution.
+
+        Args:
+            record: What is known of it.
+            journal: Where it is.
+        """
+        self.record = record
+        self._journal = journal
+
+    @property
+    def code(self) -> str:
+        """Its code, or the beginning of long code."""
+        return self._journal.code(self.record.id)
+
+    async def wait(self) -> CodeExecutionResult:
+        """Return its result.
+
+        Raises:
+            CellblockError: It failed; `OutcomeUnknownError` if nobody knows how far it ran.
+        """
+        last = await self._journal.last_event(self.record.id)
+        if last is not None and last.kind == "result":
+            return last.result
+        raise self._error({} if last is None else last.data)
+
+    def _error(self, data: Any) -> CellblockError:
+        message = str(data.get("message") or "its result is no longer kept")
+        if data.get("ran") in (None, "unknown") or data.get("error") == "OutcomeUnknownError":
+            return OutcomeUnknownError(message, self.record.id)
+        kind = getattr(errors, str(data.get("error")), None)
+        if isinstance(kind, type) and issubclass(kind, CellblockError):
+            return kind(message)
+        return CellblockError(message)
+
+    async def changed(self) -> None:
+        """Return: nothing happens in it any more."""
+
+    async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
+        """Yield its events after a number; see `Execution.follow`."""
+        async for event in self._journal.events(self.record.id, after):
+            yield event
+
+    async def cancel(self, session: Session | None) -> bool:
+        """Return False: it has ended."""
+        return False
+
+
+def close_unfinished(journal: Journal, go_on: Set[str] = frozenset(), not_begun: Set[str] = frozenset()) -> None:
+    """Record how every execution that the last process has left ended: nothing runs again by itself.
+
+    One that waited never ran. One that ran has an unknown outcome.
+
+    Args:
+        journal: The journal.
+        go_on: The ids of those that go on.
+        not_begun: The ids of those that were about to begin, and were not sent to their kernels.
+    """
+    for record in journal.unfinished():
+        if record.id in go_on:
+            continue
+        if record.state == "queued" or record.id in not_begun:
+            ended = replace(record, state="done", begun=None, ended=time.time())
+            error, ran = "NotRunError", "no"
+            message = f"the daemon was killed before execution {record.id} began to run: submit it again"
+            journal.free_key(record.id)
+        else:
+            ended = replace(record, state="unknown", ended=time.time())
+            error, ran = "OutcomeUnknownError", "unknown"
+            message = (
+                f"the daemon was killed while execution {record.id} ran, and cannot go on with it: nobody knows how far it "
+                "came, and it is not run again"
+            )
+        packed = pack({"error": error, "message": message, "ran": ran})
+        journal.event(record.id, journal.progress(record.id)[0] + 1, "failed", packed)
+        journal.end(ended, len(packed))

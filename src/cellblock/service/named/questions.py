@@ -1,0 +1,56 @@
+"""What MCP servers ask in the middle of calls of named sessions waits for an answer, as calls wait for a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.model.sessions import PendingApproval
+from cellblock.service.named.approvals import PendingApprovals
+from cellblock.service.named.session import NamedSession
+from cellblock.tools.approvals.elicitation import Elicitation
+
+_UNASKED = (
+    "[cellblock] MCP server {!r} asked for something to be filled in, and was told that nobody answers: in a session with "
+    "approve='ask', it waits for an answer (cellblock approvals)"
+)
+
+
+def tell_that_nobody_answers(named: NamedSession, elicitation: Elicitation) -> None:
+    """Say in the output of a session that allows everything that a question was refused: nobody is there to fill in a form."""
+    named.session.reader.note(_UNASKED.format(elicitation.server))
+
+
+async def ask_about(named: NamedSession, approvals: PendingApprovals, elicitation: Elicitation) -> Mapping[str, Any] | None:
+    """Show a question to those who follow the running execution, and wait until somebody answers.
+
+    Args:
+        named: The session whose call it is about.
+        approvals: Where it waits.
+        elicitation: The question.
+
+    Returns:
+        What was filled in; None if somebody has refused.
+    """
+    running = next((one for one in named.executions.values() if one.record.state == "running"), None)
+    pending = PendingApproval(
+        id=elicitation.id,
+        session=named.record.kernel_id,
+        session_name=named.record.name,
+        execution="" if running is None else running.record.id,
+        kind="question",
+        server=elicitation.server,
+        tool="",
+        arguments={"message": elicitation.message, "schema": dict(elicitation.schema)},
+        text=str(elicitation),
+    )
+    if running is not None:
+        running.log.add("approval", pending.to_dict())
+    state = "withdrawn"
+    try:
+        answer = await approvals.ask(pending, elicitation)
+        state = "rejected" if answer is None else "accepted"
+        return answer
+    finally:
+        if running is not None and not running.ended:
+            running.log.add("decided", {"id": pending.id, "state": state})

@@ -1,0 +1,386 @@
+"""One named session: what is kept of it, and its kernel as long as it has one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cellblock.errors import CellblockError, InvalidInputError, StateError
+from cellblock.host import Host, Session
+from cellblock.host.checkpoints.branches import Beginning, is_branch
+from cellblock.host.keeping import SessionRemains
+from cellblock.host.kernels.cell import OnInput
+from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
+from cellblock.model.sessions import SessionRecord, SessionStatus
+from cellblock.service.named.durable import Durable, told
+from cellblock.service.named.executions import Execution
+from cellblock.service.named.kernel_types import cell, kernel_of, start_kernel
+from cellblock.service.named.labels import ended, label_of
+from cellblock.service.named.options import NamedOptions, Options, read_options
+from cellblock.service.session.running import RunningSession
+from cellblock.service.store.named import NamedStore
+
+_log = logging.getLogger("cellblock.named")
+_MOST_NAMED = 5  # lost cells of which a result shows the code
+
+
+class NamedSession:
+    """One session with a name.
+
+    Attributes:
+        record: What everybody sees of it, without its status.
+        options: Its options, as its maker has given them.
+        running: The session that runs, and its services; None until the session is first used in this process.
+        executions: Those that have not ended, or are not all in the journal, oldest first, by id.
+        turn: Held by the execution that runs.
+        used: When it was last used (`time.monotonic`).
+        changed: Whether the record has changed since it was last written.
+        lost: Whether its kernel was lost, and no result has said so yet.
+        durable: Saves it; None if it is not to go on after the machine was switched off.
+        ran: The id of the last execution that has run and ended; empty if none has.
+        since: When this process began with it, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        record: SessionRecord,
+        options: Mapping[str, Any],
+        read: Options | None = None,
+        start_from: Beginning | None = None,
+        *,
+        lasting: bool = True,
+        store: NamedStore | None = None,
+    ) -> None:
+        """Begin without a kernel.
+
+        Args:
+            host: Where it runs.
+            record: What everybody sees of it.
+            options: Its options, as its maker has given them.
+            read: The same, if they were read already.
+            start_from: What its first kernel is made of.
+            lasting: Whether the next process goes on with it if this one is killed.
+            store: Where its executions are, and beside which it is saved if it is durable.
+        """
+        self.record = record
+        self.options = options
+        self.running: RunningSession | None = None
+        self.executions: dict[str, Execution] = {}
+        self.turn = asyncio.Lock()
+        self.used = time.monotonic() - _seconds_since(record.last_used_at)
+        self.changed = False
+        self.lost = False
+        self._loss: Recovery = "restarted"
+        """What it goes on from after that"""
+        self.durable: Durable | None = None
+        self.ran = ""
+        self._store = store
+        self.since = time.time()
+        self._prepared = ""
+        self._host = host
+        self._read = read
+        self._starting: asyncio.Task[Session] | None = None
+        self._ended = False
+        self._remains: SessionRemains | None = None
+        self._on_input: OnInput | None = None
+        self._start_from = start_from
+        self._lasting = lasting
+
+    @property
+    def read(self) -> Options:
+        """Its options.
+
+        Raises:
+            InvalidInputError: One is wrong; what they name may be gone by now.
+        """
+        if self._read is None:
+            try:
+                self._read = read_options(self.options, self._host)
+            except InvalidInputError as error:
+                raise InvalidInputError(
+                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. If "
+                    "another version of cellblock has made it, use that version; or end the session, and make it again"
+                ) from error
+        return self._read
+
+    @property
+    def current(self) -> Session | None:
+        """The session that runs; None if it has no kernel in this process yet, or has ended."""
+        running = self.running
+        return None if running is None or running.closing or not running.started else running.session
+
+    @property
+    def session(self) -> Session:
+        """The session that runs.
+
+        Raises:
+            StateError: It has no kernel in this process yet, or has ended.
+        """
+        if (session := self.current) is None:
+            raise StateError(f"session {self.record.name!r} has ended")
+        return session
+
+    @property
+    def position(self) -> str:
+        """Where the next execution begins (`Session.position`), if it can begin at once; else empty."""
+        free = not self.unfinished and not self.turn.locked() and self.current is not None
+        return self.session.position if free else ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has been ended, or is just ending."""
+        return self._ended
+
+    @property
+    def unfinished(self) -> int:
+        """How many executions have not ended."""
+        return sum(not execution.ended for execution in self.executions.values())
+
+    async def live(self) -> Session:
+        """Return the session, which is started if it is not there. Any number of callers may wait for that.
+
+        Raises:
+            StateError: It has ended.
+            LaunchError, InvalidInputError: It cannot be started; the next call tries again.
+        """
+        if (session := self.current) is not None:
+            return session
+        if self._ended:
+            raise StateError(f"session {self.record.name!r} has ended")
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._forget)
+        starting = self._starting
+        await asyncio.wait([starting])
+        if starting.cancelled():
+            raise StateError(f"session {self.record.name!r} was ended while it started")
+        return starting.result()
+
+    def _forget(self, task: asyncio.Task[Session]) -> None:
+        self._starting = None
+        if not task.cancelled():
+            task.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
+
+    def make_durable(self) -> None:
+        """Begin to save it between its cells, if its options say so.
+
+        Raises:
+            InvalidInputError: They do, and nothing of it is stored here. Or an option is wrong.
+        """
+        if self.durable is not None or not self._lasting or not self.options.get("durable"):
+            return
+        every = self.read.named.saved_every
+        directory = None if self._store is None else saves_of(self._store)
+        if every is None or self._store is None:
+            return
+        if directory is None:
+            raise InvalidInputError("durable sessions need the daemon: this program keeps its sessions in its own memory")
+        self.ran = self._store.journal.last_run(self.record.kernel_id)
+        self.durable = Durable(directory / self.record.kernel_id, every, self._last_run)
+
+    def _last_run(self, running: str) -> str:
+        """Return the id of the last execution that has run, but for one that runs; empty if none has."""
+        begun = (one.record.id for one in self.executions.values() if one.has_begun)
+        return max((self.ran, *(one for one in begun if one != running)))
+
+    async def _start(self) -> Session:
+        self.make_durable()
+        running = self.running = RunningSession(self._host)
+        try:
+            number, remains, self._remains = self.record.kernel_id, self._remains, None
+            start_from, self._start_from = self._start_from, None
+            await running.start(
+                *(self.read.session, self.read.services, number, None, None),
+                label=label_of(self.record, self.options, lasting=self._lasting),
+                remains=remains,
+                on_input=self._on_input,
+                start_from=start_from,
+            )
+            assert running.session is not None
+            await start_kernel(running.session, self.record.kernel_type)
+        except BaseException:
+            self.running = None
+            await running.close()
+            raise
+        if remains is not None and running.session.past_since:
+            self.since = running.session.past_since
+        if running.session.adopted:
+            self._prepared = kernel_of(running.session.adopted_at)
+        elif not running.session.afresh and remains is not None:
+            self._prepared = kernel_of(running.session.position)
+        elif start_from is None and not await self._go_on_from_save(running.session):
+            await self.run_startup_code(running.session)
+            if self.lost:
+                running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
+                if is_branch(self.record.workspace):
+                    here = running.session.workspace
+                    running.session.reader.note(
+                        f"[cellblock] Its files were a branch's copy, which is gone. It works in {here}."
+                    )
+        return running.session
+
+    async def _go_on_from_save(self, session: Session) -> bool:
+        """Have a session whose kernel was lost go on from what was saved last; return whether it does. A result says so."""
+        assert self._store is not None or self.durable is None
+        if self.durable is None or not self.lost or (save := self.durable.last) is None:
+            return False
+        at = datetime.fromtimestamp(save.stat().st_mtime).astimezone().isoformat(" ", "seconds")
+        # A branch's files are gone, and it works in the workspace that it came from.
+        whole = not is_branch(self.record.workspace)
+        try:
+            changed = await self.durable.load(session, save, workspace=whole)
+        except CellblockError as error:
+            session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
+            return False
+        self._prepared = kernel_of(session.position)
+        self.since = 0.0  # its past is in the save
+        assert self._store is not None
+        codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
+        self._loss = "restored_earlier" if lost else "restored"
+        for line in told(at, codes, lost, changed, session.loaded):
+            session.reader.note(f"[cellblock] {line}")
+        return True
+
+    def mark_ended(self) -> None:
+        """Have no later process go on with it, even if this one is killed before it has ended."""
+        if self.running is not None and self.running.session is not None:
+            self.running.session.relabel(ended(self.record.kernel_id))
+
+    async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:
+        """Go on with what a process that was killed has left. If its kernel is lost, it gets a fresh one.
+
+        Args:
+            remains: What is left of it.
+            on_input: Answers `input()` of the code that still runs.
+
+        Raises:
+            CellblockError: It could not be started.
+        """
+        self._remains, self._on_input = remains, on_input
+        try:
+            session = await self.live()
+        finally:
+            self._on_input = None
+        self.lost = not session.adopted and session.afresh
+        return session
+
+    async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
+        """Run the code that its options have for each fresh kernel; return the result, if there is such code."""
+        code = self.read.named.startup_code
+        if not code:
+            return None
+        result = await session.execute(
+            cell(code, "python", self.record.kernel_type),
+            on_begin=lambda position: setattr(self, "_prepared", kernel_of(position)),
+        )
+        if not result.ok:
+            _log.warning("the startup code of session %r failed: %s", self.record.name, result.text)
+        return result
+
+    async def prepare(self, session: Session) -> None:
+        """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
+        if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
+            return
+        await session.wait_for_kernel()
+        if kernel_of(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
+            return
+        self.lost = True
+        for line in result.stderr.splitlines():
+            if line.startswith("[cellblock] The kernel died"):
+                session.reader.note(line)
+        outcome = "was run again" if result.ok else f"was run again, and failed: {result.text}"
+        session.reader.note(f"[cellblock] The kernel is a fresh one, in which the startup code {outcome}")
+
+    @property
+    def status(self) -> SessionStatus:
+        """What it does now."""
+        if self.turn.locked():
+            return "running"
+        return "dead" if self.current is None else "idle"
+
+    def shown(self) -> SessionRecord:
+        """Return its record as of now."""
+        return replace(self.stamp(), status=self.status)
+
+    def count_attempt(self) -> None:
+        """Take note of an attempt of `execute_with_retry`."""
+        self.record = replace(self.record, attempt_count=self.record.attempt_count + 1)
+        self.changed = True
+
+    def shown_in(self, session: Session) -> SessionRecord:
+        """Return its record with what is known since it has started."""
+        return replace(self.record, workspace=session.workspace, isolate=session.isolate)
+
+    def take_loss(self) -> Recovery | None:
+        """Return what it goes on from, if its kernel was lost and no result has said so yet; from now on, one has."""
+        lost, self.lost = self.lost, False
+        loss, self._loss = self._loss, "restarted"
+        return loss if lost else None
+
+    @property
+    def approve(self) -> str:
+        """Who decides about its tool calls (`NamedOptions`)."""
+        return str(self.options.get("approve", "ask"))
+
+    @property
+    def idle_timeout(self) -> float | None:
+        """Seconds without use after which it ends; None: never."""
+        given: float | None
+        if self._read is not None:
+            given = self._read.named.idle_timeout
+        else:
+            given = self.options.get("idle_timeout", NamedOptions().idle_timeout)
+        return given or None
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its processes use, as of the last look; 0 if nobody looks, as without a sandbox."""
+        return 0 if self.current is None else self.current.memory
+
+    def touch(self) -> None:
+        """Take note that it is used."""
+        self.used = time.monotonic()
+        self.changed = True
+
+    def stamp(self) -> SessionRecord:
+        """Return its record with the time at which it was last used."""
+        at = datetime.fromtimestamp(time.time() - (time.monotonic() - self.used), UTC)
+        self.record = replace(self.record, last_used_at=at.isoformat())
+        return self.record
+
+    def save_if_due(self) -> None:
+        """Begin to save it, if it is durable and it is time. Not while it starts: it may just be loaded."""
+        if self.durable is not None and self._starting is None and self.current is not None:
+            self.durable.look(self.current)
+
+    async def save_last(self) -> None:
+        """Save what is new, if it is durable, before its kernel is ended."""
+        if self.durable is not None and self._starting is None and self.current is not None:
+            await self.durable.save_last(self.current)
+
+    async def close(self) -> None:
+        """End it, whatever it does."""
+        self._ended = True
+        if self.durable is not None:
+            await self.durable.close()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self.running is not None:
+            await self.running.close()
+
+
+def saves_of(store: NamedStore) -> Path | None:
+    """Return the directory of what is saved of durable sessions; None if the store is in memory only."""
+    return None if store.directory is None else store.directory / "saves"
+
+
+def _seconds_since(iso: str) -> float:
+    return max(time.time() - datetime.fromisoformat(iso).timestamp(), 0.0)

@@ -1,0 +1,465 @@
+"""Sessions with names: made once, found by every client, ended when they are not used for long."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from cellblock.common.threads import run_aside
+from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError, did_you_mean
+from cellblock.host import Host, Session
+from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.keeping import SessionRemains
+from cellblock.model import HistoryEntry
+from cellblock.model.sessions import SessionRecord
+from cellblock.service.named.approvals import PendingApprovals
+from cellblock.service.named.durable import remove_others, remove_saves
+from cellblock.service.named.executions import Execution
+from cellblock.service.named.labels import Label
+from cellblock.service.named.limits import NamedLimits, check_room
+from cellblock.service.named.options import Options, read_options
+from cellblock.service.named.past import close_unfinished
+from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
+from cellblock.service.named.session import NamedSession, saves_of
+from cellblock.service.named.submissions import Submissions
+from cellblock.service.session.running import RunningSession
+from cellblock.service.store.named import NamedStore
+from cellblock.tools.approvals.elicitation import Elicitation
+
+_log = logging.getLogger("cellblock.named")
+
+_MAX_LOSSES = 20
+_NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
+
+
+class NamedSessions:
+    """All named sessions of one process. Use it in one event loop.
+
+    Attributes:
+        approvals: What waits for a decision.
+        executions: What was submitted.
+        limits: How much there may be.
+        always_asks: Whether what MCP servers ask in the middle of a call waits for an answer also in sessions that allow
+            everything.
+        store: What outlives this process.
+    """
+
+    def __init__(
+        self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None, fixed: Options | None = None
+    ) -> None:
+        """Begin with the sessions that are in the store.
+
+        They have no kernels: the next cell gets a fresh one. If the host has a custodian, call `adopt` next.
+
+        Args:
+            host: Runs them, and stays open.
+            store: What outlives this process, and is closed with this; None for one that does not.
+            limits: How much there may be.
+            fixed: The options of all sessions that are made here, whatever clients ask for; None: what they ask for.
+
+        Raises:
+            StoreError: The store cannot be used.
+        """
+        self.store = store or NamedStore()
+        self.limits = limits or NamedLimits()
+        self.always_asks = False
+        self.approvals = PendingApprovals(self.store.sessions)
+        self._host = host
+        self._fixed = fixed
+        self._sessions: dict[str, NamedSession] = {}
+        self._names: dict[str, NamedSession] = {}
+        self.executions = Submissions(self.store, self.limits, self.approvals, self._sessions, self._live)
+        self._making: dict[str, asyncio.Task[NamedSession]] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._losses: list[str] = []
+        for stored in self.store.sessions.all():
+            named = NamedSession(self._host, stored.record, stored.options, store=self.store)
+            named.lost = True
+            self._add(named)
+        if (saves := saves_of(self.store)) is not None and saves.is_dir():
+            there = {*self._sessions}
+            run_aside(lambda: remove_others(saves, there), "cellblock-saves")
+        self.store.sessions.withdraw_requests()
+        if host.keeping is None:
+            close_unfinished(self.store.journal)
+
+    @property
+    def kernels(self) -> int:
+        """How many sessions have a kernel, or are about to get one."""
+        return len(self._making) + sum(named.running is not None for named in self._sessions.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions) + len(self._making)
+
+    async def adopt(self) -> None:
+        """Go on with the kernels of a process that was killed, and with what ran in them. Call it before anything else."""
+        journal = self.store.journal
+        running = {record.session: record for record in journal.unfinished() if record.state == "running"}
+        go_on: set[str] = set()
+        not_begun: set[str] = set()
+
+        async def one(remains: SessionRemains) -> None:
+            label = Label.read(remains.label)
+            named = self._named_like(label)
+            if named is None:
+                await self._host.discard(remains)
+                return
+            record = running.get(label.session)
+            left = None if record is None else Execution.left(record, named.record.name, journal)
+            try:
+                session = await named.adopt(remains, None if left is None else left.stdin.ask)
+            except CellblockError as error:
+                _log.warning("session %r cannot be continued: %s", named.record.name, error)
+                return
+            self._join(named, session)
+            if left is None:
+                if session.resumed and journal.find(session.resumed) is None:  # otherwise, it had ended
+                    self._note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
+                return
+            if session.resumed == left.record.id:
+                go_on.add(left.record.id)
+                self.executions.go_on(named, left, session)
+            elif session.adopted_at and session.adopted_at == journal.position(left.record.id):
+                not_begun.add(left.record.id)
+
+        await asyncio.gather(*map(one, await self._host.adopt()))
+        close_unfinished(journal, go_on, not_begun)
+        _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
+
+    def _named_like(self, label: Label) -> NamedSession | None:
+        """Return the session that the custodian holds under a label; None if nobody is to go on with it."""
+        named = self._sessions.get(label.session)
+        if label.ended:
+            if named is not None:  # its end came before that of the process, but was not written down
+                self._remove(named)
+            return None
+        if named is not None or label.record is None:
+            return named
+        record = label.record
+        if record.name in self._names:
+            record = dataclasses.replace(record, name=f"{record.name}-{record.kernel_id[:8]}")
+        named = NamedSession(self._host, record, label.options or {}, store=self.store)
+        self.store.sessions.add(record, named.options)
+        self._add(named)
+        self._note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
+        return named
+
+    def _note_lost(self, what: str) -> None:
+        _log.error("the stored state is not complete: %s", what)
+        if len(self._losses) < _MAX_LOSSES:
+            self._losses.append(what)
+
+    def _add(self, named: NamedSession) -> None:
+        self._sessions[named.record.kernel_id] = self._names[named.record.name] = named
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+
+    # -- making and ending ---------------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        name: str = "",
+        options: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+        *,
+        fresh: bool = False,
+        lasting: bool = True,
+        read: Options | None = None,
+        start_from: Beginning | None = None,
+    ) -> NamedSession:
+        """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
+
+        Args:
+            name: Its name; empty for one that nobody else has.
+            options: Its options, if it is made (`read_options`).
+            tags: Labels, if it is made.
+            fresh: Whether it is an error if there is one already.
+            lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
+            read: Its options, if they were read already.
+            start_from: What it begins with, if it is made.
+
+        Raises:
+            ConflictError: There is one already.
+            InvalidInputError: The name or an option is wrong.
+            BusyError: There are as many sessions as there may be, or they use as much memory.
+            LaunchError: Its kernel could not be started.
+            StoreError: It cannot be entered in the store.
+        """
+        name = name or f"session-{secrets.token_hex(4)}"
+        if not _NAME.fullmatch(name):
+            raise InvalidInputError(f"a session's name has 1 to 128 letters, digits, spaces and ._@:+- , not {name[:200]!r}")
+        if name in self._sessions:
+            raise InvalidInputError(f"{name!r} is the id of session {self._sessions[name].record.name!r}: choose another name")
+        found = self._names.get(name)
+        if found is not None or name in self._making:
+            if fresh:
+                raise ConflictError(f"session {name!r} exists already: use it, choose another name, or end it first")
+            return found if found is not None else await self._made(name)
+        check_room(self.limits, len(self), self._sessions.values())
+        now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
+        read = self._fixed or read or read_options(options or {}, self._host)
+        record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
+        named = NamedSession(self._host, record, dict(options or {}), read, start_from, lasting=lasting, store=self.store)
+        self._making[name] = task = asyncio.create_task(self._make(named, lasting))
+        task.add_done_callback(lambda _: self._making.pop(name, None))
+        return await self._made(name)
+
+    def lend(self, name: str, running: RunningSession, options: Options) -> NamedSession:
+        """Let clients use a session that runs already.
+
+        Args:
+            name: The name that they know it by.
+            running: The session and its services; if a client ends it, they are closed.
+            options: Its options.
+        """
+        assert running.session is not None
+        now = datetime.now(UTC).isoformat()
+        named = NamedSession(self._host, SessionRecord(secrets.token_hex(16), name, now, now), {}, options)
+        named.running = running
+        self._join(named, running.session)
+        self.store.sessions.add(named.record, {})
+        self._add(named)
+        return named
+
+    async def _made(self, name: str) -> NamedSession:
+        """Wait for a session that is being made; a caller that is cancelled does not keep the others from it."""
+        task = self._making[name]
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise StateError(f"session {name!r} was destroyed while it started")
+        return task.result()
+
+    async def _make(self, named: NamedSession, lasting: bool) -> NamedSession:
+        if (ending := self._closing.get(named.record.name)) is not None:
+            await asyncio.wait([ending])
+        try:
+            session = await named.live()
+            self._join(named, session)
+            if lasting:
+                self.store.sessions.add(named.record, named.options)
+        except BaseException:  # also a cancellation: nobody else has the session
+            await named.close()
+            raise
+        self._add(named)
+        return named
+
+    def _join(self, named: NamedSession, session: Session) -> None:
+        """Complete the record of a session that has started, and have its permissions kept."""
+        named.record = named.shown_in(session)
+        services = named.running.services if named.running is not None else None
+        if services is not None:
+            self.approvals.join(named.record, services.broker)
+            services.on_elicitation = partial(self._ask_about, named)
+
+    async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
+        if named.approve == "auto" and not self.always_asks:
+            tell_that_nobody_answers(named, elicitation)
+            return None
+        return await ask_about(named, self.approvals, elicitation)
+
+    async def live(self, session: str) -> Session:
+        """Return what runs a session, by the session's name or id. It is started if it is not there.
+
+        Raises:
+            NotFoundError, StateError, LaunchError, InvalidInputError: There is no such session; it has ended or cannot start.
+        """
+        return await self._live(self.find(session))
+
+    async def _live(self, named: NamedSession) -> Session:
+        if (session := named.current) is None:
+            session = await named.live()
+            self._join(named, session)
+        return session
+
+    def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
+        """Return the last cells of a session, oldest first; those of earlier processes are in the journal."""
+        named, entries = self.find(session), running.history(count)
+        before = self.store.journal.history(named.record.kernel_id, named.since, count - len(entries))
+        return [*before, *entries]
+
+    def find(self, session: str) -> NamedSession:
+        """Return a session by its name or id.
+
+        Raises:
+            NotFoundError: There is none.
+        """
+        if (found := self.known(session)) is None:
+            raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
+        found.touch()
+        return found
+
+    def known(self, session: str) -> NamedSession | None:
+        """Return a session by its name or id, which is not used by that; None if there is none."""
+        return self._names.get(session) or self._sessions.get(session)
+
+    def all(self) -> list[NamedSession]:
+        """Return all sessions, oldest first."""
+        return [*self._sessions.values()]
+
+    async def fresh_record(self, named: NamedSession) -> SessionRecord:
+        """Return a session's record after a look at its kernel: if that has ended, it is ``dead``."""
+        session, record = named.current, named.shown()
+        ended = record.status == "idle" and session is not None and not await session.has_kernel()
+        return dataclasses.replace(record, status="dead") if ended else record
+
+    def records(self) -> list[SessionRecord]:
+        """Return the records of all sessions, oldest first."""
+        return [named.shown() for named in self._sessions.values()]
+
+    async def restart(self, session: str) -> SessionRecord:
+        """Give a session a fresh kernel, without variables, and stop what runs.
+
+        Raises:
+            NotFoundError, StateError, LaunchError: There is no such session; it has ended; no kernel could be started.
+        """
+        named = self.find(session)
+        named.lost = False
+        self.approvals.forget(named.record.kernel_id)
+        if (running := named.current) is None:
+            await self._live(named)
+            if named.durable is not None:
+                await named.durable.forget()
+            return named.shown()
+        await running.reset()
+        if named.durable is not None:
+            await named.durable.forget()
+        if named.running is not None and named.running.services is not None:
+            await named.running.services.reset()
+        await named.run_startup_code(running)
+        return named.shown()
+
+    async def destroy(self, session: str) -> bool:
+        """End a session; return whether there was one."""
+        if (making := self._making.get(session)) is not None:
+            making.cancel()
+            await asyncio.wait([making])
+            return True
+        if (named := self.known(session)) is None:
+            return False
+        await self._end(named)
+        return True
+
+    async def wipe(self) -> list[str]:
+        """End all sessions; return their ids."""
+        for task in [*self._making.values()]:
+            task.cancel()
+        named = [*self._sessions.values()]
+        await asyncio.gather(*map(self._end, named))
+        return [one.record.kernel_id for one in named]
+
+    def _remove(self, named: NamedSession) -> None:
+        del self._sessions[named.record.kernel_id], self._names[named.record.name]
+        self.store.sessions.remove(named.record.kernel_id)
+        if named.durable is not None:
+            named.durable.remove()
+        elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
+            remove_saves(saves / named.record.kernel_id)
+
+    async def _end(self, named: NamedSession) -> None:
+        """End a session in a task of its own: a caller that leaves does not stop it."""
+        name = named.record.name
+        if named.record.kernel_id in self._sessions:
+            named.mark_ended()
+            self._remove(named)
+            self.approvals.leave(named.record.kernel_id)
+            self._closing[name] = task = asyncio.create_task(named.close())
+            task.add_done_callback(lambda _: self._closing.pop(name, None))
+        if (ending := self._closing.get(name)) is not None:
+            await asyncio.wait([ending])
+
+    async def close(self) -> None:
+        """End all kernels, and close the store, in which the sessions stay. The host stays open."""
+        await self.end_kernels()
+        self.store.close()
+
+    async def save_last(self) -> None:
+        """Save what is new in durable sessions, before their kernels are ended, if that does not take long."""
+        await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
+
+    async def end_kernels(self) -> None:
+        """End all kernels; what ran is told how it ended. It can be repeated."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+        making = [*self._making.values()]
+        for task in making:
+            task.cancel()
+        if making:
+            await asyncio.wait(making)
+        named = [*self._sessions.values()]
+        await asyncio.gather(*(one.close() for one in named), *self._closing.values())
+        await self.hear_out(named)
+        for one in named:
+            self.store.sessions.update(one.stamp())
+
+    async def hear_out(self, named: Iterable[NamedSession] | None = None, *, timeout: float | None = None) -> None:
+        """Wait until what runs has ended by itself, and its outcome is known.
+
+        Args:
+            named: In which sessions; None for all.
+            timeout: Seconds to wait at most.
+        """
+        among = self._sessions.values() if named is None else named
+        tasks = [execution.task for one in among for execution in one.executions.values() if execution.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    async def _watch(self) -> None:
+        """End sessions that nobody has used for as long as their options say, and note when the others were used."""
+        while True:
+            await asyncio.sleep(1.0)
+            await self._look_after_all()
+
+    async def _look_after_all(self) -> None:
+        """Look once. What is local here is forgotten with it: sessions that have ended are large."""
+        now = time.monotonic()
+        for named in [*self._sessions.values()]:
+            named.save_if_due()
+            if named.executions:
+                continue
+            limit = named.idle_timeout
+            if limit is not None and now - named.used > limit:
+                _log.info("session %r is ended: not used for %g s", named.record.name, limit)
+                await self._end(named)
+            elif named.changed:
+                named.changed = False
+                self.store.sessions.update(named.stamp())
+
+    @property
+    def busy(self) -> bool:
+        """Whether code runs in any of them, or one is being ended."""
+        return bool(self._closing) or any(named.turn.locked() for named in self._sessions.values())
+
+    def about(self) -> dict[str, Any]:
+        """Return how many there are, how much they use, and what is wrong."""
+        sessions = self._sessions.values()
+        problems, failing = [*self._losses], self.store.writer.check()
+        if self.store.writer.moved is not None:
+            problems.append(f"the stored sessions were damaged; the file was moved to {self.store.writer.moved}")
+        problems += [
+            f"session {named.record.name!r} cannot be saved: {named.durable.problem}"
+            for named in sessions
+            if named.durable is not None and named.durable.problem
+        ][:_MAX_LOSSES]
+        if failing:
+            problems.append(f"nothing can be stored, so nothing new is run: {failing}")
+        return {
+            "sessions": len(self),
+            "running": sum(named.turn.locked() for named in sessions),
+            "waiting": sum(max(named.unfinished - 1, 0) for named in sessions),
+            "memory": sum(named.memory for named in sessions),
+            "limits": dataclasses.asdict(self.limits),
+            "problems": problems,
+            "failing": failing,
+        }

@@ -1,0 +1,160 @@
+"""What is submitted to named sessions: run when it is its turn, stopped, and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cellblock.errors import BusyError, CellblockError, InvalidInputError, NotFoundError
+from cellblock.model.sessions import ExecutionRecord
+from cellblock.service.named.approvals import PendingApprovals
+from cellblock.service.named.executions import Execution
+from cellblock.service.named.limits import NamedLimits
+from cellblock.service.named.past import PastExecution
+from cellblock.service.named.session import NamedSession
+from cellblock.service.store.named import NamedStore
+
+if TYPE_CHECKING:
+    from cellblock.host import Session
+
+_log = logging.getLogger("cellblock.named")
+
+_MAX_KEY = 200
+
+
+class Submissions:
+    """The executions of all named sessions of one process."""
+
+    def __init__(
+        self,
+        store: NamedStore,
+        limits: NamedLimits,
+        approvals: PendingApprovals,
+        sessions: Mapping[str, NamedSession],
+        live: Callable[[NamedSession], Awaitable[Session]],
+    ) -> None:
+        """Begin without executions.
+
+        Args:
+            store: Where they are entered.
+            limits: How many may wait.
+            approvals: Where their approval requests wait.
+            sessions: The sessions that there are, by their ids.
+            live: Returns what runs a session, which may have to be started.
+        """
+        self._store = store
+        self._limits = limits
+        self._approvals = approvals
+        self._sessions = sessions
+        self._live = live
+
+    def submit(self, named: NamedSession, execution: Execution) -> Execution | PastExecution:
+        """Have an execution run when it is its turn. It is in the journal when this returns.
+
+        Args:
+            named: The session.
+            execution: The execution; if another one was submitted with its key before, that one is returned.
+
+        Raises:
+            ConflictError: The key was used with other code.
+            BusyError: The limit of waiting executions is reached.
+            StoreError: It cannot be entered in the journal, and was not run.
+        """
+        key = execution.record.key
+        if len(key) > _MAX_KEY or not key.isprintable():
+            raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
+        # Nearly all keys are new, so the execution of a key is only looked for if the journal has refused the key.
+        entered = named.unfinished <= self._limits.waiting and execution.submit(self._store.journal, named.position)
+        if not entered:
+            if key and (known := self._store.journal.find_key(named.record.kernel_id, key, execution.digest)) is not None:
+                return self._of(named, known)
+            raise BusyError(
+                f"{self._limits.waiting} executions wait in session {named.record.name!r} already, which is the limit "
+                "(max_waiting)",
+                1.0,
+            )
+        task = execution.start(
+            lambda: self._prepared(named), named.turn, self._approvals, auto=named.approve == "auto", lost=named.take_loss
+        )
+        self._keep(named, execution, task)
+        return execution
+
+    async def _prepared(self, named: NamedSession) -> Session:
+        session = await self._live(named)
+        await named.prepare(session)
+        return session
+
+    def go_on(self, named: NamedSession, execution: Execution, session: Session) -> None:
+        """Go on with an execution of a session that was adopted."""
+        self._keep(named, execution, execution.go_on(session, named.turn, self._approvals, auto=named.approve == "auto"))
+
+    def _keep(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
+        named.executions[execution.record.id] = execution
+        task.add_done_callback(lambda task: self._over(named, execution, task))
+
+    def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
+            _log.error("an execution failed", exc_info=error)
+        named.touch()
+        if execution.has_begun:
+            named.ran = max(named.ran, execution.record.id)
+        self._release_when_written(named, execution)
+
+    def _release_when_written(self, named: NamedSession, execution: Execution) -> None:
+        """Leave an execution that has ended to the journal, as soon as it is all there."""
+
+        def release() -> None:
+            if self._store.writer.problem or not execution.settled:
+                asyncio.get_running_loop().call_later(1.0, self._release_when_written, named, execution)
+            else:
+                named.executions.pop(execution.record.id, None)
+
+        self._store.writer.when_written(release)
+
+    async def interrupt(self, named: NamedSession, key: str = "") -> bool:
+        """Stop what runs in a session; return whether something ran, after it has stopped.
+
+        Args:
+            named: The session.
+            key: If it is given, only the execution that was submitted with it is stopped, or kept from running.
+        """
+        found = [
+            execution
+            for execution in named.executions.values()
+            if (execution.record.key == key if key else execution.record.state == "running")
+        ]
+        return bool(found) and await found[0].cancel(named.current)
+
+    def find(self, number: str) -> tuple[NamedSession | None, Execution | PastExecution]:
+        """Return an execution by its id, and its session if that has not ended.
+
+        Raises:
+            NotFoundError: It is not known, or is no longer kept.
+        """
+        for named in self._sessions.values():
+            if (found := named.executions.get(number)) is not None:
+                return named, found
+        record = self._store.journal.find(number)
+        if record is None:
+            raise NotFoundError(f"there is no execution {number!r}, or it is no longer kept")
+        return self._sessions.get(record.session), PastExecution(record, self._store.journal)
+
+    def find_key(self, named: NamedSession, key: str) -> Execution | PastExecution:
+        """Return the execution that was submitted to a session with a key.
+
+        Raises:
+            NotFoundError: None was.
+        """
+        record = self._store.journal.find_key(named.record.kernel_id, key)
+        if record is None:
+            raise NotFoundError(f"no execution of session {named.record.name!r} has the key {key!r}")
+        return self._of(named, record)
+
+    def _of(self, named: NamedSession, record: ExecutionRecord) -> Execution | PastExecution:
+        return named.executions.get(record.id) or PastExecution(record, self._store.journal)
+
+    def last(self, named: NamedSession, count: int) -> list[ExecutionRecord]:
+        """Return the last executions of a session, newest first."""
+        return self._store.journal.last(named.record.kernel_id, count)

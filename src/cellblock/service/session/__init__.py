@@ -1,0 +1,1 @@
+"""One session together with what serves it: tools, approvals, policy."""

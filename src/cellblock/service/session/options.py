@@ -1,0 +1,92 @@
+"""Options in addition to `SessionOptions`: who decides about tools and commands, and how servers are started."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError, shown
+
+if TYPE_CHECKING:
+    from cellblock.service.session.tool_directories import Directories
+    from cellblock.tools.approvals.elicitation import OnElicitation
+    from cellblock.tools.approvals.rules import Rules
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceOptions:
+    """The options of a session's services (`cellblock.service.session.services`). Every interface makes one of these.
+
+    Attributes:
+        rules: Decide about tool calls, commands and hosts before anybody is asked (docs/approvals.md).
+        approval_timeout: Seconds that an approval request may wait; None for no limit.
+        connect_timeout: Seconds in which an MCP server must start.
+        approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
+        require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way around
+            that approval. Needs `approve_shell_cmds`, and the native sandbox.
+        timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
+        own_servers: Whether to start MCP servers for this session alone, instead of sharing them with others of its host.
+        approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
+        tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them, import
+            their packages, and call the tools. So it is with directories that ``PYTHONPATH`` in `kernel_env` names.
+        on_elicitation: Has a person fill in what MCP servers ask in the middle of a tool call (docs/approvals.md). Without it,
+            servers are told that nobody answers.
+
+    Raises:
+        InvalidInputError: An option is wrong.
+    """
+
+    rules: Rules | None = None
+    approval_timeout: float | None = 60
+    connect_timeout: float = 30
+    approve_shell_cmds: bool = False
+    require_shell_escape: bool = False
+    timeout_includes_approvals: bool = False
+    own_servers: bool = False
+    approve_tool_calls: bool = True
+    tools: Directories = ()
+    on_elicitation: OnElicitation | None = None
+
+    def __post_init__(self) -> None:
+        _check_rules(self.rules)
+        for name in ("approve_tool_calls", "approve_shell_cmds", "require_shell_escape", "own_servers"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInputError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.require_shell_escape and not self.approve_shell_cmds:
+            raise InvalidInputError(
+                "require_shell_escape needs approve_shell_cmds=True and the native sandbox: nothing else can keep code from "
+                "executing programs"
+            )
+        if self.approval_timeout is not None:
+            check_seconds("approval_timeout", self.approval_timeout)
+        check_seconds("connect_timeout", self.connect_timeout)
+
+
+def _check_rules(rules: Rules | None) -> None:
+    if rules is None:
+        return
+    from cellblock.tools.approvals.rules import Rules  # already loaded if there are any
+
+    if not isinstance(rules, Rules):
+        raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Check that something can be a number of seconds.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (0 < seconds < math.inf):
+        raise InvalidInputError(f"{name} must be a positive number of seconds, not {shown(seconds)}")
+
+
+def check_port(name: str, port: object) -> None:
+    """Check that something can be a port, or none.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536):
+        raise InvalidInputError(f"{name} must be a number from 0 to 65535, not {port!r}")

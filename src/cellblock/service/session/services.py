@@ -1,0 +1,297 @@
+"""What code of a session may use outside it: tools, commands and hosts, and who decides about it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+from cellblock.common import config
+from cellblock.errors import InvalidInputError
+from cellblock.host.options import SessionHooks, SessionOptions
+from cellblock.model.decisions import CommandRequest, Decision
+from cellblock.service.session.options import ServiceOptions
+from cellblock.service.session.policy import with_readable
+from cellblock.service.session.tool_directories import ToolDirectories
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.elicitation import Elicitation, Person
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.tools.mcp.changes import ToolFacts
+from cellblock.tools.mcp.lease import Lease, SharedServers
+from cellblock.tools.registry.approvals import Approvals
+from cellblock.tools.registry.servers import ServerRegistry
+from cellblock.tools.serving.app import session_app
+from cellblock.tools.serving.port import ToolPort
+from cellblock.tools.serving.server import bind, resolved
+
+if TYPE_CHECKING:
+    from cellblock.host import Host, Session
+    from cellblock.host.checkpoints.branches import Beginning
+    from cellblock.host.keeping import SessionRemains
+    from cellblock.tools.calling.content import CallTool, ToolOutcome
+    from cellblock.tools.serving.http import App
+
+_MAX_OUTSIDE = 1000
+_MAX_ARGUMENTS = 200
+_LOG = logging.getLogger("cellblock.sessions")
+_shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
+"""The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
+
+
+def open_session(
+    host: Host,
+    options: SessionOptions,
+    service_options: ServiceOptions,
+    session_id: str,
+    *,
+    label: str = "",
+    remains: SessionRemains | None = None,
+    start_from: Beginning | None = None,
+) -> tuple[Session, SessionServices]:
+    """Make a session and its services. Nothing is started yet, and the caller closes both.
+
+    Args:
+        host: The host.
+        options: What the session is to be. The services decide about its commands and hosts.
+        service_options: What its services are to be.
+        session_id: What the record of decisions calls the session.
+        label: As for `Host.session`.
+        remains: As for `Host.session`.
+        start_from: As for `Host.session`.
+
+    Raises:
+        StateError, InvalidInputError, InterpreterError, SandboxError: As for `Host.session`.
+    """
+    services: SessionServices  # made after the session; nothing below is called before the session is started
+    secret = secrets.token_urlsafe(24)
+    if remains is not None:
+        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # its code knows this one
+    in_network_of_its_own = (options.isolate or host.isolate) == "native"
+    tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({} if in_network_of_its_own else {"CELLBLOCK_TOOL_TOKEN": secret})
+    named = ToolDirectories.read(service_options.tools, options.kernel_env or {}, options.working_dir)
+    session = host.session(
+        options,
+        label=label,
+        remains=remains,
+        start_from=start_from,
+        hooks=SessionHooks(
+            tool_port=lambda listener: services.port.adopt(listener),
+            uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
+            outside=lambda since: services.outside(since),
+            on_begin=lambda: services.broker.ask_again(),  # about calls of background work, for which nobody was there
+        ),
+        kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
+        policy=with_readable(options, named.readable, host),
+        on_command=(lambda request: services.may_run(request)) if service_options.approve_shell_cmds else None,
+        on_host=lambda name, port: services.may_reach(name, port),
+        forbid_programs=service_options.require_shell_escape,
+    )
+    _LOG.info("%s has the id %s", session.wanted.session, session_id)
+    services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
+    return session, services
+
+
+class SessionServices:
+    """The tools, commands and hosts of one session, behind one broker.
+
+    Attributes:
+        broker: Decides about all of it.
+        port: The port on which the session's own code calls tools.
+        secret: The token for calls from where others than the session are.
+        on_elicitation: Has a person fill in the forms of servers; None if there is nobody. May be replaced.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        session: Session,
+        options: ServiceOptions,
+        directories: tuple[str, ...],
+        *,
+        secret: str,
+        session_id: str,
+    ) -> None:
+        """Begin; nothing is opened or started yet.
+
+        Args:
+            host: The host of the session.
+            session: The session.
+            options: What they are asked to be.
+            directories: Real paths of the directories whose servers may be called, beside the workspace.
+            secret: The token for calls from where others than the session are.
+            session_id: What the record of decisions calls the session.
+        """
+        self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
+        self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
+        self.secret = secret
+        self.on_elicitation = options.on_elicitation
+        self._person = Person(session_id, self._elicit)
+        self._session = session
+        self._directories = directories
+        self._approve_tool_calls = options.approve_tool_calls
+        self._registry: ServerRegistry | None = None
+        self._approvals: Approvals | None = None
+        self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
+        self.port = ToolPort(self._app(secret if session.isolate != "native" else None))
+        self._ports = [self.port]
+
+    async def may_run(self, request: CommandRequest) -> bool | str:
+        """Decide about a command of a cell, and say why not; what is shown is what runs."""
+        arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
+        decision = await self.broker.decide("shell", "shell", request.tool, arguments)
+        return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
+
+    async def may_reach(self, host: str, port: int) -> bool:
+        """Decide about a host that the policy does not name."""
+        return (await self.broker.decide("network", "network", "connect", {"host": host, "port": port})).allowed
+
+    async def serve(self, host: str, port: int) -> None:
+        """Serve the session's tools to programs of this machine that know `secret`: ``POST /run``, decided like its own calls.
+
+        Args:
+            host: A name or address of this machine that no other can reach.
+            port: The port.
+
+        Raises:
+            InvalidInputError: Others can reach the host.
+            OSError: The port cannot be had.
+        """
+        addresses = await resolved(host)
+        if not all(ip_address(address).is_loopback for address in addresses):
+            raise InvalidInputError(
+                f"tool_server_host must be reachable from this machine only, such as 'localhost', not {host!r}"
+            )
+        for listener in bind(addresses, port):
+            self._ports.append(ToolPort(self._app(self.secret)))
+            self._ports[-1].adopt(listener)
+
+    async def reset(self) -> None:
+        """Stop the MCP servers that only this session uses, withdraw what is pending, and forget what was always accepted."""
+        self.broker.close("the session was reset")
+        self.broker.forget()
+        await self._lease.reset()
+
+    async def close(self) -> None:
+        """End all of it."""
+        self.broker.close()
+        for port in self._ports:
+            await port.close()
+        await self._lease.close()
+        if self._approvals is not None:
+            self._approvals.close()
+            self._approvals = None
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
+
+    # -- who decides ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, request: ApprovalRequest) -> bool | None:
+        if request.kind == "tool" and not self._approve_tool_calls:
+            return True
+        if self._session.reader.notify(request):
+            request.add_done_callback(self._retract)
+            return None  # the reader of the stream decides
+        # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
+        # asked yet: whoever comes next is.
+        return True if self._session.reader.running else None
+
+    async def _elicit(self, elicitation: Elicitation) -> Mapping[str, Any] | None:
+        """Have a person asked what a server asks. The time that they take does not count for the cell."""
+        if self.on_elicitation is None:
+            return None
+        _LOG.info("MCP server %r asks in session %s", elicitation.server, self._person.session)
+        with self.broker.somebody_is_asked():
+            try:
+                async with asyncio.timeout(self.broker.timeout):
+                    return await self.on_elicitation(elicitation)
+            except TimeoutError:
+                return None
+
+    def _retract(self, request: ApprovalRequest) -> None:
+        """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
+        if request.state == "withdrawn":
+            self._session.reader.retract(request)
+
+    def outside(self, since: float) -> list[str]:
+        """Return the calls that were allowed since a time (`time.monotonic`), oldest first: the clock can be set back."""
+        return [call for at, call in self._outside if at >= since]
+
+    async def _record(self, decision: Decision) -> None:
+        if self._approvals is None:
+            self._approvals = Approvals(config.state_directory())
+        await self._approvals.add(decision)
+        if decision.allowed:
+            call = _described(decision)
+            self._outside.append((time.monotonic(), call))
+            self._session.note_outside(call)
+
+    def _app(self, token: str | None) -> App:
+        return session_app(
+            self.broker,
+            self._caller,
+            facts=self._facts,
+            note=self._note,
+            token=token,
+            on_progress=self._on_progress,
+            on_log=self._on_log,
+            on_outcome=self._on_outcome,
+            person=self._person,
+        )
+
+    # -- tools ---------------------------------------------------------------------------------------------------------
+
+    def _servers(self, host: Host, connect_timeout: float, own: bool) -> SharedServers:
+        of_host = {} if own else _shared.setdefault(host, {})
+        shared = of_host.get(connect_timeout)
+        if shared is None:
+            # Not bound to this session: others look up there, too.
+            shared = of_host[connect_timeout] = SharedServers(
+                lambda root, name: ServerRegistry().get(name, root),
+                connect_timeout=connect_timeout,
+            )
+        return shared
+
+    def _caller(self, server: str) -> CallTool | None:
+        call = self._lease.caller(server)
+        return None if call is None else self._session.trace.traced(server, call)
+
+    def _root(self, server: str) -> str | None:
+        if self._registry is None:
+            self._registry = ServerRegistry()
+        return self._registry.root_within(server, self._session.workspace, *self._directories)
+
+    def _facts(self, server: str, tool: str) -> ToolFacts | None:
+        root = self._root(server)
+        return None if root is None or self._registry is None else self._registry.facts(server, root, tool)
+
+    # -- what reaches the session's reader -----------------------------------------------------------------------------
+
+    def _note(self, line: str) -> None:
+        self._session.reader.note(line)
+
+    def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
+        share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+        self._session.reader.tell(f"[progress {share}] {message or ''}".rstrip())
+
+    def _on_log(self, level: str, text: str) -> None:
+        self._session.reader.tell(f"[{level}] {text}")
+
+    def _on_outcome(self, outcome: ToolOutcome) -> None:
+        """Show the images of a tool's result, as if the code had displayed them."""
+        for image in outcome.images:
+            if image.mime_type.startswith("image/"):
+                self._session.reader.show({image.mime_type: image.data})
+
+
+def _described(decision: Decision) -> str:
+    """Return what was called, with the beginning of its arguments."""
+    called = f"{decision.server}.{decision.tool}" if decision.kind == "tool" else decision.kind
+    arguments = decision.payload[: _MAX_ARGUMENTS + 1].decode()  # it is ASCII
+    return f"{called} {arguments if len(arguments) <= _MAX_ARGUMENTS else arguments[:_MAX_ARGUMENTS] + '…'}"

@@ -1,0 +1,178 @@
+"""Settings: what this user has said about all sessions, in the environment or in a file.
+
+What a call is given goes first, then ``CELLBLOCK_…`` and ``KERNELBOX_…`` variables, then the file (`config.settings_file`),
+then the defaults. The client reads them and sends the daemon what they mean, so that they have an effect although the daemon
+runs already. If nothing is set, this needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from cellblock.common import config
+from cellblock.errors import did_you_mean
+
+PREFIXES = ("CELLBLOCK_", "KERNELBOX_")
+
+_OTHER = frozenset(
+    f"CELLBLOCK_{name}"
+    for name in (
+        # What `config` reads.
+        "CONFIG",
+        "HOME",
+        "TRACE_CODE",
+        # What `Client` and `AsyncClient` read.
+        "TOKEN",
+        "URL",
+        # What the code in a session finds in its environment.
+        "APPROVAL_REQUIRED",
+        "EGRESS_PORT",
+        "PACKAGES",
+        "TOOL_HOST",
+        "TOOL_PORT",
+        "TOOL_TOKEN",
+    )
+) | {"KERNELBOX_HOME"}
+"""Variables that are known, and not among `Settings`."""
+
+
+def _setting(default: Any, about: str) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """All settings, as they are in force."""
+
+    max_retries: int = _setting(5, "How often execute_with_retry runs code, at most.")
+    execution_timeout: float = _setting(120.0, "Seconds that code may run.")
+    kernel_idle_timeout: float = _setting(1800.0, "Seconds without use after which a session ends; 0: never.")
+    output_char_limit: int = _setting(
+        10_000, "How much printed text of a cell is kept, in bytes of UTF-8; 0: as much as `Limits` allows."
+    )
+    store_backend: Literal["file", "memory"] = _setting(
+        "file", "file: sessions live in the daemon and outlive the program; memory: they live in this process and end with it."
+    )
+    startup_code: str = _setting("", "Code to run in a session when it is made, and after each restart.")
+    kernel_type: str = _setting("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
+    isolate: Literal["", "native", "landlock", "srt"] = _setting(
+        "", "How sessions are isolated; empty: as suits this machine."
+    )
+    max_sessions: int = _setting(256, "Sessions that the daemon may have.")
+    max_memory: int = _setting(0, "MiB that all sessions together may use before another one is made; 0: no limit.")
+    max_waiting: int = _setting(1000, "Executions that may wait in one session.")
+    daemon_idle_timeout: float = _setting(
+        3600.0, "Seconds after which a daemon ends that runs no kernel and has no client; 0: never."
+    )
+    registry_path: str = _setting("", "Accepted, and without effect: the daemon knows its sessions.")
+    runtime_dir: str = _setting("", "Accepted, and without effect: kernels have no connection files.")
+
+    def session_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a new session: those that were given, and these settings in place of the others."""
+        options: dict[str, Any] = {"idle_timeout": self.kernel_idle_timeout or None}
+        if self.startup_code:
+            options["startup_code"] = self.startup_code
+        if self.kernel_type != "python3":
+            options["kernel_type"] = self.kernel_type
+        if self.isolate:
+            options["isolate"] = self.isolate
+        options.update(given)
+        limits = options.get("limits")
+        if self.output_char_limit and (limits is None or isinstance(limits, Mapping)):
+            options["limits"] = {"text": self.output_char_limit, **(limits or {})}
+        return options
+
+
+_NAMES = frozenset(item.name for item in fields(Settings))
+_DEFAULT = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, for people.
+
+    Attributes:
+        name: Its name in the file.
+        value: Its value.
+        source: Where that is from: the name of a variable, the path of the file, or ``default``.
+        default: What it is if nobody says.
+        about: What it means.
+    """
+
+    name: str
+    value: Any
+    source: str
+    default: Any
+    about: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON data."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def current() -> Settings:
+    """Return the settings as they are now.
+
+    Raises:
+        InvalidInputError: A value is wrong, or the file cannot be used.
+    """
+    variables, file = _given()
+    if file is None and not variables:
+        return _DEFAULT
+    if (
+        file is None
+        and len(variables) == 1
+        and (isolate := variables.get("CELLBLOCK_ISOLATE")) in ("native", "landlock", "srt")
+    ):
+        return Settings(isolate=isolate)  # type: ignore[arg-type]  # one of them
+    from cellblock.service.settings.sources import read
+
+    return read(tuple(sorted(variables.items())), file)[0]
+
+
+def explain() -> list[Setting]:
+    """Return all settings, with where each value is from.
+
+    Raises:
+        InvalidInputError: A value is wrong, or the file cannot be used.
+    """
+    variables, file = _given()
+    settings = _DEFAULT
+    sources: dict[str, str] = {}
+    if variables or file is not None:
+        from cellblock.service.settings.sources import read
+
+        settings, sources = read(tuple(sorted(variables.items())), file)
+    shown = [
+        Setting(
+            item.name, getattr(settings, item.name), sources.get(item.name, "default"), item.default, item.metadata["about"]
+        )
+        for item in fields(Settings)
+    ]
+    homes = [name for name in ("CELLBLOCK_HOME", "KERNELBOX_HOME") if os.path.isabs(os.environ.get(name, ""))]
+    about = "The directory of the daemon's state. Can be set only as an environment variable."
+    return [*shown, Setting("home", str(config.state_directory()), (homes or ["default"])[0], "", about)]
+
+
+def _given() -> tuple[dict[str, str], tuple[str, int, int] | None]:
+    """Return the variables that are settings, or are meant to be, and the file with its time and size, if there is one."""
+    variables, path = _environment()
+    try:
+        found = os.stat(path)
+    except OSError:
+        return variables, None
+    return variables, (path, found.st_mtime_ns, found.st_size)
+
+
+@config.while_unchanged
+def _environment() -> tuple[dict[str, str], str]:
+    variables = {name: value for name, value in config.set_variables(PREFIXES).items() if name not in _OTHER}
+    return variables, str(config.settings_file())
+
+
+def nearest(name: str) -> str:
+    """Return what to add to a message about an unknown name: the setting that was probably meant."""
+    return did_you_mean(name, _NAMES) or f"; there are {', '.join(sorted(_NAMES))}"

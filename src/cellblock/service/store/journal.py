@@ -1,0 +1,458 @@
+"""The journal of executions: each one is recorded before it runs, and its events as they happen.
+
+Large events are in files beside the database. The size is bounded: for each execution by `Execution`, and in total by age,
+number and bytes; the oldest executions that have ended are removed first.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+from cellblock.errors import ConflictError, ProtocolError
+from cellblock.model import HistoryEntry
+from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord
+from cellblock.service.store.beside import Beside
+from cellblock.service.store.writer import Writer
+from cellblock.wire.packed import unpack
+
+_log = logging.getLogger("cellblock.store")
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS executions (
+    n INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    session TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    state TEXT NOT NULL,
+    submitted REAL NOT NULL,
+    begun REAL,
+    ended REAL,
+    size INTEGER NOT NULL,
+    code TEXT NOT NULL,
+    position TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL DEFAULT '',
+    execution_count INTEGER
+) STRICT;
+CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
+CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
+CREATE TABLE IF NOT EXISTS events (
+    execution INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    data BLOB,
+    given INTEGER NOT NULL,
+    PRIMARY KEY (execution, seq)
+) STRICT, WITHOUT ROWID
+"""
+
+MAX_INLINE = 64 * 1024
+"""Bytes of an event that are kept in the database; a larger one has its own file."""
+
+MAX_CODE = 64 * 1024
+"""Characters of code that are kept for display."""
+
+MAX_LISTED = 1000
+"""Maximum number of executions of a session to list."""
+
+_KEY_BITS = 2**22
+MAX_EXECUTIONS = 50_000
+MAX_BYTES = 1024 * 1024 * 1024
+MAX_AGE = 30 * 86_400.0
+"""Limits for executions that have ended: their number, total bytes, and age in seconds."""
+
+_TRIM_EVERY, _TRIM = 50, 100  # rows added between two trims, and rows removed by each, in a few milliseconds
+
+_AGE_EVERY = 60.0
+"""Seconds between two checks of the age of the oldest ones."""
+
+# Otherwise a duplicate number would block everything else in its transaction, forever.
+_INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
+_BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
+_END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
+_FREE = "UPDATE executions SET key = '' WHERE n = ?"
+_ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAULT ''", "execution_count": "INTEGER"}
+"""Columns that files of earlier versions lack."""
+
+_HISTORY = (
+    "SELECT code, status, execution_count FROM "
+    "(SELECT * FROM executions WHERE session = ? AND ended < ? ORDER BY n DESC LIMIT 2000) WHERE status <> '' LIMIT ?"
+)
+_LAST_RUN = (
+    "SELECT id FROM executions WHERE session = ? AND begun IS NOT NULL AND state IN ('done', 'unknown') "
+    "ORDER BY n DESC LIMIT 1"
+)
+_RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL"
+_EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
+_SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
+_BY_KEY = (
+    "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
+    "WHERE session = ? AND key = ? AND key <> ''"
+)
+_OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
+_EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
+_ENDS = (
+    "SELECT coalesce((SELECT min(seq) FROM events WHERE execution = ?), 0), "
+    "coalesce((SELECT max(seq) FROM events WHERE execution = ?), 0)"
+)
+_LARGE = "SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL"
+_PAGE = 50
+_ID = re.compile("[0-7][0-9a-f]{31}")
+
+
+class _Numbers:
+    """The first halves of ids: timestamps that always increase, even if the clock is set back."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def begin_after(self, number: int) -> None:
+        self._last = max(self._last, min(number, _LARGEST - 2**48))  # a file could contain the largest number
+
+    def next(self) -> int:
+        self._last = max(self._last + 1, time.time_ns())
+        return self._last
+
+
+_LARGEST = 2**63 - 1
+_numbers = _Numbers()
+
+
+def new_id() -> str:
+    """Return an id for an execution. Ids sort by the time of submission."""
+    return f"{_numbers.next():016x}{secrets.token_hex(8)}"
+
+
+class _Keys:
+    """The keys that were used, as a bit field: two keys with the same bit cost a query.
+
+    Not a set: its key objects would be mixed in memory with results that are freed, whose memory could not be returned.
+
+    Attributes:
+        count: How many keys were added.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._bits = bytearray(_KEY_BITS // 8)
+
+    def add(self, session: str, key: str) -> None:
+        bit = hash((session, key)) % _KEY_BITS
+        self._bits[bit >> 3] |= 1 << (bit & 7)
+        self.count += 1
+
+    def may_have(self, session: str, key: str) -> bool:
+        bit = hash((session, key)) % _KEY_BITS
+        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
+
+
+class Journal:
+    """All executions, in one file and a directory beside it.
+
+    Attributes:
+        writer: Writes the file.
+    """
+
+    def __init__(self, writer: Writer, directory: Path | None) -> None:
+        """Use a file that has the tables of `SCHEMA`.
+
+        Args:
+            writer: Writes the file.
+            directory: Directory for large events; None to keep them with the others.
+        """
+        self.writer = writer
+        self._beside = None if directory is None else Beside(directory)
+        ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
+        ((last,),) = writer.read("SELECT coalesce(max(n), 0) FROM executions")
+        _numbers.begin_after(last)
+        self._until_trim = 0
+        self._look_at_age = 0.0
+        self._begin_keys()
+        known = {name for (name,) in writer.read("SELECT name FROM pragma_table_info('executions')")}
+        for name in _ADDED.keys() - known:
+            writer.write((f"ALTER TABLE executions ADD COLUMN {name} {_ADDED[name]}", ()))
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def add(self, record: ExecutionRecord, digest: bytes, code: str, position: str = "") -> bool:
+        """Add an execution. It is written when this returns.
+
+        Args:
+            record: Its record.
+            digest: A digest that identifies its code.
+            code: Its code.
+            position: The position where it is about to begin (`Session.position`), if it is.
+
+        Returns:
+            Whether it was added: not if another one was submitted to the session with the same key (`find_key`).
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        if self._until_trim <= 0:
+            self.trim()
+        if record.key and not self._is_new(record.session, record.key):
+            return False
+        kept = code[:MAX_CODE].encode("utf-8", "replace").decode()
+        self.writer.keep(_INSERT, (
+            _number(record.id), record.id, record.session, record.key, digest, record.state, record.submitted, record.begun,
+            len(kept), kept, position,
+        ), len(kept))  # fmt: skip
+        if record.key:
+            self._keys.add(record.session, record.key)
+        self._count += 1
+        self._bytes += len(kept)
+        self._until_trim -= 1
+        return True
+
+    def _begin_keys(self) -> None:
+        """Start recording keys in memory: the database is then only queried for possibly known ones."""
+        self._earlier = {session for (session,) in self.writer.read("SELECT DISTINCT session FROM executions")}
+        self._keys = _Keys()
+
+    def _is_new(self, session: str, key: str) -> bool:
+        """Whether no execution was submitted to a session with this key."""
+        if self._keys.count > MAX_EXECUTIONS:
+            self._begin_keys()
+        if session not in self._earlier and not self._keys.may_have(session, key):
+            return True
+        return not self.writer.read(_BY_KEY, (session, key))
+
+    def begin(self, record: ExecutionRecord, position: str) -> None:
+        """Record that an execution is about to run, or has to wait. It is written when this returns.
+
+        Args:
+            record: Its record.
+            position: The position where it is about to begin (`Session.position`); empty if it has to wait.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        self.writer.keep(_BEGIN, (record.state, record.begun, position, _number(record.id)))
+
+    async def write_ahead(self, packed: bytes) -> Path | None:
+        """Write the data of a future event to a file, in a thread, if it is very large.
+
+        Args:
+            packed: The event's data, packed.
+
+        Returns:
+            The file, for `event`; None if `event` has to write the data.
+        """
+        return None if self._beside is None else await self._beside.write_ahead(packed)
+
+    def event(
+        self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0, ahead: Path | None = None
+    ) -> None:
+        """Add an event soon.
+
+        Args:
+            execution: The id of the execution.
+            seq: The event's number.
+            kind: Its kind.
+            packed: Its data, packed (`wire.packed`).
+            given: How many events its session has given, up to this one.
+            ahead: The result of `write_ahead` for it.
+        """
+        if self._until_trim <= 0:
+            self.trim()
+        self._until_trim -= 1
+        number = _number(execution)
+        large = self._beside is not None and len(packed) > MAX_INLINE and self._beside.put(number, seq, packed, ahead)
+        data = None if large else packed
+        self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
+
+    def end(self, record: ExecutionRecord, size: int, status: str = "", execution_count: int | None = None) -> None:
+        """Record, soon, that an execution has ended.
+
+        Args:
+            record: Its record.
+            size: Bytes of its events.
+            status: The status of its result, if it belongs to the session's history.
+            execution_count: Its number there, if it has one.
+        """
+        self._bytes += size
+        values = (record.state, record.begun, record.ended, size, status, execution_count, _number(record.id))
+        self.writer.later(_END, values)
+
+    def free_key(self, execution: str) -> None:
+        """Free the key of an execution that never ran: a repeated submission is meant to run."""
+        self.writer.later(_FREE, (_number(execution),))
+
+    def drop(self, execution: str, until: int) -> None:
+        """Delete the first events of an execution, up to a number."""
+        number = _number(execution)
+        self._remove_beside(number, until)
+        self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
+
+    def trim(self) -> None:
+        """Delete executions beyond the limits; a little at a time."""
+        self._until_trim = _TRIM_EVERY
+        now = time.monotonic()
+        if self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES and now < self._look_at_age:
+            return  # reading the oldest would flush pending changes too early
+        before, room = time.time() - MAX_AGE, _TRIM
+        self._look_at_age = now + _AGE_EVERY
+        for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
+            if room <= 0 or (ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES):
+                break
+            room -= self._forget(number, size, room)
+            self._look_at_age = now  # there may be more
+
+    def _forget(self, number: int, size: int, room: int) -> int:
+        """Delete an execution, or only its first events if there are many; return the number of deleted rows."""
+        ((first, last),) = self.writer.read(_ENDS, (number, number))
+        until = min(last, first + room)
+        self._remove_beside(number, until)
+        self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
+        if until == last:
+            self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
+            self._count -= 1
+            self._bytes -= size
+        return int(until - first) + 2
+
+    def close(self) -> None:
+        """Finish pending work on files. This does not close the writer: its owner does."""
+        if self._beside is not None:
+            self._beside.close()
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def find(self, execution: str) -> ExecutionRecord | None:
+        """Return the record of an execution, by its id."""
+        if not is_id(execution):
+            return None
+        rows = self.writer.read(f"{_SELECT} WHERE n = ? AND id = ?", (_number(execution), execution))
+        return ExecutionRecord(*rows[0]) if rows else None
+
+    def find_key(self, session: str, key: str, digest: bytes | None = None) -> ExecutionRecord | None:
+        """Return the execution that was submitted to a session with an idempotency key.
+
+        Args:
+            session: The session's id.
+            key: The key.
+            digest: A digest that identifies the code; None if the code does not matter.
+
+        Raises:
+            ConflictError: It has other code.
+        """
+        if not (rows := self.writer.read(_BY_KEY, (session, key))):
+            return None
+        if digest is not None and rows[0][0] != digest:
+            raise ConflictError(f"the key {key[:100]!r} was used before in this session, with other code: use a new key")
+        return ExecutionRecord(*rows[0][1:])
+
+    def last(self, session: str, count: int) -> list[ExecutionRecord]:
+        """Return the last executions of a session, newest first, at most `MAX_LISTED`."""
+        rows = self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, _listed(count)))
+        return [ExecutionRecord(*row) for row in rows]
+
+    def last_run(self, session: str) -> str:
+        """Return the id of the last execution of a session that has run and ended; empty if none has."""
+        rows = self.writer.read(_LAST_RUN, (session,))
+        return str(rows[0][0]) if rows else ""
+
+    def run_after(self, session: str, execution: str, most: int) -> tuple[list[str], int]:
+        """Return the code of the first executions that ran in a session after another one, and their total number.
+
+        Args:
+            session: The session.
+            execution: The id of the other execution; empty: all.
+            most: How many of them to return.
+        """
+        given = (session, _number(execution) if execution else 0)
+        (count,) = self.writer.read(f"SELECT count(*) {_RUN_AFTER}", given)
+        return [
+            str(code) for (code,) in self.writer.read(f"SELECT code {_RUN_AFTER} ORDER BY n LIMIT ?", (*given, most))
+        ], count[0]
+
+    def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
+        """Return the last cells of a session that ended before a time, oldest first, with the kept part of their code."""
+        return [HistoryEntry(*row) for row in reversed(self.writer.read(_HISTORY, (session, before, max(count, 0))))]
+
+    def code(self, execution: str) -> str:
+        """Return the code of an execution, or its first `MAX_CODE` characters; empty if it is unknown."""
+        rows = self.writer.read("SELECT code FROM executions WHERE n = ?", (_number(execution),))
+        return str(rows[0][0]) if rows else ""
+
+    def position(self, execution: str) -> str:
+        """Return the position where an execution was about to begin (`Session.position`); empty if it waited."""
+        rows = self.writer.read("SELECT position FROM executions WHERE n = ?", (_number(execution),))
+        return str(rows[0][0]) if rows else ""
+
+    async def events(self, execution: str, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
+        """Yield the events of an execution after a number. A ``gap`` tells how many are missing."""
+        number = _number(execution)
+        while True:
+            rows = self.writer.read(_EVENTS, (number, after, _PAGE))
+            for seq, kind, data in rows:
+                if seq > after + 1:
+                    yield ExecutionEvent(seq - 1, "gap", {"dropped": seq - 1 - after})
+                yield await self._event(number, seq, kind, data)
+                after = seq
+            if len(rows) < _PAGE:
+                return
+
+    async def last_event(self, execution: str) -> ExecutionEvent | None:
+        """Return the last event of an execution; None if there is none."""
+        number = _number(execution)
+        query = "SELECT seq, kind, data FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
+        for seq, kind, data in self.writer.read(query, (number,)):
+            return await self._event(number, seq, kind, data)
+        return None
+
+    def progress(self, execution: str) -> tuple[int, int]:
+        """Return the number of an execution's last event, and how many events its session has given; 0 if there is none."""
+        query = "SELECT seq, given FROM events WHERE execution = ? ORDER BY seq DESC LIMIT 1"
+        for seq, given in self.writer.read(query, (_number(execution),)):
+            return int(seq), int(given)
+        return 0, 0
+
+    def unfinished(self) -> list[ExecutionRecord]:
+        """Return the executions that had not ended when their last process did, oldest first."""
+        return [
+            ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
+        ]
+
+    # -- large events -------------------------------------------------------------------------------------------------
+
+    async def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
+        try:
+            return ExecutionEvent(seq, kind, await self._read_beside(number, seq) if data is None else unpack(data))
+        except (OSError, ProtocolError) as error:
+            _log.warning("event %d of execution %x is lost: %s", seq, number, error)
+            if kind == "result":
+                lost = {"error": "OutcomeUnknownError", "message": "it ran, but its result is lost", "ran": "yes"}
+                return ExecutionEvent(seq, "failed", lost)
+            return ExecutionEvent(seq, "gap", {"dropped": 1})
+
+    async def _read_beside(self, number: int, seq: int) -> Any:
+        if self._beside is None:
+            raise FileNotFoundError(errno.ENOENT, "large events have no directory here")
+        return await self._beside.read(number, seq)
+
+    def _remove_beside(self, number: int, until: int) -> None:
+        """Remove the files of the first events of an execution, up to a number."""
+        if self._beside is not None:
+            self._beside.remove(number, (seq for (seq,) in self.writer.read(_LARGE, (number, until))))
+
+
+def _number(execution: str) -> int:
+    return int(execution[:16], 16)
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can be the id of an execution."""
+    return _ID.fullmatch(text) is not None
+
+
+def _listed(wanted: int) -> int:
+    """Return the number of executions to list for a request."""
+    return min(max(wanted, 0), MAX_LISTED)

@@ -1,0 +1,42 @@
+"""The store of a process that runs named sessions: the sessions, their executions, requests and permissions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cellblock.service.store import journal, sessions
+from cellblock.service.store.journal import Journal
+from cellblock.service.store.sessions import SessionRegistry
+from cellblock.service.store.writer import Writer
+
+_FILE, _DIRECTORY = "named.db", "named"
+
+
+class NamedStore:
+    """The file ``named.db`` in a directory, which only one process at a time may use, and the directory ``named`` beside it.
+
+    Attributes:
+        directory: Their directory; None for a store in memory.
+        writer: Writes the file.
+        journal: The executions.
+        sessions: The sessions, with their requests and permissions.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """Open the store.
+
+        Args:
+            directory: Its directory; None to keep it in memory only.
+
+        Raises:
+            StoreError: The directory or the file cannot be used.
+        """
+        self.directory = directory
+        self.writer = Writer(directory, _FILE, f"{journal.SCHEMA};{sessions.SCHEMA}")
+        self.journal = Journal(self.writer, None if directory is None else directory / _DIRECTORY)
+        self.sessions = SessionRegistry(self.writer)
+
+    def close(self) -> None:
+        """Write pending changes, and close the store."""
+        self.journal.close()
+        self.writer.close()

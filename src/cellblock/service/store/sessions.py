@@ -1,0 +1,151 @@
+"""The registry of named sessions: each one is recorded before its first use, with its requests and permissions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
+from cellblock.service.store.writer import Writer
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    record TEXT NOT NULL,
+    options TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS requests (
+    id TEXT PRIMARY KEY,
+    session TEXT NOT NULL,
+    since REAL NOT NULL,
+    state TEXT NOT NULL,
+    request TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS permissions (
+    id TEXT PRIMARY KEY,
+    session TEXT NOT NULL,
+    key TEXT NOT NULL,
+    permission TEXT NOT NULL
+) STRICT, WITHOUT ROWID
+"""
+
+_KEPT_REQUESTS = 86_400.0
+"""Seconds for which an undecided request is shown as withdrawn."""
+
+_MAX_REQUEST = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session as stored.
+
+    Attributes:
+        record: Its public record.
+        options: Its options, as given by its maker.
+    """
+
+    record: SessionRecord
+    options: Mapping[str, Any]
+
+
+class SessionRegistry:
+    """All named sessions, their pending requests, and their permissions."""
+
+    def __init__(self, writer: Writer) -> None:
+        """Use a file that has the tables of `SCHEMA`."""
+        self._writer = writer
+
+    def add(self, record: SessionRecord, options: Mapping[str, Any]) -> None:
+        """Add a session. It is written when this returns.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        values = (record.kernel_id, record.name, json.dumps(record.to_dict()), json.dumps(options))
+        self._writer.write(("INSERT INTO sessions VALUES (?, ?, ?, ?)", values))
+
+    def update(self, record: SessionRecord) -> None:
+        """Store a changed record, soon."""
+        self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
+
+    def remove(self, session: str) -> None:
+        """Remove a session, soon. Its executions stay in the journal."""
+        self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
+        self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
+        self.forget_permissions(session)
+
+    def all(self) -> list[StoredSession]:
+        """Return all sessions, oldest first."""
+        rows = self._writer.read("SELECT record, options FROM sessions")
+        found = [StoredSession(SessionRecord.from_dict(json.loads(record)), json.loads(options)) for record, options in rows]
+        return sorted(found, key=lambda one: one.record.created_at)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def add_request(self, pending: PendingApproval) -> None:
+        """Add a pending request, soon."""
+        text = json.dumps(pending.to_dict())
+        if len(text) > _MAX_REQUEST:
+            text = json.dumps(replace(pending, arguments={}, text=pending.text[:1000]).to_dict())
+        values = (pending.id, pending.session, pending.since, "pending", text)
+        self._writer.later("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)", values, len(text))
+
+    def end_request(self, number: str) -> None:
+        """Remove a request that is no longer pending, soon: the decision is in the trail (`store.approvals`)."""
+        self._writer.later("DELETE FROM requests WHERE id = ?", (number,))
+
+    def withdraw_requests(self) -> None:
+        """Mark requests of the last process as withdrawn: their calls have ended with it.
+
+        Permissions of sessions that ended with that process are removed.
+        """
+        self._writer.later("DELETE FROM permissions WHERE session NOT IN (SELECT id FROM sessions)", ())
+        self._writer.later("UPDATE requests SET state = 'withdrawn' WHERE state = 'pending'", ())
+        self._writer.later("DELETE FROM requests WHERE since < ?", (time.time() - _KEPT_REQUESTS,))
+
+    def withdrawn_requests(self, session: str | None = None) -> list[PendingApproval]:
+        """Return requests that were pending when the last process ended, oldest first; for one session, or for all."""
+        rows = self._writer.read("SELECT session, request FROM requests WHERE state = 'withdrawn' ORDER BY since")
+        found = (json.loads(request) for owner, request in rows if session in (None, owner))
+        return [replace(PendingApproval.from_dict(data), state="withdrawn") for data in found]
+
+    # -- permissions ---------------------------------------------------------------------------------------------------
+
+    def allow(self, permission: Permission, key: tuple[str, ...]) -> None:
+        """Add a permission. It is written when this returns.
+
+        Args:
+            permission: Its public form.
+            key: The broker's key for it.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        values = (permission.id, permission.session, json.dumps(key), json.dumps(permission.to_dict()))
+        self._writer.write(("INSERT OR REPLACE INTO permissions VALUES (?, ?, ?, ?)", values))
+
+    def revoke(self, permission: str) -> None:
+        """Remove a permission. It is gone when this returns.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        self._writer.write(("DELETE FROM permissions WHERE id = ?", (permission,)))
+
+    def forget_permissions(self, session: str) -> None:
+        """Remove all permissions of a session, soon."""
+        self._writer.later("DELETE FROM permissions WHERE session = ?", (session,))
+
+    def permissions(self, session: str | None = None) -> list[tuple[Permission, tuple[str, ...]]]:
+        """Return the permissions with their keys, oldest first; for one session, or for all."""
+        rows = self._writer.read("SELECT session, key, permission FROM permissions")
+        found = [
+            (Permission.from_dict(json.loads(permission)), tuple(json.loads(key)))
+            for owner, key, permission in rows
+            if session in (None, owner)
+        ]
+        return sorted(found, key=lambda one: one[0].since)

@@ -1,0 +1,275 @@
+"""Decides in one place whether code may have what it asks for: by rules, earlier answers, or a person."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+from cellblock.errors import CellblockError
+from cellblock.model.decisions import CallKind, Decision
+from cellblock.tools.approvals.call import TOKEN_WEIGHT, Call, Hints, tokens
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.tools.approvals.rules import Rules, Verdict, decide
+
+Ask = Callable[[ApprovalRequest], bool | None]
+"""Shows a request to somebody. None: it is decided later; True or False: decided at once, for the caller."""
+
+EXPIRED = "nobody decided within"
+"""How the reason begins if the time for a decision has run out."""
+
+MAX_PENDING = 4096
+MAX_PENDING_BYTES = 32 * 1024 * 1024
+"""Bytes of what is pending, where each token of its JSON counts `TOKEN_WEIGHT` more: the arguments are there parsed, too."""
+
+_MAX_REMEMBERED = 10_000
+
+_LONG = 4096
+"""Bytes of arguments from which on a decision takes turns with others: rules look at all of them."""
+
+_LOG = logging.getLogger("cellblock.tools")
+
+
+class Broker:
+    """Decides for one session, in one event loop.
+
+    Rules come first. What they leave open may have been decided for the session before (`ApprovalRequest.accept` with
+    `always`); else somebody is asked; if nobody is there, the answer is no. Every decision is recorded before it has an
+    effect, and where that fails, the answer is no.
+
+    Attributes:
+        rules: What decides first. May be replaced; what is pending stays pending.
+        ask: Shows requests to somebody; None if nobody is there. May be replaced.
+        timeout: Seconds that a request waits, or None for no limit.
+        on_always: Told what was accepted for the rest of the session: the request, and a key for `remember` and `revoke`.
+        pending: What waits for a decision, by id, oldest first.
+    """
+
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        ask: Ask | None = None,
+        timeout: float | None = 60.0,
+        record: Callable[[Decision], Awaitable[None]] | None = None,
+        *,
+        session: str = "",
+    ) -> None:
+        """Set up.
+
+        Args:
+            rules: What decides first; by default everything is asked.
+            ask: Shows a request to somebody. It must not wait.
+            timeout: Seconds that a request waits for its decision, or None for no limit.
+            record: Keeps a decision; it is made when this returns.
+            session: The session's name, for the record.
+        """
+        self.rules = rules or Rules()
+        self.ask = ask
+        self.timeout = timeout
+        self.on_always: Callable[[ApprovalRequest, tuple[str, ...]], None] | None = None
+        self.pending: dict[str, ApprovalRequest] = {}
+        self._record = record
+        self._session = session
+        self._calls: dict[str, Call] = {}
+        self._by_caller: set[str] = set()
+        self._bytes = 0
+        self._remembered: set[tuple[str, ...]] = set()
+        self._turn = asyncio.Lock()
+        self._waited = 0.0
+        self._since = 0.0
+        self._asked = 0
+
+    @property
+    def waited(self) -> float:
+        """Seconds during which somebody was asked, so far."""
+        return self._waited + (time.monotonic() - self._since if self._asked else 0.0)
+
+    @contextmanager
+    def somebody_is_asked(self) -> Iterator[None]:
+        """While this context is entered, somebody is asked: it counts as `waited`."""
+        if not self._asked:
+            self._since = time.monotonic()
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
+            if not self._asked:
+                self._waited += time.monotonic() - self._since
+
+    async def decide(
+        self,
+        kind: CallKind,
+        server: str,
+        tool: str,
+        arguments: Mapping[str, Any],
+        hints: Hints | None = None,
+        changed: str = "",
+    ) -> Decision:
+        """Decide about one call; see `Call.freeze` for the arguments. Cancelling this withdraws the request.
+
+        Returns:
+            The decision, which is on record. Execute `Decision.arguments` and nothing else.
+
+        Raises:
+            InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
+        """
+        if self._turn.locked():
+            async with self._turn:
+                await asyncio.sleep(0)  # freezing long arguments takes time, too
+        call = Call.freeze(kind, server, tool, arguments, hints, changed)
+        verdict = await self._verdict(call)
+        if verdict.outcome == "ask":
+            decision = await self._ask(call)
+        else:
+            reason = f"denied by the rule: {verdict.rule}" if verdict.outcome == "deny" else ""
+            decision = self._decision(call, verdict.outcome, verdict.rule, reason)
+        return await self._recorded(decision)
+
+    async def _verdict(self, call: Call) -> Verdict:
+        if len(call.payload) <= _LONG:
+            return decide(self.rules, call)
+        async with self._turn:
+            # Rule by rule and one call at a time: hundreds of gathered calls would be decided in one turn of the loop.
+            rules = self.rules
+            for rule in rules.rules:
+                await asyncio.sleep(0)
+                if (verdict := decide(Rules((rule,)), call)).rule != "default":
+                    return verdict
+            return decide(Rules((), rules.default), call)
+
+    def forget(self) -> None:
+        """Forget what was accepted for the rest of the session."""
+        self._remembered.clear()
+
+    def remember(self, key: tuple[str, ...]) -> None:
+        """Accept for the rest of the session what `on_always` was told."""
+        self._remembered.add(key)
+
+    def revoke(self, key: tuple[str, ...]) -> None:
+        """Ask again about what was accepted for the rest of the session."""
+        self._remembered.discard(key)
+
+    def close(self, reason: str = "the session has ended") -> None:
+        """Withdraw whatever is pending: those calls are denied.
+
+        Args:
+            reason: Why, for the code that waits.
+        """
+        for request in list(self.pending.values()):
+            request.withdraw(reason)
+
+    async def _ask(self, call: Call) -> Decision:
+        for scope, key in _keys(call).items():
+            if key in self._remembered:
+                return self._decision(call, "allow", f"person, always for this {scope}")
+        if self.ask is None:
+            return self._decision(call, "deny", "nobody", "nobody can approve it, and no rule allows it")
+        if len(self.pending) >= MAX_PENDING or self._bytes + (weight := _weight(call)) > MAX_PENDING_BYTES:
+            return self._decision(call, "deny", "nobody", "too many requests are waiting for approval")
+        request = ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind, changed=call.changed)
+        with self.somebody_is_asked():
+            try:
+                self._show(request, call, self.ask, weight)
+                if request.state == "pending":
+                    await self._wait(request)
+                return self._decided(call, request)
+            finally:
+                self._hide(request, weight)
+
+    async def _wait(self, request: ApprovalRequest) -> None:
+        try:
+            async with asyncio.timeout(self.timeout):
+                await request.response()
+        except TimeoutError:
+            # A decision that was made at the same moment counts: the decider was told so.
+            request.withdraw(f"{EXPIRED} {self.timeout:g} s")
+
+    def ask_again(self) -> None:
+        """Show what is pending once more: somebody else is there now."""
+        for request in list(self.pending.values()):
+            if self.ask is not None:
+                self._put(request, self.ask)
+
+    def _show(self, request: ApprovalRequest, call: Call, ask: Ask, weight: int) -> None:
+        self.pending[request.id] = request
+        self._calls[request.id] = call
+        self._bytes += weight
+        request.add_done_callback(self._remember)
+        self._put(request, ask)
+
+    def _put(self, request: ApprovalRequest, ask: Ask) -> None:
+        try:
+            at_once = ask(request)
+        except CellblockError as error:
+            request.withdraw(str(error))
+            return
+        if at_once is not None and request.state == "pending":
+            # Accepted or rejected by code of the caller: an `execute()` that approves everything.
+            self._by_caller.add(request.id)
+            request.settle("accepted" if at_once else "rejected")
+
+    def _hide(self, request: ApprovalRequest, weight: int) -> None:
+        request.withdraw("the call was cancelled")
+        del self.pending[request.id], self._calls[request.id]
+        self._by_caller.discard(request.id)
+        self._bytes -= weight
+
+    def _decided(self, call: Call, request: ApprovalRequest) -> Decision:
+        by = "caller" if request.id in self._by_caller else f"person: {request.by}" if request.by else "person"
+        if request.state == "withdrawn":
+            return self._decision(call, "deny", "nobody", request.reason)
+        if request.state == "rejected":
+            return self._decision(call, "deny", by, "rejected")
+        return self._decision(call, "allow", by)
+
+    def _remember(self, request: ApprovalRequest) -> None:
+        """Take note of what was decided for the session, and accept what is pending of it: gathered calls need one answer.
+
+        This happens at once, so the next request is decided before anybody is asked about it.
+        """
+        if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
+            return
+        key = _keys(self._calls[request.id])[request.always]
+        if key not in self._remembered and self.on_always is not None:
+            try:
+                self.on_always(request, key)
+            except CellblockError as error:
+                _LOG.error("what was accepted for the rest of the session is asked again: %s", error)
+                return
+        self._remembered.add(key)
+        for other in list(self.pending.values()):
+            if not self._remembered.isdisjoint(_keys(self._calls[other.id]).values()):
+                other.settle("accepted")
+
+    def _decision(self, call: Call, outcome: Literal["allow", "deny"], by: str, reason: str = "") -> Decision:
+        return Decision(outcome, by, self._session, call.kind, call.server, call.tool, call.payload, time.time(), reason)
+
+    async def _recorded(self, decision: Decision) -> Decision:
+        _LOG.info(
+            "decision in session %s: %s %s %.200r of %.200r by %s %s",
+            *(decision.session, decision.outcome, decision.kind, decision.tool, decision.server, decision.by, decision.reason),
+        )
+        if self._record is None:
+            return decision
+        try:
+            await self._record(decision)
+        except Exception:  # whatever a recorder raises, nothing may be executed that is not on record
+            _LOG.exception("the decision about %s.%s could not be recorded", decision.server, decision.tool)
+            return replace(decision, outcome="deny", by="nobody", reason="the decision could not be recorded")
+        return decision
+
+
+def _weight(call: Call) -> int:
+    return len(call.payload) + TOKEN_WEIGHT * tokens(call.payload)
+
+
+def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:
+    # With what has changed: who accepted a tool for the session did not accept what it has become.
+    tool = (call.kind, call.server, call.tool, call.changed)
+    return {"tool": tool, "call": (*tool, hashlib.sha256(call.payload).hexdigest())}

@@ -1,0 +1,265 @@
+"""Rules that decide before people do: ordered, read from a file that can be reviewed. Pure functions of data."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from cellblock.common import config
+from cellblock.errors import InvalidInputError, shown
+from cellblock.model.decisions import CallKind
+from cellblock.tools.approvals.call import Call, parse
+from cellblock.tools.approvals.glob import Glob
+
+Outcome = Literal["allow", "deny", "ask"]
+
+_MAX_TEXT = 64 * 1024
+"""Longer arguments are not compared with wildcards: a rule that allows does not match, every other rule does."""
+
+_MEANING = {"program", "environment"}
+"""What makes another thing of a shell command with the same text."""
+
+_MAX_FILE = 1024 * 1024
+_TOP = ("default", "rule")
+_KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destructive")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say.
+
+    Attributes:
+        outcome: ``allow``, ``deny`` or ``ask``.
+        rule: The text of the rule that said it, or ``default``.
+    """
+
+    outcome: Outcome
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. Properties that it does not mention match anything.
+
+    Attributes:
+        decision: What happens to a matching call.
+        kind: The kind of call that it applies to.
+        server: Pattern of server names; ``*`` is any text, ``?`` any character.
+        tool: Pattern of tool names.
+        arguments: Patterns of arguments, by name. In text, ``*`` stops at a ``/`` and ``**`` does not; other values must
+            be equal. A missing argument matches nothing. A rule that allows shell commands by their text does not allow them
+            with variables that the code has changed (the argument ``environment``), or with a program that reads them as a
+            script (``program``), unless it names these as well.
+        read_only: What the server must say about its tool, if that matters. A hint, not a proof.
+        destructive: As `read_only`.
+    """
+
+    decision: Outcome
+    kind: CallKind = "tool"
+    server: str = "*"
+    tool: str = "*"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    read_only: bool | None = None
+    destructive: bool | None = None
+
+    def matches(self, call: Call) -> bool:
+        """Whether this rule applies to a call."""
+        return (
+            self.kind == call.kind
+            and _name(self.server, call.server)
+            and _name(self.tool, call.tool)
+            and self.read_only in (None, call.hints.read_only)
+            and self.destructive in (None, call.hints.destructive)
+            and (not self.arguments or self._matches(call.parsed))
+        )
+
+    def _matches(self, given: Mapping[str, Any]) -> bool:
+        # With another PATH or LD_PRELOAD, or as the input of another program, the text of a command says nothing of what runs.
+        if self.kind == "shell" and self.decision == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
+            return False
+        return all(
+            name in given and _argument(wanted, given[name], strict=self.decision == "allow")
+            for name, wanted in self.arguments.items()
+        )
+
+    def __str__(self) -> str:
+        parts = [self.decision, *([self.kind] if self.kind != "tool" else []), f"{self.server}.{self.tool}"]
+        parts += [f"{name}={json.dumps(value, sort_keys=True)}" for name, value in self.arguments.items()]
+        for name, value in (("read_only", self.read_only), ("destructive", self.destructive)):
+            parts += [] if value is None else [f"{name}={str(value).lower()}"]
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules in order: the first that matches a call decides.
+
+    Attributes:
+        rules: The rules.
+        default: What happens to a call that no rule matches.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    default: Outcome = "ask"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read rules from a file.
+
+        Args:
+            path: A TOML file with ``[[rule]]`` tables, or a JSON file with a list ``rule``.
+
+        Raises:
+            InvalidInputError: It cannot be read, or a key or value is not valid; the message names it.
+        """
+        try:
+            text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
+            data = json.loads(text) if Path(path).suffix == ".json" else config.parse_toml(text)
+        except OSError as error:
+            raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
+        except RecursionError as error:
+            raise InvalidInputError(f"The rules in {path} cannot be parsed: they are nested too deeply.") from error
+        except ValueError as error:
+            raise InvalidInputError(f"The rules in {path} cannot be parsed: {error}") from error
+        return cls.parse(data, str(path))
+
+    @classmethod
+    def parse(cls, data: object, source: str = "the rules") -> Self:
+        """Make rules of plain data.
+
+        Args:
+            data: ``{"default": …, "rule": [{"decision": …, "server": …, "tool": …, "arguments": {…}, …}, …]}``.
+            source: What to call it in errors.
+
+        Raises:
+            InvalidInputError: A key or a value is wrong; the message names it.
+        """
+        top = _table(data, source, _TOP)
+        rules = top.get("rule", [])
+        if not isinstance(rules, list):
+            raise InvalidInputError(f"{source}: rule must be a list of tables, [[rule]] in TOML, not {shown(rules)}")
+        return cls(
+            tuple(_rule(item, f"{source}: rule {number}") for number, item in enumerate(rules, 1)),
+            _choice(top.get("default", "ask"), f"{source}: default", get_args(Outcome)),
+        )
+
+
+def decide(rules: Rules, call: Call) -> Verdict:
+    """Say what rules make of a call. The first rule that is about it decides; the hints and arguments are not trusted.
+
+    Args:
+        rules: The rules.
+        call: What code wants done.
+
+    Returns:
+        The verdict, with the text of the rule.
+    """
+    for rule in rules.rules:
+        if rule.matches(call):
+            return Verdict(rule.decision, str(rule))
+    return Verdict(rules.default, "default")
+
+
+def _name(pattern: str, name: str) -> bool:
+    return pattern in ("*", name) or Glob.of(pattern, paths=False).matches(name)
+
+
+def _argument(wanted: Any, given: Any, *, strict: bool) -> bool:
+    if not isinstance(wanted, str) or not isinstance(given, str):
+        return _same(wanted, given)
+    if "*" not in wanted and "?" not in wanted:
+        return wanted == given
+    if len(given) > _MAX_TEXT:
+        return not strict
+    glob = Glob.of(wanted, paths=True)
+    if ".." not in given.split("/"):
+        return glob.matches(given)
+    # "/data/../etc" is below /data for a pattern, and not for a server. What allows does not go along with it.
+    return not strict and (glob.matches(given) or glob.matches(posixpath.normpath(given)))
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two JSON values are equal; true is not 1, which Python thinks, but 1 is 1.0."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return bool(first == second)
+
+
+def _rule(data: object, source: str) -> Rule:
+    table = _table(data, source, _KEYS)
+    if "decision" not in table:
+        raise InvalidInputError(f"{source}: decision is missing: allow, deny or ask")
+    arguments = table.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise InvalidInputError(f"{source}: arguments must be a table of patterns by name, not {shown(arguments)}")
+    for name, value in arguments.items():
+        _check_argument(value, f"{source}: arguments.{str(name)[:100]}")
+    return Rule(
+        _choice(table["decision"], f"{source}: decision", get_args(Outcome)),
+        _choice(table.get("kind", "tool"), f"{source}: kind", get_args(CallKind)),
+        _text(table, "server", source),
+        _text(table, "tool", source),
+        arguments,
+        _flag(table, "read_only", source),
+        _flag(table, "destructive", source),
+    )
+
+
+def _check_argument(value: Any, source: str) -> None:
+    """Refuse what no argument of a call can be equal to, or what cannot be compared with one."""
+    try:
+        parse(json.dumps(value, allow_nan=False).encode())
+    except (TypeError, ValueError, RecursionError, InvalidInputError) as error:
+        raise InvalidInputError(f"{source}: {shown(value)} cannot be an argument") from error
+    if isinstance(value, str) and ("*" in value or "?" in value):
+        _check_pattern(value, source)
+
+
+def _check_pattern(pattern: str, source: str) -> None:
+    """Refuse a pattern that could not be compared with anything: not only when there is something to compare."""
+    try:
+        Glob(pattern, paths=False)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{source}: {error}") from error
+
+
+def _table(data: object, source: str, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise InvalidInputError(f"{source} must be a table, not {shown(data)}")
+    for key in data:
+        if key not in known:
+            close = difflib.get_close_matches(shown(key).strip("'"), known, 1, 0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            raise InvalidInputError(f"{source}: unknown key {shown(key)}; {hint}")
+    return data
+
+
+def _choice(value: object, source: str, known: tuple[Any, ...]) -> Any:
+    if value not in known:
+        raise InvalidInputError(f"{source} must be {', '.join(known[:-1])} or {known[-1]}, not {shown(value)}")
+    return value
+
+
+def _text(table: Mapping[str, Any], key: str, source: str) -> str:
+    value = table.get(key, "*")
+    if not isinstance(value, str) or not value:
+        raise InvalidInputError(f"{source}: {key} must be a pattern such as 'read_*', not {shown(value)}")
+    _check_pattern(value, f"{source}: {key}")
+    return value
+
+
+def _flag(table: Mapping[str, Any], key: str, source: str) -> bool | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidInputError(f"{source}: {key} must be true or false, not {shown(value)}")
+    return value

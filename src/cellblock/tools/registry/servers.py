@@ -1,0 +1,198 @@
+"""The registry of MCP servers: maps names that code in a session may use to servers."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cellblock.common import config
+from cellblock.common.database import Database
+from cellblock.errors import InvalidInputError, StoreError
+from cellblock.tools.mcp.changes import ToolFacts
+from cellblock.tools.mcp.params import ServerParams, parse_params
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS servers (
+    name TEXT NOT NULL,
+    root TEXT NOT NULL,
+    params TEXT NOT NULL,
+    tools_hash TEXT NOT NULL,
+    registered REAL NOT NULL,
+    PRIMARY KEY (name, root)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tools (
+    name TEXT NOT NULL,
+    root TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    facts TEXT NOT NULL,
+    PRIMARY KEY (name, root, tool)
+) WITHOUT ROWID
+"""
+
+
+_FACTS = """
+SELECT facts FROM tools WHERE name = ? AND root = ? AND tool = ?
+UNION ALL SELECT '{}' WHERE EXISTS (SELECT 1 FROM tools WHERE name = ? AND root = ?) LIMIT 1
+"""
+
+
+_MAX_FOUND = 1000
+"""Maximum number of cached lookups: code can ask for servers by any name."""
+
+_T = TypeVar("_T")
+
+
+class ServerRegistry:
+    """The registered MCP servers: names and parameters. It stores references to the environment, and no secrets.
+
+    A server belongs to the directory that its API was generated in, its *root*, and can be named by sessions whose workspace
+    contains that: two projects can have servers of the same name, and neither sees the other's.
+
+    Several processes may use it at a time.
+
+    Args:
+        directory: The registry's directory; `config.state_directory` by default. It must be outside every workspace: anything
+            that can write to it decides what is started on the host.
+
+    Raises:
+        StoreError: The directory cannot be used, or others could change it.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._database = Database(config.state_directory() if directory is None else directory, "servers.db", _SCHEMA)
+        self._looking: sqlite3.Connection | None = None
+        self._version = -1
+        self._found: dict[tuple[str | None, ...], Any] = {}
+        """Cached lookups for this version of the file."""
+
+    def close(self) -> None:
+        """Close the file, which `root_within` keeps open."""
+        if self._looking is not None:
+            self._looking.close()
+            self._looking = None
+
+    def register(
+        self, name: str, params: ServerParams, tools_hash: str, root: str = "", facts: Mapping[str, ToolFacts] | None = None
+    ) -> None:
+        """Add or replace a server.
+
+        Args:
+            name: Its name.
+            params: How to reach it.
+            tools_hash: The hash of its tools when its API was generated.
+            root: The directory of its API, absolute and without symbolic links; empty for a server of all sessions.
+            facts: Its claims about its tools, by name. They may be false.
+        """
+        if not isinstance(name, str) or not name or len(name) > 256:
+            raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
+        with self._database.transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?, ?)",
+                (name, root, json.dumps(params.to_dict()), tools_hash, time.time()),
+            )
+            connection.execute("DELETE FROM tools WHERE name = ? AND root = ?", (name, root))
+            connection.executemany(
+                "INSERT INTO tools VALUES (?, ?, ?, ?)",
+                [(name, root, tool, json.dumps(dict(fact))) for tool, fact in (facts or {}).items()],
+            )
+
+    def get(self, name: str, root: str | None = None) -> ServerParams:
+        """Return the parameters of a server.
+
+        Args:
+            name: Its name.
+            root: The directory of its API; by default, that of the server that was registered last.
+
+        Raises:
+            InvalidInputError: No server of this name is registered.
+        """
+        stored = self._row(name, root)[0]
+        try:
+            return parse_params(name, json.loads(stored))
+        except ValueError as error:
+            raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
+
+    def root_within(self, name: str, *directories: str) -> str | None:
+        """Return the root of the server that a session's code means by a name, the one registered last; None for none.
+
+        Args:
+            name: The server's name.
+            directories: The session's workspace, and further directories with tools that it may use.
+
+        Called for each call of a tool, always in one thread. New registrations take effect at once.
+        """
+
+        def look(connection: sqlite3.Connection) -> str | None:
+            rows = connection.execute("SELECT root FROM servers WHERE name = ? ORDER BY registered DESC", (name,)).fetchall()
+            roots = [str(root) for (root,) in rows]
+            return next((root for root in roots if any(_is_within(root, directory) for directory in directories)), None)
+
+        return self._looked_up((name, *directories), look)
+
+    def facts(self, name: str, root: str, tool: str) -> ToolFacts | None:
+        """Return a server's claims about a tool from its registration.
+
+        Called for each call, like `root_within`. None: nothing is known about any of its tools. `GONE`: it did not list this
+        one.
+        """
+
+        def look(connection: sqlite3.Connection) -> ToolFacts | None:
+            row = connection.execute(_FACTS, (name, root, tool, name, root)).fetchone()
+            return None if row is None else json.loads(row[0])
+
+        return self._looked_up((None, name, root, tool), look)
+
+    def _looked_up(self, key: tuple[str | None, ...], look: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Look something up, and cache the result until the file changes. The connection stays open."""
+        with self._database.errors():
+            if self._looking is None:
+                self._looking = self._database.connect()
+            (version,) = self._looking.execute("PRAGMA data_version").fetchone()
+            if version != self._version or len(self._found) >= _MAX_FOUND:
+                self._version, self._found = version, {}
+            if key not in self._found:
+                self._found[key] = look(self._looking)
+        found: _T = self._found[key]
+        return found
+
+    def tools_hash(self, name: str, root: str | None = None) -> str:
+        """Return the hash of a server's tools from its registration.
+
+        Raises:
+            InvalidInputError: No server of this name is registered.
+        """
+        return self._row(name, root)[1]
+
+    def names(self) -> list[str]:
+        """Return the names of all registered servers, sorted."""
+        with self._database.reading() as connection:
+            return [name for (name,) in connection.execute("SELECT DISTINCT name FROM servers ORDER BY name")]
+
+    def remove(self, name: str) -> None:
+        """Remove a server, wherever it was registered.
+
+        Raises:
+            InvalidInputError: No server of this name is registered.
+        """
+        with self._database.transaction() as connection:
+            if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
+                raise InvalidInputError(f"no MCP server is registered as {name!r}; 'cellblock tools list' shows which are")
+            connection.execute("DELETE FROM tools WHERE name = ?", (name,))
+
+    def _row(self, name: str, root: str | None) -> tuple[str, str]:
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT params, tools_hash FROM servers WHERE name = ? AND (? IS NULL OR root = ?) ORDER BY registered DESC",
+                (name, root, root),
+            ).fetchone()
+        if row is None:
+            raise InvalidInputError(f"no MCP server is registered as {name!r}; generate_mcp_sources() registers one")
+        return str(row[0]), str(row[1])
+
+
+def _is_within(root: str, workspace: str) -> bool:
+    return root in ("", workspace) or root.startswith(f"{workspace.rstrip('/')}/")

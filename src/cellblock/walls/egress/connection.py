@@ -1,0 +1,198 @@
+"""One client of the proxy, from its first byte to its last: I/O around `socks` and `http`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import h11
+
+from cellblock.common.turns import turns
+from cellblock.walls.egress import http, socks
+from cellblock.walls.egress.exchange import HEAD_READ, Exchange
+from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
+from cellblock.walls.egress.tunnel import Tunnel
+
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 1024 * 1024
+_TURN_AWAY_SECONDS = 1.0
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_SOCKS_CODES = {
+    "lookup": socks.HOST_UNREACHABLE,
+    "refused": socks.CONNECTION_REFUSED,
+    "timeout": socks.EXPIRED,
+    "network": socks.NETWORK_UNREACHABLE,
+}
+
+
+class _AnsweredError(Exception):
+    """The proxy answers a request itself, and then hangs up."""
+
+    def __init__(self, status: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+
+
+class Connection:
+    """Serves one client.
+
+    Args:
+        client: Its socket, non-blocking; `serve` closes it.
+        gate: The way out.
+        limits: How much and how long.
+        scratch: A buffer for tunnels, shared.
+        turned_away: Whether there are too many already: whatever it asks is answered with 503.
+    """
+
+    def __init__(
+        self, client: socket.socket, gate: Gate, limits: EgressLimits, scratch: memoryview, *, turned_away: bool
+    ) -> None:
+        self._client = client
+        self._gate = gate
+        self._limits = limits
+        self._scratch = scratch
+        self._turned_away = turned_away
+        self._head_seconds = min(limits.header_seconds, _TURN_AWAY_SECONDS) if turned_away else limits.header_seconds
+        self._idle_seconds = limits.idle_seconds
+        self._method = "GET"
+
+    async def serve(self) -> None:
+        """Serve the client until it or the proxy has had enough. What goes wrong with it is nobody else's business."""
+        try:
+            async with asyncio.timeout(self._head_seconds):
+                first = await self._receive(self._client, HEAD_READ)
+            if first[:1] == bytes([socks.VERSION]):
+                await self._socks(first)
+            elif first:
+                await self._http(first)
+        except OSError:  # TimeoutError is one
+            pass
+        finally:
+            self._client.close()
+
+    # --- SOCKS5
+
+    async def _socks(self, data: bytes) -> None:
+        handshake = socks.SocksHandshake()
+        try:
+            async with asyncio.timeout(self._head_seconds):
+                while True:
+                    await turns().give_way()
+                    if answer := handshake.receive(data):
+                        await self._send(self._client, answer)
+                    if handshake.target is not None:
+                        break
+                    if not (data := await self._receive(self._client, HEAD_READ)):
+                        return
+            if self._turned_away:
+                raise socks.SocksError("too many connections", socks.reply(socks.GENERAL_FAILURE))
+            upstream = await self._gate.open(handshake.target, socks.METHOD, self._client)
+        except socks.BadSocksNameError as error:
+            self._gate.refuse(error.named, str(error), socks.METHOD)
+            await self._hang_up(socks.reply(socks.NOT_ALLOWED))
+        except socks.SocksError as error:
+            await self._hang_up(error.answer)
+        except DeniedError:
+            await self._hang_up(socks.reply(socks.NOT_ALLOWED))
+        except UnreachableError as error:
+            await self._hang_up(socks.reply(_SOCKS_CODES[error.cause]))
+        else:
+            await self._tunnel(upstream, socks.reply(socks.SUCCEEDED), handshake.trailing())
+
+    # --- HTTP
+
+    async def _http(self, data: bytes) -> None:
+        """Serve request after request; each is decided on its own."""
+        reader = self._reader()
+        reader.receive_data(data)
+        try:
+            while (head := await self._head(reader)) is not None:
+                self._method = head.method.decode("ascii")
+                request = self._understood(head)
+                upstream = await self._gate.open(request.target, request.method, self._client)
+                if request.forwarded is None:
+                    await self._tunnel(upstream, _ESTABLISHED, reader.trailing_data[0])
+                    return
+                if not await Exchange(self._client, upstream, reader, self._limits).run(request.forwarded):
+                    await self._hang_up(b"")
+                    return
+                reader.start_next_cycle()
+        except DeniedError as error:
+            # Many clients show no more of a failed CONNECT than the reason phrase.
+            denial = error.denial
+            await self._answer(403, f"Forbidden: {denial.reason}{denial.remedy}", denial.message)
+        except UnreachableError as error:
+            status = 504 if error.cause == "timeout" else 502
+            await self._answer(status, "Gateway Timeout" if status == 504 else "Bad Gateway", str(error))
+        except h11.RemoteProtocolError as error:
+            reason = {431: "Request Header Fields Too Large", 501: "Not Implemented"}.get(error.error_status_hint)
+            await self._answer(error.error_status_hint if reason else 400, reason or "Bad Request", f"bad request: {error}")
+        except _AnsweredError as error:
+            await self._answer(error.status, error.reason, str(error))
+
+    def _reader(self) -> h11.Connection:
+        return h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
+
+    async def _head(self, reader: h11.Connection) -> h11.Request | None:
+        """Return the head of the next request, or None where the client hung up before one."""
+        waiting = reader.trailing_data == (b"", False)
+        if waiting:
+            async with asyncio.timeout(self._idle_seconds):
+                reader.receive_data(await self._receive(self._client, HEAD_READ))
+        try:
+            async with asyncio.timeout(self._head_seconds):
+                while (event := await self._event(reader)) is h11.NEED_DATA:
+                    reader.receive_data(await self._receive(self._client, HEAD_READ))
+        except TimeoutError as error:
+            text = f"the head of the request did not come within {self._head_seconds:g} s"
+            raise _AnsweredError(408, "Request Timeout", text) from error
+        return event if isinstance(event, h11.Request) else None
+
+    @staticmethod
+    async def _event(reader: h11.Connection) -> object:
+        await turns().give_way()
+        http.check_head(reader)
+        return reader.next_event()
+
+    def _understood(self, head: h11.Request) -> http.ProxyRequest:
+        if self._turned_away:
+            text = f"this session has {self._limits.connections} connections, which is the limit; close some"
+            raise _AnsweredError(503, "Too Many Connections", text)
+        try:
+            return http.read_request(head)
+        except http.BadTargetError as error:
+            raise self._gate.refuse(error.named, str(error), self._method) from error
+        except http.BadRequestError as error:
+            raise _AnsweredError(400, "Bad Request", f"bad request: {error}") from error
+
+    # --- Bytes
+
+    async def _tunnel(self, upstream: socket.socket, answer: bytes, early: bytes) -> None:
+        with contextlib.closing(upstream):
+            await self._send(self._client, answer)
+            if early:
+                await self._send(upstream, early)
+            await Tunnel(self._client, upstream, self._scratch, self._idle_seconds).run()
+
+    async def _answer(self, status: int, reason: str, text: str) -> None:
+        text = f"cellblock: {text}"
+        await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD"))
+
+    async def _hang_up(self, last: bytes) -> None:
+        """Send the last bytes, and see that they arrive: closing with bytes unread would destroy them on their way."""
+        if last:
+            await self._send(self._client, last)
+        self._client.shutdown(socket.SHUT_WR)
+        left = _LINGER_BYTES
+        async with asyncio.timeout(_LINGER_SECONDS):
+            while left > 0 and (data := await self._receive(self._client, HEAD_READ)):
+                left -= len(data)
+
+    async def _receive(self, end: socket.socket, size: int) -> bytes:
+        return await asyncio.get_running_loop().sock_recv(end, size)
+
+    async def _send(self, end: socket.socket, data: bytes) -> None:
+        async with asyncio.timeout(self._idle_seconds):
+            await asyncio.get_running_loop().sock_sendall(end, data)

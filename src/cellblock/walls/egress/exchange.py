@@ -1,0 +1,206 @@
+"""One plain HTTP request to a server and the response to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Literal
+
+import h11
+
+from cellblock.common.turns import turns
+from cellblock.walls.egress.gate import EgressLimits, UnreachableError
+from cellblock.walls.egress.http import CHUNKED_READ, check_between_chunks, check_head, response_headers
+from cellblock.walls.egress.tunnel import BUFFER, reset
+
+HEAD_READ = CHUNKED_READ  # a chunked body may begin behind a head
+_MAX_INTERIM = 50
+
+
+class Exchange:
+    """Carries a request and its response, both ways at once: a server may answer before it has read the whole request.
+
+    Every message is read and written anew by h11, so that neither side can make the other see more messages, or other
+    ones, than the proxy saw.
+
+    Args:
+        client: The client's socket; closed here only when a response breaks off.
+        upstream: The server's, which is closed here.
+        reader: What has read the client's request so far, and will write the response.
+        limits: How much and how long.
+    """
+
+    def __init__(self, client: socket.socket, upstream: socket.socket, reader: h11.Connection, limits: EgressLimits) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._upstream = upstream
+        self._reader = reader
+        self._writer = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.header_bytes)
+        self._idle_seconds = limits.idle_seconds
+        self._silence = asyncio.timeout(None)
+        self._begun = False
+        self._interim = 0
+        self._turns = turns()
+        self._chunked_up = self._chunked_down = False
+
+    async def run(self, request: h11.Request) -> bool:
+        """Carry the exchange out.
+
+        Args:
+            request: The head to send to the server.
+
+        Returns:
+            Whether the client may send another request on its connection.
+
+        Raises:
+            h11.RemoteProtocolError: The client broke the protocol, and has no response yet.
+            UnreachableError: The server did, and the client has no response yet.
+            OSError: The client is gone, or was cut off in the middle of a response.
+        """
+        whole = False
+        try:
+            async with asyncio.timeout(self._idle_seconds) as self._silence:
+                await self._both_ways(request)
+            whole = True
+        except TimeoutError as error:
+            raise self._failed(f"the server was silent for {self._idle_seconds:g} s", "timeout") from error
+        except h11.RemoteProtocolError as error:
+            if self._begun:
+                raise ConnectionAbortedError("the client broke the protocol") from error
+            raise
+        except h11.LocalProtocolError as error:  # what h11 read it would not write
+            raise self._failed(f"the message cannot be passed on: {error}", "network") from error
+        finally:
+            # What was cut short must not look complete, neither to the server nor to the client.
+            if whole:
+                self._upstream.close()
+            else:
+                reset(self._upstream)
+                if self._begun:
+                    reset(self._client)
+        return self._reader.our_state is h11.DONE and self._reader.their_state is h11.DONE
+
+    async def _both_ways(self, request: h11.Request) -> None:
+        pieces = [self._sent(self._writer, request)]
+        self._chunked_up = _is_chunked(request)
+        if await self._heard_all(pieces):  # as of most requests: no task is needed for a body
+            await self._pass_up(pieces)
+            await self._download()
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                upload = group.create_task(self._upload(pieces))
+                await self._download()
+                upload.cancel()
+        except BaseExceptionGroup as errors:  # a group may hold a cancellation
+            # Before Python 3.13 a group in which something failed forgets that it was cancelled, too.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from errors
+            raise errors.exceptions[0] from None
+
+    async def _upload(self, pieces: list[bytes]) -> None:
+        done = False
+        while await self._pass_up(pieces) and not done:
+            self._reader.receive_data(await self._receive(self._client, CHUNKED_READ if self._chunked_up else BUFFER))
+            done = await self._heard_all(pieces)
+
+    async def _heard_all(self, pieces: list[bytes]) -> bool:
+        """Collect what the client has sent of its body; return whether that was the end of it."""
+        while True:
+            await self._turns.give_way()
+            if (event := self._reader.next_event()) is h11.NEED_DATA:
+                break
+            if isinstance(event, h11.EndOfMessage):
+                pieces.append(self._sent(self._writer, h11.EndOfMessage()))
+                return True
+            assert isinstance(event, h11.Data)
+            pieces.append(self._sent(self._writer, h11.Data(event.data)))
+        if self._chunked_up:
+            check_between_chunks(self._reader)
+        return False
+
+    async def _pass_up(self, pieces: list[bytes]) -> bool:
+        try:
+            await self._send(self._upstream, pieces)
+        except OSError:
+            # The server hears no more, but may have answered already: that is for the other direction to find out.
+            return False
+        return True
+
+    async def _download(self) -> None:
+        pieces: list[bytes] = []
+        while True:
+            await self._turns.give_way()
+            try:
+                if not self._begun:
+                    check_head(self._writer)
+                event = self._writer.next_event()
+                if event is h11.NEED_DATA:
+                    if self._chunked_down:
+                        check_between_chunks(self._writer)
+                    data = await self._next(pieces)
+                    self._writer.receive_data(data)
+                    continue
+            except h11.RemoteProtocolError as error:
+                raise self._failed(f"the server's response cannot be used: {error}", "network") from error
+            pieces.append(self._translated(event))
+            if isinstance(event, h11.EndOfMessage):
+                await self._send(self._client, pieces)
+                return
+
+    async def _next(self, pieces: list[bytes]) -> bytes:
+        """Send the client what there is, then return what the server says next."""
+        await self._send(self._client, pieces)
+        try:
+            size = HEAD_READ if not self._begun else CHUNKED_READ if self._chunked_down else BUFFER
+            return await self._receive(self._upstream, size)
+        except OSError as error:
+            raise self._failed(f"the connection to the server broke: {error}", "network") from error
+
+    def _translated(self, event: object) -> bytes:
+        """Return what the client is sent for an event of the server."""
+        match event:
+            case h11.Data():
+                return self._sent(self._reader, h11.Data(event.data))
+            case h11.InformationalResponse() if self._too_many_interim():
+                raise self._failed(f"the server sent more than {_MAX_INTERIM} interim responses", "network")
+            case h11.InformationalResponse() if self._reader.their_http_version == b"1.0":
+                return b""
+            case h11.InformationalResponse() | h11.Response():
+                self._begun = isinstance(event, h11.Response)
+                self._chunked_down = self._begun and _is_chunked(event)
+                copy = type(event)(status_code=event.status_code, headers=response_headers(event), reason=event.reason)
+                return self._sent(self._reader, copy)
+            case _:
+                return self._sent(self._reader, h11.EndOfMessage())
+
+    def _too_many_interim(self) -> bool:
+        self._interim += 1
+        return self._interim > _MAX_INTERIM
+
+    def _failed(self, text: str, cause: Literal["timeout", "network"]) -> Exception:
+        return ConnectionAbortedError(text) if self._begun else UnreachableError(text, cause)
+
+    @staticmethod
+    def _sent(connection: h11.Connection, event: h11.Event) -> bytes:
+        return connection.send(event) or b""
+
+    async def _send(self, end: socket.socket, pieces: list[bytes]) -> None:
+        if data := b"".join(pieces):
+            await self._loop.sock_sendall(end, data)
+            self._moved()
+        pieces.clear()
+
+    async def _receive(self, end: socket.socket, size: int) -> bytes:
+        data = await self._loop.sock_recv(end, size)
+        self._moved()
+        return data
+
+    def _moved(self) -> None:
+        if not self._silence.expired():
+            self._silence.reschedule(self._loop.time() + self._idle_seconds)
+
+
+def _is_chunked(head: h11.Request | h11.Response | h11.InformationalResponse) -> bool:
+    return any(name == b"transfer-encoding" for name, _ in head.headers)

@@ -1,0 +1,267 @@
+"""The only way out: decide, look up once, check every address, connect to a checked one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Literal
+
+from cellblock.common.threads import Threads
+from cellblock.errors import InvalidInputError
+from cellblock.walls.egress import addresses
+from cellblock.walls.egress.hang_up import on_hang_up
+from cellblock.walls.egress.names import Address, Target, host_text, unmapped
+from cellblock.walls.egress.rules import Denial, Refusal, Rules
+
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+"""Looks a name up: its addresses as text, best first. An `OSError` means that it has none."""
+
+Dial = Callable[[Address, int], Awaitable[socket.socket]]
+"""Connects to an address and a port, and returns the non-blocking socket."""
+
+Ask = Callable[[str, int], Awaitable[bool]]
+"""Decides about a host and a port that no rule names."""
+
+_MAX_SHOWN = 200
+_LOOKUPS = 4
+_MAX_QUESTIONS = 32
+"""Connections of one session that may wait for somebody's answer: few beside those that it may have."""
+_MAX_ADDRESSES = 32
+"""Addresses of one name that are considered: the owner of a name can give it thousands, and each is checked."""
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EgressLimits:
+    """How much one session may use of the host.
+
+    Attributes:
+        connections: Clients served at a time; those beyond are told so (503), and beyond that wait in the kernel.
+        header_bytes: Size of a request's or a response's head.
+        header_seconds: Time for a client to send the head of a request, or a SOCKS handshake.
+        connect_seconds: Time to look a host up and connect to it.
+        idle_seconds: Time for which a connection may stay silent.
+    """
+
+    connections: int = 256
+    header_bytes: int = 64 * 1024
+    header_seconds: float = 10.0
+    connect_seconds: float = 10.0
+    idle_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise InvalidInputError(f"EgressLimits.{name} must be more than 0, not {getattr(self, name)!r}.")
+
+
+class DeniedError(Exception):
+    """A rule is missing, or a rule denies it."""
+
+    def __init__(self, denial: Denial) -> None:
+        super().__init__(denial.message)
+        self.denial = denial
+
+
+class UnreachableError(Exception):
+    """An allowed host could not be reached.
+
+    Attributes:
+        cause: What happened, for the protocols to translate.
+    """
+
+    def __init__(self, message: str, cause: Literal["lookup", "refused", "timeout", "network"]) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Gate:
+    """Opens connections for one session. Every protocol of the proxy goes through `open`."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        limits: EgressLimits,
+        on_denied: Callable[[Denial], None],
+        resolve: Resolve,
+        dial: Dial,
+        ask: Ask | None = None,
+    ) -> None:
+        self._rules = rules
+        self._limits = limits
+        self._on_denied = on_denied
+        self._resolve = resolve
+        self._dial = dial
+        self._ask = ask
+        self._slots = asyncio.Semaphore(_LOOKUPS)
+        self._lookups: set[asyncio.Task[Sequence[str]]] = set()
+        self._questions: set[asyncio.Future[bool]] = set()
+
+    async def open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
+        """Connect to a target, if the rules allow it.
+
+        Args:
+            target: Where to, in canonical form.
+            method: The HTTP method, or ``SOCKS5``, for the log.
+            client: Who wants it. If it hangs up while somebody is asked, the question is withdrawn.
+
+        Returns:
+            A connected, non-blocking socket, which is the caller's.
+
+        Raises:
+            DeniedError: The rules do not allow it.
+            UnreachableError: They do, but it cannot be reached.
+            OSError: The client has hung up, or no descriptor is left.
+        """
+        if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method, client):
+            raise self._denied(target, refusal, method)
+        try:
+            async with asyncio.timeout(self._limits.connect_seconds):
+                found = await self._addresses(target)
+                self._check_addresses(target, found, method)
+                return await self._first(target, found)
+        except TimeoutError as error:
+            seconds = f"{self._limits.connect_seconds:g}"
+            raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
+        except OSError as error:  # no descriptor was left to find out whose address it is
+            raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
+
+    def _check_addresses(self, target: Target, found: list[Address], method: str) -> None:
+        """Check all addresses before one is dialled: a name with one bad address is not trusted with the others."""
+        for address in found:
+            reached = Target(address, target.port)
+            if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
+                raise self._denied(target, refusal, method)
+
+    async def _let_through(self, target: Target, refusal: Refusal, method: str, client: socket.socket) -> bool:
+        """Whether somebody lets a target through that no rule names. What a rule denies is denied."""
+        if self._ask is None or refusal.rule_needed is None:
+            return False
+        if self._has_many_questions():
+            reason = f"{refusal.reason}, and {_MAX_QUESTIONS} connections of this session already wait for approval"
+            raise self._denied(target, Refusal(reason, refusal.rule_needed), method)
+        question = asyncio.ensure_future(self._ask(host_text(target.host), target.port))
+        self._questions.add(question)
+        try:
+            with on_hang_up(client, question.cancel) as has_hung_up:
+                await asyncio.wait([question])
+                if has_hung_up():
+                    raise ConnectionAbortedError("the client hung up while it waited for approval")
+        finally:
+            self._questions.discard(question)
+            question.cancel()
+        return not question.cancelled() and question.result()
+
+    def _has_many_questions(self) -> bool:
+        return len(self._questions) >= _MAX_QUESTIONS
+
+    def withdraw(self) -> None:
+        """Withdraw the questions that are open: their connections are refused."""
+        for question in self._questions:
+            question.cancel()
+
+    def refuse(self, named: str, reason: str, method: str) -> DeniedError:
+        """Report a host that has no canonical form, and return the error to raise."""
+        return self._report(Denial(ascii(named)[1:-1][:_MAX_SHOWN], 0, reason, None, ascii(method)[1:-1][:_MAX_SHOWN]))
+
+    async def close(self) -> None:
+        """Withdraw all questions, and forget the lookups that nobody waits for any more."""
+        left: list[asyncio.Future[Any]] = [*self._questions, *self._lookups]
+        for waiting in left:
+            waiting.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _denied(self, target: Target, refusal: Refusal, method: str) -> DeniedError:
+        shown = ascii(method)[1:-1][:_MAX_SHOWN]
+        return self._report(Denial(host_text(target.host), target.port, refusal.reason, refusal.rule_needed, shown))
+
+    def _report(self, denial: Denial) -> DeniedError:
+        self._on_denied(denial)
+        return DeniedError(denial)
+
+    async def _addresses(self, target: Target) -> list[Address]:
+        if not isinstance(target.host, str):
+            return [target.host]
+        try:
+            found = await self._look_up(target.host)
+        except TimeoutError:
+            raise
+        except (OSError, UnicodeError) as error:
+            raise UnreachableError(f"{target.host} could not be resolved: {error.args[-1]}", "lookup") from error
+        if not found:
+            raise UnreachableError(f"{target.host} could not be resolved: it has no address", "lookup")
+        try:
+            return _considered(found)
+        except ValueError as error:
+            raise UnreachableError(f"{target.host} could not be resolved: {error}", "lookup") from error
+
+    async def _look_up(self, name: str) -> Sequence[str]:
+        # A lookup in a thread cannot be stopped. It keeps its slot until it ends, however soon its client gives up, so that
+        # a session cannot fill the threads that others need.
+        await self._slots.acquire()
+        lookup = asyncio.ensure_future(self._resolve(name))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._looked_up)
+        return await asyncio.shield(lookup)
+
+    def _looked_up(self, lookup: asyncio.Task[Sequence[str]]) -> None:
+        self._lookups.discard(lookup)
+        self._slots.release()
+
+    async def _first(self, target: Target, found: list[Address]) -> socket.socket:
+        """Return a connection to the first address that answers, giving each its share of the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._limits.connect_seconds
+        last: OSError = OSError()
+        for index, address in enumerate(found):
+            share = (deadline - loop.time()) / (len(found) - index)
+            try:
+                async with asyncio.timeout(share):
+                    return await self._dial(address, target.port)
+            except OSError as error:  # TimeoutError is one
+                last = error
+        if isinstance(last, TimeoutError):
+            raise last
+        cause: Literal["refused", "network"] = "refused" if last.errno == errno.ECONNREFUSED else "network"
+        what = os.strerror(last.errno) if last.errno else str(last)
+        raise UnreachableError(f"{target} could not be reached: {what}", cause) from last
+
+
+def _considered(found: Sequence[str]) -> list[Address]:
+    """Return the first addresses of a name. What is left out is not dialled either."""
+    return [unmapped(ip_address(text)) for text in list(dict.fromkeys(found))[:_MAX_ADDRESSES]]
+
+
+async def resolve(name: str) -> list[str]:
+    """Look a name up as every program on this machine does: hosts file, DNS, and what else is configured."""
+    return await asyncio.get_running_loop().run_in_executor(_pool(), _getaddrinfo, name)
+
+
+async def dial(address: Address, port: int) -> socket.socket:
+    """Connect to an address; it is never looked up, so what was checked is what is dialled."""
+    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
+    except BaseException:  # also a cancellation: the socket is ours until it is returned
+        connection.close()
+        raise
+    return connection
+
+
+def _getaddrinfo(name: str) -> list[str]:
+    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+
+
+@cache
+def _pool() -> Threads:
+    # Not the loop's own executor: slow lookups of sandboxed code must not hold up the program that embeds this.
+    return Threads(_THREADS, "cellblock-lookup")

@@ -1,0 +1,208 @@
+"""How the proxy handles HTTP heads: pure functions over h11's events.
+
+h11 reads and writes the messages, so nothing reaches a server byte for byte as a client sent it. This module
+refuses what h11 would repair: a message that could be framed in two ways is not repaired and passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import h11
+
+from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
+
+Headers = list[tuple[bytes, bytes]]
+
+_ABSOLUTE = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE | re.DOTALL)
+_HTTP_PORT = 80
+MAX_LINES = 500
+"""Lines of a request's or a response's head."""
+CHUNKED_READ = 4096
+"""Bytes of a chunked body that are read at a time. So little is parsed at once, even if it is all trailers."""
+_HEAD_END = re.compile(rb"\n\r?\n")
+# For one hop only (RFC 9110, 7.6.1), with those that proxies have been sent since before it.
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authentication-info proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade".split()
+)
+# A Connection header may not name these: taking away what frames or addresses a message changes what it means.
+_KEPT = frozenset((b"content-length", b"host"))
+
+
+class BadRequestError(Exception):
+    """A request that no proxy should pass on. The message says what is wrong with it."""
+
+
+class BadTargetError(BadRequestError):
+    """The host that a request names has no canonical form.
+
+    Attributes:
+        named: What the client sent.
+    """
+
+    def __init__(self, message: str, named: str) -> None:
+        super().__init__(message)
+        self.named = named
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest:
+    """A request that makes sense to a proxy.
+
+    Attributes:
+        method: Its method.
+        target: Where it is to go.
+        forwarded: What to send there; None for CONNECT.
+    """
+
+    method: str
+    target: Target
+    forwarded: h11.Request | None
+
+
+def read_request(request: h11.Request) -> ProxyRequest:
+    """Understand the head of a request.
+
+    Args:
+        request: As h11 read it.
+
+    Returns:
+        Where it is to go, and what to send there.
+
+    Raises:
+        BadTargetError: It names a host that has no canonical form.
+        BadRequestError: It is not for a proxy, or could be understood in two ways.
+    """
+    method, text = request.method.decode("ascii"), request.target.decode("ascii")
+    _check_framing(request)
+    if method == "CONNECT":
+        target = _authority(text, None)
+        _check_host(request, target)
+        return ProxyRequest(method, target, None)
+    match = _ABSOLUTE.fullmatch(text)
+    if match is None:
+        raise BadRequestError(_not_for_a_proxy(text))
+    target = _authority(match[1], _HTTP_PORT)
+    _check_host(request, target)
+    path = match[2] or ("*" if method == "OPTIONS" else "/")
+    path = f"/{path}" if path.startswith("?") else path
+    host = str(target) if target.port != _HTTP_PORT else host_text(target.host)
+    # Neither Via nor Forwarded: what the server sees is a client, and learns nothing of the machine behind it.
+    headers = [(b"Host", host.encode("ascii")), *_request_headers(request)]
+    return ProxyRequest(method, target, h11.Request(method=request.method, target=path, headers=headers))
+
+
+def response_headers(response: h11.Response | h11.InformationalResponse) -> Headers:
+    """Return the headers of a response that are meant for the client. h11 adds what frames the body there."""
+    headers = _end_to_end(response.headers.raw_items())
+    if _values(response.headers, b"transfer-encoding"):
+        headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+    return headers
+
+
+def plain_response(status: int, reason: str, text: str, *, body: bool = True) -> bytes:
+    """Return a whole response of the proxy itself, after which the connection ends.
+
+    Args:
+        status: Its status.
+        reason: The phrase after the status: the only part that many clients show, when a CONNECT fails.
+        text: The body, one line.
+        body: Whether to send it: not to HEAD.
+    """
+    content = f"{text}\n".encode("ascii", "backslashreplace")
+    phrase = re.sub(r"[^\x20-\x7e]", "?", reason)
+    head = (
+        f"HTTP/1.1 {status} {phrase}\r\nContent-Type: text/plain; charset=us-ascii\r\n"
+        f"Content-Length: {len(content)}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + (content if body else b"")
+
+
+def check_head(reader: h11.Connection) -> None:
+    """Check that the head that is being read has few enough lines. h11 limits bytes, and takes long for many short lines.
+
+    Raises:
+        h11.RemoteProtocolError: It has too many.
+    """
+    data, _ = reader.trailing_data
+    end = _HEAD_END.search(data)
+    if data.count(b"\n", 0, end.start() if end else len(data)) > MAX_LINES:
+        raise h11.RemoteProtocolError(f"it has more than {MAX_LINES} header lines", error_status_hint=431)
+
+
+def check_between_chunks(reader: h11.Connection) -> None:
+    """Check that what is left of a chunked body after all whole chunks is small: the beginning of a chunk, or of trailers.
+
+    Raises:
+        h11.RemoteProtocolError: It is too large.
+    """
+    if len(reader.trailing_data[0]) > CHUNKED_READ:
+        raise h11.RemoteProtocolError(f"it has more than {CHUNKED_READ} bytes between chunks or after them")
+
+
+def _authority(text: str, default_port: int | None) -> Target:
+    try:
+        return parse_authority(text, default_port)
+    except BadNameError as error:
+        raise BadTargetError(str(error), text) from error
+
+
+def _check_framing(request: h11.Request) -> None:
+    lengths, codings = (_values(request.headers, name) for name in (b"content-length", b"transfer-encoding"))
+    if lengths and codings:
+        raise BadRequestError("Content-Length and Transfer-Encoding exclude each other")
+    if codings and request.http_version < b"1.1":
+        raise BadRequestError("Transfer-Encoding needs HTTP/1.1")
+    if request.method == b"CONNECT" and (codings or any(int(length) for length in lengths)):
+        raise BadRequestError("CONNECT has no body")
+
+
+def _check_host(request: h11.Request, target: Target) -> None:
+    for value in _values(request.headers, b"host"):
+        try:
+            named = _host_header(value.decode("ascii"), target)
+        except (BadNameError, UnicodeDecodeError) as error:
+            raise BadRequestError(f"the Host header is wrong: {error}") from error
+        if named != (target.host, target.port):
+            raise BadRequestError(f"the Host header does not name {target}, where the request is to go")
+
+
+def _host_header(text: str, target: Target) -> tuple[Host, int]:
+    if split_port(text)[1] is None and target.port != _HTTP_PORT and text:
+        # A CONNECT to a.example:443 may come with a Host of a.example, and so may http://a.example:8080 from a few clients.
+        return canonical_host(text), target.port
+    named = parse_authority(text, _HTTP_PORT)
+    return named.host, named.port
+
+
+def _request_headers(request: h11.Request) -> Headers:
+    headers = [(name, value) for name, value in _end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
+    if _values(request.headers, b"transfer-encoding"):
+        headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 lets through
+    # One connection for each request: no answer can ever be taken for that to another.
+    headers.append((b"Connection", b"close"))
+    return headers
+
+
+def _end_to_end(items: Iterable[tuple[bytes, bytes]]) -> Headers:
+    items = list(items)
+    listed = {
+        token.strip().lower() for name, value in items if name.lower() == b"connection" for token in value.split(b",")
+    } - _KEPT
+    dropped = _HOP_BY_HOP | listed
+    return [(name, value) for name, value in items if name.lower() not in dropped]
+
+
+def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+    return [value for name, value in headers if name == wanted]
+
+
+def _not_for_a_proxy(text: str) -> str:
+    if text.lower().startswith("https://"):
+        return "https is tunnelled: send CONNECT"
+    if "://" in text:
+        return "only http:// and CONNECT are proxied"
+    return "this is a proxy: the request needs an absolute http:// URL, or CONNECT"

@@ -1,0 +1,105 @@
+"""A sandbox's way to the network: proxies on listeners that its init made inside. A session has one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from cellblock.walls.sandbox.plan import EGRESS_PORT
+from cellblock.walls.sandbox.policy import Network
+
+if TYPE_CHECKING:
+    from cellblock.walls.egress.proxy import EgressProxy
+    from cellblock.walls.egress.rules import Denial
+
+_LOG = 1000
+_NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTTP_RETRIES": "0"}
+"""Without a network, pip and uv then fail at once. By default they retry for seconds."""
+
+OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
+"""Decides whether a host and a port that the policy does not name may be reached."""
+
+
+class SandboxNetwork:
+    """Serves the proxy of one sandbox: of a session, whichever kernel it has now, or of an MCP server.
+
+    Attributes:
+        denials: The last refused attempts, oldest first.
+    """
+
+    def __init__(self, network: Network, note: Callable[[str], None], ask: OnHost | None = None) -> None:
+        """Take the rules.
+
+        Args:
+            network: What may be reached.
+            note: Told a line for each refused attempt.
+            ask: Decides about hosts that the policy does not name, where the policy says that somebody is to be asked.
+
+        Raises:
+            InvalidInputError: A pattern is wrong; the message names it.
+        """
+        self.denials: deque[Denial] = deque(maxlen=_LOG)
+        self._note = note
+        self._ask = ask if network.ask else None
+        self._rules = None
+        self._proxy: EgressProxy | None = None
+        self._changing: asyncio.Task[None] | None = None
+        if network.allow or network.ask:
+            # Loaded where it is used: most sessions have no network at all.
+            from cellblock.walls.egress.rules import Rules
+
+            self._rules = Rules.parse(network.allow, network.deny)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether there is anything that may be reached, or asked for."""
+        return self._rules is not None
+
+    def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
+        """Return the variables that make programs use the proxy; if nothing may be reached, those that stop useless retries.
+
+        Without a proxy a program is told that a name cannot be resolved, as on any machine without a network.
+
+        Args:
+            port: Where the proxy's listener is, in the session.
+        """
+        if self._rules is None:
+            return dict(_NO_RETRIES)
+        from cellblock.walls.egress.proxy import environment
+
+        return environment(port)
+
+    def adopt(self, listener: socket.socket) -> None:
+        """Serve on a new kernel's listener from now on."""
+        from cellblock.walls.egress.proxy import EgressProxy
+
+        if self._rules is None:
+            listener.close()
+            return
+        before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask)
+        self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
+
+    def withdraw_questions(self) -> None:
+        """Withdraw the questions about hosts that are open. The code that asked was stopped, or is gone."""
+        if self._proxy is not None:
+            self._proxy.withdraw_questions()
+
+    async def close(self) -> None:
+        """Cut off whatever is connected."""
+        if self._changing is not None:
+            await self._changing
+        if self._proxy is not None:
+            await self._proxy.close()
+
+    def _on_denied(self, denial: Denial) -> None:
+        self.denials.append(denial)
+        self._note(f"[cellblock] {denial.message}")
+
+
+async def _change(before: EgressProxy | None, after: EgressProxy) -> None:
+    await after.start()
+    if before is not None:
+        await before.close()

@@ -1,0 +1,142 @@
+"""SOCKS5 (RFC 1928) without I/O: bytes in, replies and one request out. CONNECT only, without authentication."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+
+from cellblock.walls.egress.names import Address, BadNameError, Target, canonical_host, unmapped
+
+VERSION = 5
+METHOD = "SOCKS5"
+
+SUCCEEDED = 0x00
+GENERAL_FAILURE = 0x01
+NOT_ALLOWED = 0x02
+NETWORK_UNREACHABLE = 0x03
+HOST_UNREACHABLE = 0x04
+CONNECTION_REFUSED = 0x05
+EXPIRED = 0x06
+COMMAND_UNSUPPORTED = 0x07
+ADDRESS_UNSUPPORTED = 0x08
+
+_NO_AUTHENTICATION = 0x00
+_NO_METHOD = 0xFF
+_CONNECT = 0x01
+_IPV4, _NAME, _IPV6 = 0x01, 0x03, 0x04
+_ADDRESS_SIZE = {_IPV4: 4, _IPV6: 16}
+
+
+class SocksError(Exception):
+    """The client asked for something that is not supported, or violated the protocol.
+
+    Attributes:
+        answer: What to send before hanging up.
+    """
+
+    def __init__(self, message: str, answer: bytes) -> None:
+        super().__init__(message)
+        self.answer = answer
+
+
+class BadSocksNameError(BadNameError):
+    """The host in a SOCKS request has no canonical form.
+
+    Attributes:
+        named: What the client sent, undecoded bytes escaped.
+    """
+
+    def __init__(self, message: str, named: str) -> None:
+        super().__init__(message)
+        self.named = named
+
+
+def reply(code: int) -> bytes:
+    """Return a reply. The address that it reports is always 0.0.0.0:0: the host's own is nobody's business."""
+    return bytes([VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0])
+
+
+class SocksHandshake:
+    """What a SOCKS5 client says before its data.
+
+    Attributes:
+        target: Where it wants to go, once that is known.
+    """
+
+    def __init__(self) -> None:
+        self.target: Target | None = None
+        self._data = bytearray()
+        self._greeted = False
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the client.
+
+        Args:
+            data: What it sent. The longest handshake is 519 bytes; what follows it stays in `trailing`.
+
+        Returns:
+            What to send to it now.
+
+        Raises:
+            SocksError: Nothing can come of this.
+            BadSocksNameError: It named a host that has no canonical form.
+        """
+        self._data += data
+        answer = b""
+        if not self._greeted:
+            answer = self._greeting()
+        if self._greeted and self.target is None:
+            self._request()
+        return answer
+
+    def trailing(self) -> bytes:
+        """Return what the client sent after its request, without waiting for the reply."""
+        return bytes(self._data)
+
+    def _greeting(self) -> bytes:
+        if self._data and self._data[0] != VERSION:
+            raise SocksError("not version 5", b"")
+        if len(self._data) < 2 or len(self._data) < 2 + self._data[1]:
+            return b""
+        offered = self._take(2 + self._data[1])[2:]
+        if _NO_AUTHENTICATION not in offered:
+            raise SocksError("a method of authentication was demanded", bytes([VERSION, _NO_METHOD]))
+        self._greeted = True
+        return bytes([VERSION, _NO_AUTHENTICATION])
+
+    def _request(self) -> None:
+        if len(self._data) < 5:
+            return
+        version, command, _, kind, length = self._data[:5]
+        if version != VERSION:
+            raise SocksError("not version 5", reply(GENERAL_FAILURE))
+        if command != _CONNECT:
+            raise SocksError("only CONNECT is offered", reply(COMMAND_UNSUPPORTED))
+        if kind != _NAME and kind not in _ADDRESS_SIZE:
+            raise SocksError("unknown type of address", reply(ADDRESS_UNSUPPORTED))
+        start, size = (5, length) if kind == _NAME else (4, _ADDRESS_SIZE[kind])
+        if len(self._data) < start + size + 2:
+            return
+        host = self._take(start + size)[start:]
+        self.target = _target(kind, host, int.from_bytes(self._take(2), "big"))
+
+    def _take(self, count: int) -> bytes:
+        taken = bytes(self._data[:count])
+        del self._data[:count]
+        return taken
+
+
+def _target(kind: int, raw: bytes, port: int) -> Target:
+    named = str(_address(kind, raw)) if kind != _NAME else raw.decode(errors="backslashreplace")
+    try:
+        if not port:
+            raise BadNameError("the port is not a number from 1 to 65535")
+        # RFC 1928 knows no brackets; "[::1]" as a name is accepted all the same, and means what it does everywhere else.
+        return Target(canonical_host(raw.decode()) if kind == _NAME else unmapped(_address(kind, raw)), port)
+    except UnicodeDecodeError as error:
+        raise BadSocksNameError("the host name is not UTF-8", named) from error
+    except BadNameError as error:
+        raise BadSocksNameError(str(error), named) from error
+
+
+def _address(kind: int, raw: bytes) -> Address:
+    return IPv4Address(raw) if kind == _IPV4 else IPv6Address(raw)

@@ -1,0 +1,95 @@
+"""The mount API of Linux 5.12 and later, as functions on descriptors. Standard library only; everything raises."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import sys
+
+from cellblock.walls.linux import abi
+from cellblock.walls.linux.syscall import call
+
+WRITABLE = abi.MOUNT_ATTR_NOSUID | abi.MOUNT_ATTR_NODEV
+READ_ONLY = WRITABLE | abi.MOUNT_ATTR_RDONLY
+
+
+def clone_tree(path: str) -> int:
+    """Return a detached copy of the mounts at a path. No symbolic link on the way is followed."""
+    descriptor = open_without_links(path, 0)
+    try:
+        return clone(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_without_links(path: str, flags: int) -> int:
+    """Return a descriptor of a path. No symbolic link is followed; with O_NOFOLLOW, the path itself may be one."""
+    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, abi.RESOLVE_NO_SYMLINKS | abi.RESOLVE_NO_MAGICLINKS)
+    return call("openat2", abi.AT_FDCWD, os.fsencode(path), how, len(how))
+
+
+def clone(descriptor: int) -> int:
+    """Return a detached copy of the mounts at a descriptor and below it."""
+    flags = abi.OPEN_TREE_CLONE | os.O_CLOEXEC | abi.AT_EMPTY_PATH | abi.AT_RECURSIVE
+    return call("open_tree", descriptor, b"", flags)
+
+
+def set_attributes(descriptor: int, path: bytes, attributes: int, propagation: int = 0, recursive: bool = True) -> None:
+    """Add attributes to the mount at a path from a descriptor (empty: at the descriptor itself), and to those below it."""
+    value = struct.pack("QQQQ", attributes, 0, propagation, 0)
+    flags = (abi.AT_RECURSIVE if recursive else 0) | (0 if path else abi.AT_EMPTY_PATH)
+    call("mount_setattr", descriptor, path, flags, value, len(value))
+
+
+def set_read_only(descriptor: int) -> None:
+    """Make the mounts at a descriptor read-only, without devices and set-id bits."""
+    set_attributes(descriptor, b"", READ_ONLY)
+
+
+def new_filesystem(kind: str, options: dict[str, str], attributes: int) -> int:
+    """Return a new file system, detached."""
+    context = call("fsopen", kind.encode(), abi.FSOPEN_CLOEXEC)
+    try:
+        for name, value in options.items():
+            call("fsconfig", context, abi.FSCONFIG_SET_STRING, name.encode(), value.encode(), 0)
+        call("fsconfig", context, abi.FSCONFIG_CMD_CREATE, None, None, 0)
+        return call("fsmount", context, abi.FSMOUNT_CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def move(descriptor: int, target: str) -> None:
+    """Attach a mount at a path, and close its descriptor."""
+    try:
+        call("move_mount", descriptor, b"", abi.AT_FDCWD, os.fsencode(target), abi.MOVE_MOUNT_F_EMPTY_PATH)
+    finally:
+        os.close(descriptor)
+
+
+def move_onto(descriptor: int, place: int) -> None:
+    """Attach a mount at the place of another descriptor, and close its own descriptor."""
+    try:
+        call("move_mount", descriptor, b"", place, b"", abi.MOVE_MOUNT_F_EMPTY_PATH | abi.MOVE_MOUNT_T_EMPTY_PATH)
+    finally:
+        os.close(descriptor)
+
+
+def pin(place: int) -> None:
+    """Mount a file or directory onto itself, because a mount point cannot be renamed."""
+    move_onto(clone(place), place)
+
+
+def without_links(path: str) -> str | None:
+    """Return a path without symbolic links, or None if it does not exist and no link is on the way.
+
+    Without links, as is usual, this takes one system call instead of one per component.
+    """
+    try:
+        os.close(open_without_links(path, 0))
+    except OSError as error:
+        return None if error.errno == errno.ENOENT else os.path.realpath(path)
+    return path
+
+
+assert sys.byteorder == "little", "the layouts above are for little-endian machines"

@@ -1,0 +1,256 @@
+"""The index that pip sees: served by the host on a listener in pip's own sandbox.
+
+It answers GET of the pages of an index and of the files that these pages name, and nothing else. What is asked for is fetched
+by the host, with credentials that pip never sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from cellblock.walls.packages import pages
+from cellblock.walls.packages.fetch import Fetcher, read_page
+from cellblock.walls.packages.index import PackageIndex, local_path
+from cellblock.walls.packages.pages import File
+
+Value = TypeVar("Value")
+
+_HEAD = 16 * 1024
+_HEAD_SECONDS = 10.0
+_SEND_SECONDS = 60.0
+_CONNECTIONS = 16
+_PAGE = 64 * 1024 * 1024
+_ALL_PAGES = 256 * 1024 * 1024
+_PIECE = 256 * 1024
+_REQUEST = re.compile(rb"GET /([\x21-\x7e]*) HTTP/1\.[01]")
+_PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")
+_METADATA = ".metadata"
+
+
+class _NotServedError(Exception):
+    """A request gets an error for an answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class PackageMirror:
+    """Serves one installation; an async context manager."""
+
+    def __init__(self, listener: socket.socket, index: PackageIndex, size: int) -> None:
+        """Take the listener.
+
+        Args:
+            listener: In pip's sandbox; closed at the end.
+            index: Where packages come from.
+            size: Bytes of files that are served at most.
+        """
+        self._listener = listener
+        self._index = index
+        self._fetcher = Fetcher(index)
+        # If there is no sandbox the listener is the machine's, and other users' programs can reach it.
+        self._secret = secrets.token_hex(16)
+        self._sources = [url for url in (*index.indexes, *index.links) if local_path(url) is None]
+        self._known: dict[str, tuple[bytes, dict[str, File]]] = {}
+        self._pages_left = _ALL_PAGES
+        self._files_left = size
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, sock=self._listener, limit=_HEAD)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def options(self, port: int) -> list[str]:
+        """Return the options that make pip take packages from here, and from the host's local directories.
+
+        Args:
+            port: The listener's.
+        """
+        options = ["--pre"] if self._index.prereleases else []
+        first = True
+        for source in self._index.indexes:
+            options += ["--index-url" if first else "--extra-index-url", self._served(source, port)]
+            first = False
+        for source in self._index.links:
+            options += ["--find-links", self._served(source, port)]
+        return [*options, "--no-index"] if first else options
+
+    def _served(self, source: str, port: int) -> str:
+        if local_path(source) is not None:
+            return source
+        return f"http://127.0.0.1:{port}/{self._secret}/{self._sources.index(source)}/"
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._serving) >= _CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_HEAD_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            try:
+                await self._answer(head, writer)
+            except _NotServedError as error:
+                text = f"cellblock: {error}\n".encode(errors="backslashreplace")
+                _begin(writer, error.status, "text/plain; charset=utf-8", len(text))
+                await _send(writer, text)
+            writer.close()
+            async with asyncio.timeout(_SEND_SECONDS):
+                await writer.wait_closed()
+        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # pip, or what it runs, broke off or does not speak HTTP
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
+        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
+        if request is None:
+            raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
+        secret, *names = request[1].decode("ascii").split("/")
+        if not secrets.compare_digest(secret, self._secret) or not names:
+            raise _NotServedError(404, "there is no such page")
+        source, project, name = self._named([unquote(part) for part in names])
+        if not name:
+            page, _ = await self._page(source, project)
+            _begin(writer, 200, "text/html; charset=utf-8", len(page))
+            await _send(writer, page)
+            return
+        await self._pass_on(await self._url(source, project, name), writer)
+
+    def _named(self, names: list[str]) -> tuple[str, str, str]:
+        """Return the source, the project ("" for a page of links) and the file ("" for a page) that a path names."""
+        number, *rest = names
+        if not number.isdecimal() or int(number[:4]) >= len(self._sources):
+            raise _NotServedError(404, "there is no such index")
+        source = self._sources[int(number[:4])]
+        if source in self._index.links:
+            rest = ["", *rest]
+        if len(rest) == 1:
+            rest.append("")
+        if (
+            len(rest) != 2
+            or (rest[0] and not _PROJECT.fullmatch(rest[0]))
+            or (not rest[0] and source not in self._index.links)
+        ):
+            raise _NotServedError(404, "an index has only project pages and files")
+        return source, rest[0], rest[1]
+
+    async def _page(self, source: str, project: str) -> tuple[bytes, dict[str, File]]:
+        """Return a page for pip, and the files that it names. Each is fetched once."""
+        url = _with_path(source, f"{urlsplit(source).path.rstrip('/')}/{project}/") if project else source
+        if (known := self._known.get(url)) is not None:
+            return known
+        if self._pages_left <= 0:
+            raise _NotServedError(429, "this installation has asked for too many pages")
+        try:
+            size, page, found = await _in_thread(functools.partial(_read, self._fetcher, url))
+        except HTTPError as error:
+            raise _NotServedError(error.code if 400 <= error.code < 600 else 502, f"the index says: {error.reason}") from error
+        except (OSError, ValueError) as error:
+            raise _NotServedError(502, f"the index cannot be read: {_without_urls(error)}") from error
+        self._pages_left -= size + 1024
+        return self._known.setdefault(url, (page, found))
+
+    async def _url(self, source: str, project: str, name: str) -> str:
+        _, files = await self._page(source, project)
+        if (file := files.get(name)) is not None:
+            return file.url
+        if name.endswith(_METADATA) and (file := files.get(name.removesuffix(_METADATA))) is not None:
+            return _with_path(file.url, urlsplit(file.url).path + _METADATA)
+        raise _NotServedError(404, "the index does not name this file")
+
+    async def _pass_on(self, url: str, writer: asyncio.StreamWriter) -> None:
+        """Fetch a file, and pass it on as it comes."""
+        try:
+            response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
+        except HTTPError as error:
+            raise _NotServedError(error.code if 400 <= error.code < 600 else 502, f"the index says: {error.reason}") from error
+        except (OSError, ValueError) as error:
+            raise _NotServedError(502, f"the file cannot be fetched: {_without_urls(error)}") from error
+        reading: asyncio.Future[bytes] | None = None
+        try:
+            length = response.getheader("Content-Length")
+            _begin(writer, 200, "application/octet-stream", int(length) if length and length.isdecimal() else None)
+            while True:
+                reading = asyncio.get_running_loop().run_in_executor(_pool(), response.read, _PIECE)
+                piece = await asyncio.shield(reading)
+                self._files_left -= len(piece)
+                if not piece or self._files_left < 0:
+                    return
+                await _send(writer, piece)
+        finally:
+            if reading is None or reading.done():
+                response.close()
+            else:  # a thread is at it
+                reading.add_done_callback(lambda _: response.close())
+
+
+def _read(fetcher: Fetcher, url: str) -> tuple[int, bytes, dict[str, File]]:
+    found, kind, body = read_page(fetcher, url, pages.ACCEPT, _PAGE)
+    files = pages.read(found, kind, body)
+    return len(body), pages.write(files.values()), files
+
+
+def _begin(writer: asyncio.StreamWriter, status: int, kind: str, length: int | None) -> None:
+    size = "" if length is None else f"Content-Length: {length}\r\n"
+    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\n{size}Connection: close\r\n\r\n"
+    writer.write(head.encode("ascii"))
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    async with asyncio.timeout(_SEND_SECONDS):
+        await writer.drain()
+
+
+async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] = lambda _: None) -> Value:
+    """Run a call in a thread. It cannot be stopped: what it returns after nobody waits any more is given to `late`."""
+    running = asyncio.get_running_loop().run_in_executor(_pool(), call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        running.add_done_callback(lambda done: done.cancelled() or done.exception() or late(done.result()))
+        raise
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    # Not the loop's own executor: a slow index must not hold up the program that embeds this.
+    return ThreadPoolExecutor(8, thread_name_prefix="cellblock-packages")
+
+
+def _with_path(url: str, path: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=path, fragment=""))
+
+
+def _without_urls(error: Exception) -> str:
+    """Return what an error says, without what might be a URL with a password in it."""
+    return re.sub(r"\S+://\S+", "URL", str(error))[:300]

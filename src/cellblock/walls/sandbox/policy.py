@@ -1,0 +1,340 @@
+"""The policy of a sandbox: plain, frozen data that people can read, narrow and compare.
+
+A policy is read from the JSON of sandbox-runtime (``network``, ``filesystem``, …) with the same meaning, plus our own keys
+(``resources``). A plan enforces it on a machine (see `plan`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from cellblock.errors import InvalidInputError
+from cellblock.walls.sandbox.narrowing import Denials, Hosts, Paths
+from cellblock.walls.sandbox.settings import Section, check_list, read_settings
+
+MIB = 1024 * 1024
+
+# Files in a home directory that programs read when they start.
+START_UP = (
+    ".gitconfig",
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".bash_aliases",
+    ".profile",
+    ".zlogin",
+    ".zshrc",
+    ".zprofile",
+    ".zshenv",
+    ".ripgreprc",
+)
+
+# Files in a project that tools read. The tools ask before they obey a new file, or read it only if something else tells them
+# to; and some of them fail if they find a directory instead.
+PROJECT = (
+    ".devcontainer",
+    ".zed",
+    ".envrc",
+    ".husky",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".nvim.lua",
+    ".exrc",
+    "mise.toml",
+    ".pre-commit-config.yaml",
+)
+
+# Read-only, or blocked, at the top of every writable directory: each of these can make a program on the host run its contents,
+# long after the session.
+PROTECTED = (
+    # All of it: not only config and hooks run programs, but also the targets of its commondir, modules and worktrees.
+    ".git",
+    ".gitmodules",
+    ".vscode",
+    ".idea",
+    ".claude",
+    ".mcp.json",
+    ".cursor",
+    ".gemini",
+    ".codex",
+    *PROJECT,
+    *START_UP,
+)
+
+# Those of them that sessions may create if they do not exist. Git has to work in a workspace. Start-up files are only read in
+# home directories, and a directory instead of one would do harm there: git fails.
+MAKEABLE = frozenset((".git", *PROJECT, *START_UP))
+
+# Not readable at the top of the workspace. All but ``.env`` matter only if a home directory is the workspace.
+ENV = ".env"
+SECRET = (ENV, ".ssh", ".aws", ".gnupg", ".netrc", ".kube", ".docker", ".azure", ".config/gcloud", ".pypirc", ".npmrc")
+
+
+@dataclass(frozen=True, slots=True)
+class Filesystem:
+    """The files that a session can see and change. Relative paths are relative to the workspace, ``~`` is the user's home.
+
+    Attributes:
+        read: Readable paths, besides the system, the interpreter and the workspace. ``/`` is everything.
+        write: Writable paths. ``.`` is the workspace.
+        deny_read: Masked paths, except what `read` and `write` name inside them. ``/`` cancels ``/`` in `read`.
+        deny_write: Paths that are read-only, or cannot be created, whatever `write` allows.
+    """
+
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = (".",)
+    deny_read: tuple[str, ...] = SECRET
+    deny_write: tuple[str, ...] = PROTECTED
+
+    @property
+    def everything(self) -> bool:
+        """Whether all of the file system is readable, except masked paths."""
+        return "/" in self.read and "/" not in self.deny_read
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The hosts that a session can reach, through a proxy that the host serves.
+
+    Attributes:
+        allow: Patterns ``host[:port]``; a host may begin with ``*.``. Without any, there is no network.
+        deny: Patterns that win over `allow`.
+        ask: Whether to ask about hosts that neither names. Without a callback to ask, they are refused.
+    """
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    ask: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The resources that a session may use.
+
+    Attributes:
+        memory: Bytes of memory for all processes together.
+        processes: Number of processes and threads.
+        open_files: Number of open files of each process.
+        tmp: Bytes in each of /tmp, /dev/shm and the home directory.
+        file_size: Bytes of one file.
+        cpu: Share of processor time while other sessions compete, as a weight from 1 to 100.
+        packages: Bytes on disk of the packages that are installed for it. 0 forbids installing.
+    """
+
+    memory: int = 4096 * MIB
+    processes: int = 512
+    open_files: int = 4096
+    tmp: int = 512 * MIB
+    file_size: int = 8192 * MIB
+    cpu: int = 100
+    packages: int = 8192 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rights of a session: what it may see, change, reach and use.
+
+    Attributes:
+        filesystem: The files that it can see and change.
+        network: The hosts that it can reach.
+        resources: The resources that it may use.
+        unix_sockets: Whether sockets in the file system can be connected to, if all of it is readable.
+        weaker_proc: Whether a session may get the /proc of the container around this program, read-only, if the kernel does
+            not allow it one of its own. It then sees that container's processes.
+    """
+
+    filesystem: Filesystem = field(default_factory=Filesystem)
+    network: Network = field(default_factory=Network)
+    resources: Resources = field(default_factory=Resources)
+    unix_sockets: bool = False
+    weaker_proc: bool = False
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a policy from a JSON file.
+
+        Args:
+            path: The file: sandbox-runtime's settings, plus ``resources``.
+
+        Raises:
+            InvalidInputError: It cannot be read, is not valid JSON, or has a key or value that is not valid.
+        """
+        return cls.parse(read_settings(path), str(path))
+
+    @classmethod
+    def parse(cls, data: object, source: str = "the sandbox configuration") -> Self:
+        """Make a policy from sandbox-runtime's settings, plus ``resources``.
+
+        In these, everything can be read except ``denyRead``, and nothing can be written except ``allowWrite``.
+
+        Args:
+            data: The parsed JSON.
+            source: Its name in errors.
+
+        Raises:
+            InvalidInputError: A key is unknown, or a value has the wrong type; the message names it.
+        """
+        top = Section(source, "", data, _TOP)
+        files = Section(source, "filesystem.", top.get("filesystem", {}), _FILES)
+        network = Section(source, "network.", top.get("network", {}), _NETWORK)
+        resources = Section(source, "resources.", top.get("resources", {}), _RESOURCES)
+        fields = {_RESOURCES[key]: resources.integer(key) for key in _RESOURCES if key in resources.data}
+        writes_git = files.boolean("allowGitConfig")
+        return cls(
+            Filesystem(
+                # Exceptions inside of denied paths become the same list.
+                read=("/", *files.texts("allowRead")),
+                write=files.texts("allowWrite"),
+                deny_read=(*files.texts("denyRead"), *SECRET[:1]),
+                deny_write=(*files.texts("denyWrite"), *(name for name in PROTECTED if name != ".git" or not writes_git)),
+            ),
+            Network(network.texts("allowedDomains"), network.texts("deniedDomains"), network.boolean("ask")),
+            Resources(**fields),
+            unix_sockets=network.boolean("allowAllUnixSockets"),
+            weaker_proc=top.boolean("enableWeakerNestedSandbox"),
+        ).checked()
+
+    @property
+    def rules(self) -> Filesystem:
+        """The files that a session can see and change, for code outside of the sandbox that respects them."""
+        return self.filesystem
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Paths that can be read even if something around them is masked."""
+        return (".", *self.filesystem.read, *self.filesystem.write)
+
+    def denied_like(self, names: Iterable[str], workspace: str, home: str) -> re.Pattern[str] | None:
+        """Return a pattern of absolute paths that some denials match besides the paths that they name; here, there are none.
+
+        Args:
+            names: The denials.
+            workspace: The base of relative ones.
+            home: The meaning of ``~``.
+        """
+        return None
+
+    def checked(self) -> Self:
+        """Return the policy, after checking the types of its parts and its limits.
+
+        Raises:
+            InvalidInputError: One is not valid.
+        """
+        for name, kind in (("filesystem", Filesystem), ("network", Network), ("resources", Resources)):
+            if not isinstance(part := getattr(self, name), kind):
+                raise InvalidInputError(f"{name} must be a {kind.__name__}, not {part!r}: Policy.parse() takes a dict")
+        for part in (self.filesystem, self.network):
+            for item in dataclasses.fields(part):
+                if item.type != "bool":
+                    check_list(item.name, getattr(part, item.name))
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self.resources, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InvalidInputError(f"resources.{name} must be an integer from {least} to {most}, not {value!r}")
+        return self
+
+    def narrow(self, other: Policy) -> Policy:
+        """Return a policy that allows only what both allow.
+
+        Args:
+            other: The requested policy of one session.
+
+        Raises:
+            InvalidInputError: It would allow more than this one; the message names what.
+        """
+        for name, ours, theirs in (
+            ("filesystem.read", self.filesystem.read, other.filesystem.read),
+            ("filesystem.write", self.filesystem.write, other.filesystem.write),
+            ("network.allow", self.network.allow, other.network.allow),
+        ):
+            allowed = Hosts(ours) if name.startswith("network") else Paths(ours)
+            if more := [item for item in theirs if not allowed.cover(item)]:
+                raise InvalidInputError(f"{name}: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
+        files = self.filesystem
+        for name, ours, theirs, denied in (
+            ("filesystem.read", files.read, other.filesystem.read, files.deny_read),
+            ("filesystem.write", files.write, other.filesystem.write, files.deny_read + files.deny_write),
+        ):
+            # A longer path wins over a shorter denial, so the session could reopen what the host denies.
+            denials, known = Denials(denied), frozenset(ours)
+            for path in theirs:
+                if path not in known and denials.may_hold(path):
+                    raise InvalidInputError(f"{name}: {path!r} may be denied by the host's policy, which can only be narrowed")
+        if other.network.ask and not self.network.ask:
+            raise InvalidInputError("network.ask is not allowed by the host's policy, which can only be narrowed")
+        if other.unix_sockets and not self.unix_sockets:
+            raise InvalidInputError("unix_sockets is not allowed by the host's policy, which can only be narrowed")
+        if other.weaker_proc and not self.weaker_proc:
+            raise InvalidInputError("weaker_proc is not allowed by the host's policy, which can only be narrowed")
+        limits = {}
+        for item in dataclasses.fields(Resources):
+            limits[item.name] = min(getattr(self.resources, item.name), getattr(other.resources, item.name))
+        return Policy(
+            Filesystem(
+                other.filesystem.read,
+                other.filesystem.write,
+                _union(self.filesystem.deny_read, other.filesystem.deny_read),
+                _union(self.filesystem.deny_write, other.filesystem.deny_write),
+            ),
+            Network(other.network.allow, _union(self.network.deny, other.network.deny), other.network.ask),
+            Resources(**limits),
+            other.unix_sockets,
+            other.weaker_proc,
+        )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the policy from the result of `to_dict`."""
+        return cls(
+            Filesystem(**{name: tuple(value) for name, value in data["filesystem"].items()}),
+            Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
+            Resources(**data["resources"]),
+            data["unix_sockets"],
+            data["weaker_proc"],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the policy as plain JSON data."""
+        return dataclasses.asdict(self)
+
+
+_TOP = {
+    "filesystem": "filesystem",
+    "network": "network",
+    "resources": "resources",
+    "enableWeakerNestedSandbox": "",
+    # How sandbox-runtime works, not what is allowed: accepted, and ignored here.
+    "allowPty": "",
+    "ripgrep": "",
+    "mandatoryDenySearchDepth": "",
+    "$schema": "",
+}
+_FILES = dict.fromkeys(("denyRead", "allowRead", "allowWrite", "denyWrite", "allowGitConfig"), "")
+_NETWORK = dict.fromkeys(("allowedDomains", "deniedDomains", "allowLocalBinding", "allowAllUnixSockets", "ask"), "")
+_RESOURCES = {
+    "memory": "memory",
+    "processes": "processes",
+    "openFiles": "open_files",
+    "tmp": "tmp",
+    "fileSize": "file_size",
+    "cpu": "cpu",
+    "packages": "packages",
+}
+_BOUNDS = {
+    "memory": (64 * MIB, 2**50),
+    "processes": (8, 30000),
+    "open_files": (64, 2**20),
+    "tmp": (MIB, 2**50),
+    "file_size": (MIB, 2**60),
+    "cpu": (1, 100),
+    "packages": (0, 2**60),
+}
+
+
+def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

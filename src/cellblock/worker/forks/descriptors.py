@@ -1,0 +1,311 @@
+"""Descriptors that a fork shares with its original: locks that it would lose, and connections that only one may use."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import re
+import select
+import stat
+import struct
+import sys
+from asyncio import events
+from dataclasses import dataclass, field
+from typing import Any
+
+from cellblock.worker.forks.pools import instances
+from cellblock.worker.forks.sockets import part_sockets, replace_descriptor, sockets_of, unread, waking_sockets
+from cellblock.worker.loop import renew_wakeup
+
+_FLOCK = struct.Struct("hhqqi4x")
+_SQLITE = b"SQLite format 3\0"
+_EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "@IQ")
+_WATCHED = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
+_OWN_LOCK = re.compile(r"^lock:\s+\d+: POSIX\s+\w+\s+WRITE", re.MULTILINE)
+_WHOLE_LOCK = re.compile(r"^lock:\s+\d+: FLOCK\s+\w+\s+WRITE", re.MULTILINE)
+_TRACKERS = (
+    "multiprocessing.resource_tracker",
+    "joblib.externals.loky.backend.resource_tracker",
+    "loky.backend.resource_tracker",
+)
+_OF_PROCESSES = ("pidfd:", "anon_inode:[pidfd]")
+_GUESSED = 1024
+_CTL_ADD = 1
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """The open descriptors of a process.
+
+    Attributes:
+        paths: The descriptors, with the targets of their links in /proc.
+        watched: What each epoll object watches: descriptor, events and data.
+    """
+
+    paths: dict[int, str] = field(default_factory=dict)
+    watched: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls) -> Descriptors:
+        """Return the open descriptors of this process.
+
+        A fork in a sandbox of Landlock has no /proc/self, so its descriptors are probed, and nothing else is known about them.
+        """
+        found = cls()
+        try:
+            names = os.listdir("/proc/self/fd")
+        except OSError:
+            return cls({descriptor: "" for descriptor in range(_GUESSED) if _is_open(descriptor)})
+        for descriptor in map(int, names):
+            try:
+                path = found.paths[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
+                if path == "anon_inode:[eventpoll]":
+                    watched = _WATCHED.findall(_information(descriptor))
+                    found.watched[descriptor] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in watched]
+            except OSError:  # the one used for listing them
+                continue
+        return found
+
+    def to_part(self, above: int) -> Descriptors:
+        """Return those that copies have to check for sharing: not the wakeup sockets of event loops, which they renew anyway.
+
+        Call it before a fork: in the copy, finding the loops costs as much as all the rest. Finding all of them means visiting
+        every object, which is not needed if all sockets belong to the running loop.
+
+        Args:
+            above: The highest of the descriptors that the caller handles.
+        """
+        waking = sockets_of(events._get_running_loop())  # noqa: SLF001  # the only way that does not raise if there is none
+        sockets = {one for one, path in self.paths.items() if one > above and (not path or path.startswith("socket:"))}
+        if not sockets <= waking:
+            waking = waking_sockets()
+        same = {path for descriptor in waking if (path := self.paths.get(descriptor))}
+        others = {one: path for one, path in self.paths.items() if one not in waking and path not in same}
+        return Descriptors(others, self.watched)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _information(descriptor: int) -> str:
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="utf-8") as file:
+        return file.read()
+
+
+def locked_file(seen: Descriptors) -> tuple[int, str] | None:
+    """Return a file on which this process has a write lock, which a fork would not have: its descriptor and its path.
+
+    Databases lock their files: SQLite during a transaction that writes, DuckDB and HDF5 for as long as the file is open.
+
+    Args:
+        seen: The open descriptors of this process.
+    """
+    query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    for descriptor, path in seen.paths.items():
+        with contextlib.suppress(OSError):  # closed meanwhile, or something without locks
+            # Locks of open file descriptions conflict with those of processes, even with this one's.
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query)
+            if _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK and _is_own(descriptor):
+                return descriptor, path or f"with descriptor {descriptor}"
+            # A copy shares flock() locks until it reopens its files.
+            if path.startswith("/") and not path.startswith("/dev/") and _WHOLE_LOCK.search(_information(descriptor)):
+                return descriptor, path
+    return None
+
+
+def _is_own(descriptor: int) -> bool:
+    """Whether the lock on a file is this process's own. Assumed if it cannot be known."""
+    try:
+        return _OWN_LOCK.search(_information(descriptor)) is not None
+    except OSError:
+        return True
+
+
+def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
+    """Whether a file belongs to an SQLite database.
+
+    Files are read through existing descriptors: closing any descriptor of a file releases all of this process's locks on it,
+    and with them the protection of the transaction.
+
+    Args:
+        descriptor: A descriptor of the file.
+        path: Its path.
+        seen: The open descriptors of this process.
+    """
+    database = re.sub(r"-(shm|wal|journal)$", "", path)
+    for candidate in (descriptor, *(other for other, name in seen.paths.items() if name == database)):
+        with contextlib.suppress(OSError):
+            if os.pread(candidate, len(_SQLITE), 0) == _SQLITE:
+                return True
+    return False
+
+
+def separate(seen: Descriptors, above: int) -> list[str]:
+    """In a copy: stop sharing descriptors with the original, or with other copies, that only one of them may use.
+
+    Files get their own position. Connections and pipes to other processes look closed by the other side: clients with
+    connection pools then reconnect. Objects within this process are replaced by new ones of their kind.
+
+    Args:
+        seen: The original's descriptors to check.
+        above: The highest of the descriptors that the caller handles.
+
+    Returns:
+        The lost connections, described in sentences.
+    """
+    looked_at = [(descriptor, path) for descriptor, path in seen.paths.items() if descriptor > above]
+    if not looked_at:
+        return []
+    pipes: dict[tuple[int, int], dict[int, int]] = {}
+    sockets: dict[int, int] = {}
+    kept = _of_trackers()
+    for descriptor, path in looked_at:
+        if descriptor in kept:
+            continue
+        with contextlib.suppress(OSError):  # closed meanwhile; or a file that may not be reopened, which stays shared
+            status = os.fstat(descriptor)
+            if path.startswith(_OF_PROCESSES):
+                _silence(descriptor)
+            elif stat.S_ISSOCK(status.st_mode):
+                sockets[descriptor] = status.st_ino
+            elif stat.S_ISREG(status.st_mode):
+                _reopen(descriptor, path, status)
+            elif stat.S_ISFIFO(status.st_mode):
+                way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+                pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
+    told = part_sockets(sockets)
+    told += [sentence for ends in pipes.values() if (sentence := _renew_pipe(ends))]
+    if seen.watched:
+        _renew_loops()
+    for epoll, targets in seen.watched.items():
+        with contextlib.suppress(OSError):
+            _renew_epoll(epoll, targets)
+    return told
+
+
+def _silence(descriptor: int) -> None:
+    """Replace a descriptor by one that never becomes readable."""
+    silent = os.eventfd(0)
+    try:
+        replace_descriptor(descriptor, silent)
+    finally:
+        os.close(silent)
+
+
+def _of_trackers() -> set[int]:
+    """Return the pipes to the resource trackers of multiprocessing: they serve copies as well."""
+    found = {getattr(getattr(sys.modules.get(name), "_resource_tracker", None), "_fd", None) for name in _TRACKERS}
+    return {descriptor for descriptor in found if isinstance(descriptor, int)}
+
+
+def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC
+    try:
+        new = os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:
+        new = os.open(path, flags | os.O_NOFOLLOW)
+    try:
+        if os.path.samestat(os.fstat(new), status):
+            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            replace_descriptor(descriptor, new)
+    finally:
+        os.close(new)
+
+
+def _renew_pipe(ends: dict[int, int]) -> str | None:
+    """Replace a pipe, given its descriptors here and whether they read or write. Return a sentence about lost data.
+
+    Data in the old pipe could only be read by taking it from the original.
+    """
+    held = 0
+    reader, writer = os.pipe()
+    try:
+        for descriptor, way in ends.items():
+            if not way:
+                held = unread(descriptor)
+            os.set_blocking(writer if way else reader, os.get_blocking(descriptor))
+            replace_descriptor(descriptor, writer if way else reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    if held and len(ends) > 1:
+        return f"A pipe is empty here that held {held:,} bytes, perhaps of a multiprocessing queue: put them in again."
+    return None
+
+
+def _renew_loops() -> None:
+    """Renew the wakeup sockets of event loops that code has made, which wait with epoll objects."""
+    asyncio: Any = sys.modules["asyncio"]
+    for loop in instances(asyncio.SelectorEventLoop):
+        if not loop.is_closed():
+            renew_wakeup(loop)
+
+
+def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
+    """Replace a shared epoll object: what a copy watched with it would wake the original."""
+    add = ctypes.CDLL(None).epoll_ctl
+    with select.epoll() as fresh:
+        for descriptor, events, data in watched:
+            add(fresh.fileno(), _CTL_ADD, descriptor, _EPOLL_EVENT.pack(events, data))  # fails for what is closed here
+        replace_descriptor(epoll, fresh.fileno())
+
+
+def reopen_databases(seen: Descriptors) -> list[str]:
+    """In a copy: reopen SQLite's files, and describe what the new connections lack.
+
+    SQLite does not support connections across a fork: their view of the locks on the file is wrong in the copy.
+    """
+    sqlite = sys.modules.get("sqlite3")
+    if sqlite is None or not _has_database(seen):
+        return []
+    told = []
+    for connection in instances(sqlite.Connection):
+        try:
+            if sentence := _open_again(connection):
+                told.append(sentence)
+        except sqlite.Error as error:
+            told.append(f"An SQLite database could not be opened again: {error}")
+    return told
+
+
+def _has_database(seen: Descriptors) -> bool:
+    for descriptor in seen.paths:
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(descriptor).st_mode) and os.pread(descriptor, len(_SQLITE), 0) in (_SQLITE, b""):
+                return True
+    return False
+
+
+def _open_again(connection: Any) -> str | None:
+    sqlite: Any = sys.modules["sqlite3"]
+    kept = {name: getattr(connection, name) for name in ("isolation_level", "row_factory", "text_factory")}
+    connection.row_factory = None
+    attached = {name: path for _, name, path in sqlite.Connection.execute(connection, "PRAGMA database_list")}
+    path = attached.pop("main", "")
+    if not path:
+        connection.row_factory = kept["row_factory"]
+        return None  # it is in memory, and so it was copied
+    functions = _functions(connection)
+    if not os.path.exists(path):
+        connection.close()
+        return f"The SQLite database {path} is gone: its connection is closed."
+    sqlite.Connection.__init__(connection, path, isolation_level=kept["isolation_level"])
+    for name, value in kept.items():
+        setattr(connection, name, value)
+    lost = [
+        *(["the databases and temporary tables beside it"] if attached else []),
+        *(["your functions"] if functions > _functions(connection) else []),
+    ]
+    return f"The SQLite database {path} was opened again, without {' and '.join(lost)}." if lost else None
+
+
+def _functions(connection: Any) -> set[str]:
+    sqlite: Any = sys.modules["sqlite3"]
+    return {name for (name,) in sqlite.Connection.execute(connection, "SELECT name FROM pragma_function_list")}

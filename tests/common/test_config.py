@@ -1,0 +1,74 @@
+"""What is taken from the environment, and from the file beside the program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cellblock.common import config
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def found(directory: Path, text: str, monkeypatch: pytest.MonkeyPatch, name: str = "KEY_OF_TEST") -> str | None:
+    (directory / ".env").write_text(text)
+    monkeypatch.chdir(directory)
+    return config.server_environment().get(name)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("KEY_OF_TEST=abc", "abc"),
+        ("  export KEY_OF_TEST = abc  # a comment", "abc"),
+        ("KEY_OF_TEST='a # b'", "a # b"),
+        ('KEY_OF_TEST="a b" # c', "a b"),
+        ("KEY_OF_TEST=a#b", "a#b"),
+        ("KEY_OF_TEST=", ""),
+        ("KEY_OF_TEST=${HOME}", "${HOME}"),
+        ("# KEY_OF_TEST=abc", None),
+        ("KEY OF_TEST=abc", None),
+        ("OTHER=1\r\nKEY_OF_TEST=abc\r\n", "abc"),
+    ],
+)
+def test_lines_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, value: str | None) -> None:
+    assert found(tmp_path, line, monkeypatch) == value
+
+
+def test_the_environment_comes_first_and_programs_get_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_OF_TEST", "mine")
+    monkeypatch.delenv("SHELL", raising=False)
+    assert found(tmp_path, "KEY_OF_TEST=file\nSHELL=/tmp/evil\n", monkeypatch) == "mine"
+    assert "SHELL" not in config.server_environment()
+
+
+def test_what_is_not_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").write_text("KEY_OF_TEST=abc")
+    monkeypatch.chdir(tmp_path)
+    makers: list[Callable[[], None]] = [
+        lambda: os.symlink("other", ".env"),
+        lambda: os.mkfifo(".env"),
+        lambda: os.mkdir(".env"),
+        lambda: None,
+    ]
+    for make in makers:
+        make()
+        assert "KEY_OF_TEST" not in config.server_environment()
+        if os.path.lexists(".env"):
+            (os.rmdir if os.path.isdir(".env") else os.unlink)(".env")
+
+
+def test_a_relative_directory_has_no_effect_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("KERNELBOX_HOME", raising=False)
+    monkeypatch.setenv("CELLBLOCK_HOME", "state")
+    with pytest.warns(UserWarning, match="CELLBLOCK_HOME must be an absolute path: 'state' has no effect"):
+        assert config.state_directory() == tmp_path / "cellblock"

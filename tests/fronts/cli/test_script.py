@@ -1,0 +1,179 @@
+"""`cellblock run`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock.fronts.cli import main
+from daemons import own_daemon
+from processes import eventually
+from terminals import cellblock as command
+from terminals import terminal
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+        yield home
+
+
+@pytest.fixture(autouse=True)
+def no_session_is_left() -> Iterator[None]:
+    yield
+    assert cellblock.list_kernels() == []
+
+
+def run(tmp_path: Path, program: str, *arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    return subprocess.run(command("run", str(script), *arguments), input=data, capture_output=True, check=False)
+
+
+def test_arguments_standard_input_and_the_exit_status_are_passed_on(tmp_path: Path) -> None:
+    program = (
+        "import atexit, sys\natexit.register(print, 'bye', end='')\n"
+        "print(sys.argv[1:], __name__, input(), sys.stdin.read().split(), end='', file=sys.stderr)\nsys.exit(7)"
+    )
+    done = run(tmp_path, program, "a", "--timeout", "-x", data="one ü\ntwo\nthree".encode())
+    assert done.stderr.decode() == "['a', '--timeout', '-x'] __main__ one ü ['two', 'three']"
+    assert (done.stdout, done.returncode) == (b"bye", 7)
+
+
+@pytest.mark.parametrize(
+    ("end", "text", "status"),
+    [
+        ("", "so far", 0),
+        ("sys.exit(3)", r"so far\n\(exit status 3\)", 3),
+        (
+            "1 / 0",
+            r"so far\nTraceback .*\n  File .*script.py., line 3, in <module>\n[^!]*division by zero\n\(exit status 1\)",
+            1,
+        ),
+        ("import os; os._exit(4)", "The kernel died: .*4.*\n\nso far\n\\(exit status 4\\)", 4),
+    ],
+)
+def test_a_model_reads_what_the_script_shows(tmp_path: Path, end: str, text: str, status: int) -> None:
+    (tmp_path / "script.py").write_text(f"import sys\nprint('so far', flush=True)\n{end}")
+    done = subprocess.run(
+        command("run", "--for-model", str(tmp_path / "script.py")), input=b"", capture_output=True, text=False, check=False
+    )
+    assert (done.returncode, done.stderr) == (status, b"")
+    assert re.fullmatch(text, done.stdout.decode().strip(), re.DOTALL), done.stdout.decode()
+    assert "_cellblock" not in done.stdout.decode()
+
+
+def test_it_takes_the_options_of_sessions(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)")
+    options = ["--workspace", str(tmp_path), "-o", "preload=colorsys"]
+    done = subprocess.run(command("run", *options, str(tmp_path / "script.py")), capture_output=True, check=False)
+    assert (done.stdout.decode(), done.stderr) == (f"{tmp_path} True\n", b"")
+
+
+def test_it_runs_in_a_sandbox(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    done = run(tmp_path, f"open({str(secret)!r}, 'w')")
+    assert done.returncode == 1
+    assert b"Error: " in done.stderr
+    assert not secret.exists()
+    script = tmp_path / "script.py"
+    allowed = subprocess.run(command("run", "--no-sandbox", str(script)), capture_output=True, check=False)
+    assert (allowed.returncode, secret.exists()) == (0, True), allowed.stderr
+
+
+def test_a_traceback_is_pythons_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "def f():\n    return 1 / 0\n\nf()\n")
+    lines = done.stderr.decode().splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{tmp_path}/script.py", line 4, in <module>'
+    assert "    return 1 / 0" in lines
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "error"),
+    [
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit('a message')", 1, "a message\n"),
+        ("raise SystemExit(256)", 0, ""),
+        ("raise SystemExit(-1)", 255, ""),
+        ("x = (", 1, None),
+        (
+            "print('begun', end='', flush=True); import os; os._exit(3)",
+            3,
+            "the script has died: its process exited with status 3 (os._exit(), or exit() in C code)\n",
+        ),
+        ("import os; os.kill(os.getpid(), 10)", 128 + 10, "the script has died: SIGUSR1\n"),
+    ],
+)
+def test_exit_statuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, status: int, error: str | None
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    assert main(["run", str(script)]) == status
+    assert error is None or capsys.readouterr().err == error
+
+
+def test_a_script_that_reads_nothing_does_not_wait_for_input(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('done')")
+    process = subprocess.Popen(command("run", str(script)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.read() == b"done\n"  # while its standard input is open
+    assert process.wait(30) == 0
+    process.communicate()
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    # Not print(): the interrupt could come while it still runs, and its frames would be in the traceback.
+    script.write_text("import os\nos.write(1, b'begun\\n')\nwhile True: pass")
+    with terminal(*command("run", str(script))) as screen:
+        screen.wait_for("begun")
+        screen.type("\x03")
+        assert screen.end() == 130
+    assert re.search(rf'File "{script}", line [23], in <module>', screen.text)
+    assert "KeyboardInterrupt" in screen.text
+    assert "_cellblock_run" not in screen.text
+    assert "/worker/" not in screen.text  # how it is run is of no interest to who reads the traceback
+
+
+def test_a_script_that_takes_too_long_ends_with_its_own_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("while True: pass")
+    done = subprocess.run(command("run", "--timeout", "0.2", str(script)), capture_output=True, text=True, check=False)
+    assert done.returncode == 124
+    assert f'File "{script}", line 1, in <module>' in done.stderr
+    assert "_cellblock_run" not in done.stderr
+    assert done.stderr.endswith("stopped at its timeout (--timeout SECONDS allows more)\n")
+
+
+async def test_ending_the_command_ends_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("while True: pass")
+    process = subprocess.Popen(command("run", str(script)))
+    await eventually(lambda: any(kernel.status == "running" for kernel in cellblock.list_kernels()))
+    process.terminate()
+    assert process.wait(30) == 143
+
+
+def test_what_is_no_script_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(command("run", str(tmp_path / "missing.py")), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"cellblock: {tmp_path}/missing.py cannot be read: No such file or directory\n",
+    )
+    done = subprocess.run(command("run", "--nosuch", "script.py"), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "cellblock: no such option: --nosuch (see 'cellblock run --help'; a script of this name is ./--nosuch)\n",
+    )

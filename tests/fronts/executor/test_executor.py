@@ -1,0 +1,731 @@
+"""`CodeExecutor`: start, stop, execute, stream, reset, cancel, and what it says when it is misused."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cellblock.service.session.running as running
+from cellblock import (
+    ApprovalRequest,
+    CodeExecutionChunk,
+    CodeExecutionError,
+    CodeExecutionResult,
+    CodeExecutor,
+    ExecutionTimeoutError,
+    Host,
+    InterpreterError,
+    InvalidInputError,
+    Limits,
+    OutputItem,
+    PreloadError,
+    Rule,
+    Rules,
+    StateError,
+    ToolRunner,
+    ToolRunnerError,
+)
+from cellblock.tools.calling import pool
+from processes import below, eventually
+
+
+async def _pid(executor: CodeExecutor) -> int:
+    return int((await executor.execute("import os; os.getpid()")).return_value or 0)
+
+
+async def _running(executor: CodeExecutor, code: str, tmp_path: Path) -> asyncio.Task[CodeExecutionResult]:
+    """Begin a cell, and return when its code runs."""
+    mark = tmp_path / "running"
+    task = asyncio.create_task(executor.execute(f"open({str(mark)!r}, 'w').close()\n{code}"))
+    await eventually(lambda: mark.exists() or task.done())
+    mark.unlink()
+    return task
+
+
+# -- starting and stopping ---------------------------------------------------------------------------------------------
+
+
+async def test_it_can_be_started_stopped_and_started_again(host: Host) -> None:
+    executor = CodeExecutor(host=host, sandbox=False)
+    for number in range(2):
+        await executor.start()
+        assert (await executor.execute(f"{number}")).text == str(number)
+        await executor.stop()
+
+
+async def test_a_number_of_branches_is_at_least_one(host: Host) -> None:
+    async with CodeExecutor(host=host, sandbox=False) as executor:
+        for n in (0, -1, True, "2"):
+            with pytest.raises(InvalidInputError, match="n must be a number of branches"):
+                await executor.fork(n)  # type: ignore[arg-type]
+
+
+async def test_a_second_start_begins_without_the_variables_of_the_first(host: Host) -> None:
+    executor = CodeExecutor(host=host, sandbox=False)
+    async with executor:
+        await executor.execute("x = 1")
+    async with executor:
+        with pytest.raises(CodeExecutionError, match="NameError"):
+            await executor.execute("x")
+
+
+async def test_stopping_twice_or_before_the_start_is_fine(host: Host) -> None:
+    executor = CodeExecutor(host=host, sandbox=False)
+    await executor.stop()
+    async with executor:
+        await executor.stop()
+        await executor.stop()
+
+
+async def test_starting_twice_is_an_error_that_says_so(executor: CodeExecutor) -> None:
+    with pytest.raises(StateError, match="already started"):
+        await executor.start()
+    assert (await executor.execute("1")).ok
+
+
+async def test_two_starts_at_once_make_one_kernel(host: Host) -> None:
+    executor = CodeExecutor(host=host, sandbox=False)
+    first, second = await asyncio.gather(executor.start(), executor.start(), return_exceptions=True)
+    assert first is None
+    assert isinstance(second, StateError)
+    await executor.stop()
+
+
+async def _consume(executor: CodeExecutor) -> None:
+    async for _ in executor.stream("1"):
+        pass
+
+
+_USES: dict[str, Callable[[CodeExecutor], Any]] = {
+    "execute": lambda executor: executor.execute("1"),
+    "stream": _consume,
+    "reset": lambda executor: executor.reset(),
+    "cancel": lambda executor: executor.cancel(),
+    "session": lambda executor: executor.session,
+}
+
+
+@pytest.mark.parametrize("use", _USES.values(), ids=_USES.keys())
+async def test_use_before_the_start_says_how_to_start(host: Host, use: Callable[[CodeExecutor], Any]) -> None:
+    with pytest.raises(StateError, match=r"not started: use 'async with CodeExecutor\(\)', or await start\(\) first"):
+        await use(CodeExecutor(host=host, sandbox=False))
+
+
+@pytest.mark.parametrize("use", _USES.values(), ids=_USES.keys())
+async def test_use_after_the_stop_says_that_it_is_stopped(host: Host, use: Callable[[CodeExecutor], Any]) -> None:
+    async with CodeExecutor(host=host, sandbox=False) as executor:
+        pass
+    with pytest.raises(StateError, match=r"stopped; start\(\) it again or make a new one"):
+        await use(executor)
+
+
+async def test_stop_ends_a_running_cell(host: Host, tmp_path: Path) -> None:
+    executor = CodeExecutor(host=host, sandbox=False)
+    await executor.start()
+    task = await _running(executor, "while True: pass", tmp_path)
+    await executor.stop()
+    result = await task
+    assert (result.status, result.recovery) == ("interrupted", "restarted")
+
+
+async def test_an_error_in_the_block_stops_the_executor(host: Host) -> None:
+    before = len(below(os.getpid()))
+    with pytest.raises(ZeroDivisionError):
+        async with CodeExecutor(host=host, sandbox=False) as executor:
+            await executor.execute(str(1 // 0))
+    await eventually(lambda: len(below(os.getpid())) <= before)
+    with pytest.raises(StateError):
+        await executor.execute("1")
+
+
+async def test_an_executor_that_nobody_stopped_is_cleaned_up_and_reported(host: Host) -> None:
+    before = len(below(os.getpid()))
+    executor = CodeExecutor(host=host, sandbox=False)
+    await executor.start()
+    await eventually(lambda: len(below(os.getpid())) > before)
+    holder = [executor]
+    del executor
+    with pytest.warns(ResourceWarning, match=r"dropped without stop\(\): use 'async with'"):
+        holder.clear()
+    await eventually(lambda: len(below(os.getpid())) <= before)
+    await eventually(lambda: not running._dropped)
+
+
+async def test_garbage_may_be_collected_in_any_thread(host: Host) -> None:
+    before = len(below(os.getpid()))
+    holder = [CodeExecutor(host=host, sandbox=False)]
+    await holder[0].start()
+
+    def collect() -> None:
+        with pytest.warns(ResourceWarning):
+            holder.clear()
+
+    await asyncio.to_thread(collect)
+    await eventually(lambda: len(below(os.getpid())) <= before)
+    await eventually(lambda: not running._dropped)
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+async def test_variables_stay_between_cells(executor: CodeExecutor) -> None:
+    await executor.execute("x = 20")
+    await executor.execute("def double(n): return 2 * n")
+    assert (await executor.execute("double(x) + 2")).return_value == "42"
+
+
+async def test_an_error_carries_the_whole_result(executor: CodeExecutor) -> None:
+    with pytest.raises(CodeExecutionError) as caught:
+        await executor.execute("print('before')\nraise KeyError('gone')")
+    result = caught.value.result
+    assert result is not None
+    assert (result.status, result.output) == ("error", "before\n")
+    assert result.error is not None
+    assert (result.error.ename, result.error.evalue) == ("KeyError", "'gone'")
+    assert "KeyError: 'gone'" in str(caught.value)
+
+
+async def test_a_timeout_carries_the_whole_result_and_the_session_goes_on(executor: CodeExecutor) -> None:
+    await executor.execute("x = 1")
+    with pytest.raises(ExecutionTimeoutError, match=r"exceeded its timeout of 0\.10s.*Variables are kept") as caught:
+        await executor.execute("print('before')\nwhile True: pass", timeout=0.1)
+    result = caught.value.result
+    assert result is not None
+    assert (result.status, result.output, result.recovery) == ("timeout", "before\n", "interrupted")
+    assert (await executor.execute("x")).text == "1"
+
+
+async def test_a_kernel_that_dies_raises_its_cause_and_costs_the_cell_that_ended_it_only(executor: CodeExecutor) -> None:
+    await executor.execute("x = 1")
+    with pytest.raises(CodeExecutionError, match=r"KernelDied.*status 3.*variables are kept as they were") as caught:
+        await executor.execute("x = 2; import os; os._exit(3)")
+    assert caught.value.result is not None
+    assert not caught.value.result.state_lost
+    assert (await executor.execute("x")).text == "1"
+
+
+async def test_cells_asked_for_at_once_run_in_order(executor: CodeExecutor) -> None:
+    await executor.execute("order = []")
+    await asyncio.gather(*(executor.execute(f"order.append({number})") for number in range(10)))
+    assert (await executor.execute("order")).text == str(list(range(10)))
+
+
+async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) -> None:
+    result = await executor.execute("f'hello {input(\"name? \")}'", on_input=lambda _prompt: "world")
+    assert result.return_value == "'hello world'"
+
+
+async def test_input_without_anybody_to_answer_is_an_error_that_says_what_to_do(executor: CodeExecutor) -> None:
+    with pytest.raises(CodeExecutionError, match=r"input\(\) is not available here.*set the value in the code"):
+        await executor.execute("input('name? ')")
+
+
+async def test_the_working_directory_is_restored_after_each_cell_where_one_was_given(host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=host, sandbox=False, working_dir=tmp_path) as executor:
+        result = await executor.execute("import os; os.chdir('/'); os.getcwd()")
+        assert result.return_value == "'/'"
+        assert f"[cellblock] cwd reset to {tmp_path}" in result.stderr
+        assert (await executor.execute("os.getcwd()")).return_value == repr(str(tmp_path))
+
+
+async def test_a_change_of_directory_stays_where_none_was_given(executor: CodeExecutor) -> None:
+    await executor.execute("import os; os.chdir('/')")
+    assert (await executor.execute("os.getcwd()")).text == "'/'"
+
+
+async def test_limits_and_a_spill_directory_are_passed_on(host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=host, sandbox=False, limits=Limits(text=20_000), spill_dir=tmp_path / "spill") as executor:
+        result = await executor.execute("for number in range(100_000): print(number)")
+        assert result.truncated
+        assert len(result.output) < 200_000
+        [path] = result.spilled
+        assert path.read_text().splitlines() == [str(number) for number in range(100_000)]
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+async def test_chunks_come_while_the_cell_runs(executor: CodeExecutor) -> None:
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def reply(_prompt: str) -> str:
+        return await answer
+
+    texts = []
+    async for item in executor.stream("print('first')\nprint('got', input())", chunks=True, on_input=reply):
+        if isinstance(item, CodeExecutionChunk):
+            texts.append(item.text)
+            if not answer.done():
+                # The cell waits for an answer that is given only when its output is here.
+                answer.set_result("it")
+        else:
+            assert isinstance(item, CodeExecutionResult)
+            assert item.output == "".join(texts)
+    assert texts[0] == "first\n"
+
+
+async def test_leaving_a_stream_stops_the_cell(executor: CodeExecutor) -> None:
+    async with aclosing(executor.stream("while True: print('on and on')", chunks=True)) as items:
+        async for _ in items:
+            break
+    assert (await executor.execute("1")).ok
+
+
+async def test_leaving_a_stream_without_ceremony_stops_the_cell_too(executor: CodeExecutor) -> None:
+    async for _ in executor.stream("while True: print('on and on')", chunks=True):
+        break
+    assert (await executor.execute("1")).ok
+
+
+async def test_an_error_ends_a_stream_after_its_chunks(executor: CodeExecutor) -> None:
+    seen: list[object] = []
+
+    async def consume() -> None:
+        async for item in executor.stream("print('a')\n1 / 0", chunks=True):
+            seen.append(item)
+
+    with pytest.raises(CodeExecutionError, match="ZeroDivisionError"):
+        await consume()
+    assert seen == [CodeExecutionChunk("a\n", "stdout")]
+
+
+# -- reset and cancel --------------------------------------------------------------------------------------------------
+
+
+async def test_reset_gives_a_fresh_kernel(executor: CodeExecutor) -> None:
+    pid = await _pid(executor)
+    await executor.execute("x = 1")
+    await executor.reset()
+    assert await _pid(executor) != pid
+    assert (await executor.execute("'x' in globals()")).text == "False"
+
+
+async def test_reset_stops_what_runs(executor: CodeExecutor, tmp_path: Path) -> None:
+    task = await _running(executor, "while True: pass", tmp_path)
+    await executor.reset()
+    assert (await task).status == "interrupted"
+    assert (await executor.execute("1")).ok
+
+
+async def test_cancel_stops_the_cell_and_keeps_the_variables(executor: CodeExecutor, tmp_path: Path) -> None:
+    await executor.execute("x = 1")
+    task = await _running(executor, "while True: pass", tmp_path)
+    assert await executor.cancel() is True
+    result = await task
+    assert (result.status, result.recovery) == ("interrupted", "interrupted")
+    assert (await executor.execute("x")).text == "1"
+
+
+async def test_cancel_with_nothing_running_does_nothing(executor: CodeExecutor) -> None:
+    assert await executor.cancel() is False
+    assert (await executor.execute("1")).ok
+
+
+async def test_cancelling_the_task_that_awaits_stops_the_code(executor: CodeExecutor, tmp_path: Path) -> None:
+    task = await _running(executor, "while True: pass", tmp_path)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await executor.execute("1")).ok
+
+
+async def test_a_timeout_of_the_caller_stops_the_code(executor: CodeExecutor) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(executor.execute("while True: pass"), 0.1)
+    assert (await executor.execute("1")).ok
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+async def test_preloaded_modules_are_there_from_the_start(tmp_path: Path) -> None:
+    async with Host() as host, CodeExecutor(preload=("decimal", "sqlite3"), host=host) as executor:
+        result = await executor.execute("import sys; [name in sys.modules for name in ('decimal', 'sqlite3')]")
+        assert result.text == "[True, True]"
+        # Loaded, but not put into the session's names.
+        assert (await executor.execute("'decimal' in globals()")).text == "False"
+
+
+async def test_an_interpreter_can_be_a_path_or_a_virtual_environment(host: Host) -> None:
+    environment = Path(sys.executable).parent.parent
+    for python in (sys.executable, environment):
+        async with CodeExecutor(python=python, host=host, sandbox=False) as executor:
+            assert (await executor.execute("import sys; sys.prefix")).text == repr(str(environment))
+
+
+async def test_a_preload_that_fails_names_the_module_and_says_what_to_do() -> None:
+    async with Host() as host:
+        executor = CodeExecutor(preload=("no_such_module",), host=host)
+        with pytest.raises(
+            PreloadError, match=r"(?s)cannot import a module of preload.*install it there, or leave it out.*No mo"
+        ):
+            await executor.start()
+        with pytest.raises(StateError, match="not started"):
+            await executor.execute("1")
+        async with CodeExecutor(host=host, sandbox=False) as other:
+            assert (await other.execute("1")).ok
+
+
+async def test_an_interpreter_that_does_not_exist_is_named(host: Host) -> None:
+    executor = CodeExecutor(python="/nowhere/python", host=host)
+    with pytest.raises(InterpreterError, match="no Python interpreter at /nowhere/python"):
+        await executor.start()
+
+
+async def test_an_interpreter_without_ipython_says_how_to_get_it(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "pyvenv.cfg").write_text(
+        f"home = {Path(sys.executable).resolve().parent}\ninclude-system-site-packages = false\n"
+    )
+    (tmp_path / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    executor = CodeExecutor(python=tmp_path, host=host)
+    with pytest.raises(InterpreterError, match=r"cannot import IPython: install it there with '.*pip install ipython'"):
+        await executor.start()
+
+
+_BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "images_dir": ({"images_dir": "/proc/images"}, InvalidInputError, "images_dir: /proc cannot be written"),
+    "working_dir": ({"working_dir": "/nowhere"}, InvalidInputError, "working_dir: /nowhere is not a directory; create it"),
+    "kernel_env": ({"kernel_env": {"A": 1}}, InvalidInputError, "kernel_env: 'A' and its value must be strings"),
+    "preload": ({"preload": "numpy"}, InvalidInputError, r"must be a sequence of module names: preload=\('numpy',\)"),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "message"), _BAD.values(), ids=_BAD.keys())
+async def test_an_option_that_cannot_be_used_refuses_to_start(
+    host: Host, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    if "images_dir" in options and os.access("/proc", os.W_OK):
+        options = {"images_dir": "/dev/null/images"}  # root may write anywhere, but not below a file
+        message = "images_dir: /dev/null is not a directory"
+    executor = CodeExecutor(host=host, sandbox=False, **options)
+    with pytest.raises(error, match=message):
+        await executor.start()
+
+
+_REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a port of the gateway": ({"kernel_gateway_port": -1}, InvalidInputError, "kernel_gateway_port"),
+    "a configuration of no sandbox": (
+        {"sandbox": False, "sandbox_config": "s.json"},
+        InvalidInputError,
+        "sandbox=False turns it off",
+    ),
+    "something like a bool": ({"sandbox": "no"}, InvalidInputError, "sandbox must be True or False, not 'no'"),
+    "rules by their file": ({"rules": "rules.toml"}, InvalidInputError, r"read a file with Rules.load"),
+    "no configuration": ({"sandbox": True, "sandbox_config": "/no.json"}, InvalidInputError, "/no.json cannot be read"),
+    "an isolation": (
+        {"sandbox": True, "isolate": "none"},
+        InvalidInputError,
+        "isolate must be 'native', 'landlock' or 'srt', not 'none'",
+    ),
+    "a misspelled name": ({"workdir": "/tmp"}, InvalidInputError, "there is no option 'workdir'; did you mean 'working_dir'"),
+    "a level": ({"log_level": "LOUD"}, InvalidInputError, "log_level must be one of DEBUG, INFO.*not 'LOUD'"),
+    "a negative wait": ({"approval_timeout": -1}, InvalidInputError, "approval_timeout must be a positive number.*not -1"),
+    "no wait at all": ({"connect_timeout": 0}, InvalidInputError, "connect_timeout must be a positive number.*not 0"),
+    "a wait in words": ({"connect_timeout": "long"}, InvalidInputError, "connect_timeout must be a positive.*not 'long'"),
+}
+
+
+@pytest.mark.parametrize(("options", "error", "message"), _REFUSED.values(), ids=_REFUSED.keys())
+def test_what_cannot_be_is_refused_by_the_constructor(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        CodeExecutor(**options)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5", True])
+async def test_a_timeout_that_is_none_is_refused_and_nothing_runs(executor: CodeExecutor, timeout: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"timeout must be a positive number of seconds, or None for no limit"):
+        await executor.execute("ran = True", timeout=timeout)
+    assert (await executor.execute("'ran' in globals()")).text == "False"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = '\0'", "NUL character at index 5"),
+        ("'\ud800'", "lone surrogate at index 1"),
+        (b"1", "must be a string, not bytes"),
+    ],
+)
+async def test_code_that_cannot_be_source_is_refused_and_says_why(executor: CodeExecutor, code: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        await executor.execute(code)
+    assert (await executor.execute("1")).ok
+
+
+def test_the_log_level_is_that_of_the_cellblock_logger_and_the_default_leaves_it_alone() -> None:
+    logger = logging.getLogger("cellblock")
+    before = logger.level
+    try:
+        CodeExecutor(log_level="DEBUG")
+        assert logger.level == logging.DEBUG
+        CodeExecutor()
+        assert logger.level == logging.DEBUG
+        logger.setLevel(logging.NOTSET)
+        CodeExecutor()
+        assert logger.level == logging.WARNING
+    finally:
+        logger.setLevel(before)
+
+
+async def test_the_session_underneath_completes_inspects_and_remembers(executor: CodeExecutor) -> None:
+    await executor.execute("number = 1")
+    assert "number" in (await executor.session.complete("numb")).matches
+    assert [entry.code for entry in executor.session.history()] == ["number = 1"]
+
+
+# -- the sandbox, which is the default ---------------------------------------------------------------------------------
+
+CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
+
+
+async def test_a_host_without_sandboxes_does_not_take_that_from_an_executor(tmp_path: Path) -> None:
+    async with Host(isolate="none") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+        assert (await executor.execute(CONFINED)).text == "True"
+
+
+async def test_a_sandbox_is_left_out_by_that_word(executor: CodeExecutor) -> None:
+    assert (await executor.execute(CONFINED)).text == "False"
+
+
+@pytest.mark.srt
+async def test_an_executor_is_isolated_like_the_other_sessions_of_its_host(tmp_path: Path) -> None:
+    async with Host(isolate="srt") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+        assert executor.session.wanted.isolate == "srt"
+
+
+async def test_a_home_directory_is_no_workspace_by_accident(
+    native_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(native_host, "facts", dataclasses.replace(native_host.facts, home=str(tmp_path)))
+    with pytest.raises(InvalidInputError, match=r"contains your home directory.*name one \(working_dir=, or --workspace\)"):
+        await CodeExecutor(host=native_host).start()
+    native_host.session(working_dir=tmp_path)  # somebody has decided that
+    native_host.session(working_dir="project")
+    native_host.session(isolate="none")
+
+
+async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, unused_tcp_port: int) -> None:
+    executor = CodeExecutor(host=host, sandbox=False, tool_server_port=unused_tcp_port)
+    async with executor:
+        with pytest.raises(ToolRunnerError, match="the bearer token is missing or wrong"):
+            await ToolRunner("nobody", port=unused_tcp_port).run("tool", {})
+        runner = ToolRunner("nobody", port=unused_tcp_port, token=executor.tool_server_token)
+        with pytest.raises(ToolRunnerError, match="there is no MCP server 'nobody'"):
+            await runner.run("tool", {})
+        with pytest.raises(ToolRunnerError, match="does not exist here"):
+            await runner.reset()
+        pool.close()
+    with pytest.raises(ToolRunnerError, match="no tool server at"):
+        await ToolRunner("nobody", port=unused_tcp_port).run("tool", {})
+
+
+async def test_a_tool_server_port_that_others_could_reach_is_refused(host: Host, unused_tcp_port: int) -> None:
+    before = len(below(os.getpid()))
+    executor = CodeExecutor(host=host, sandbox=False, tool_server_host="0.0.0.0", tool_server_port=unused_tcp_port)
+    with pytest.raises(InvalidInputError, match="from this machine only"):
+        await executor.start()
+    await eventually(lambda: len(below(os.getpid())) <= before)
+
+
+# -- what is at hand ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_path: Path) -> None:
+    executor = CodeExecutor(working_dir=tmp_path, images_dir=tmp_path, sandbox=False, host=zygote_host)
+    assert repr(executor) == f"<CodeExecutor {executor.session_id} not started>"
+    async with executor:
+        assert repr(executor) == f"<CodeExecutor {executor.session_id} started in {tmp_path}>"
+        await executor.files.write("data.txt", b"from outside")
+        assert (await executor.execute("print(open('data.txt').read())")).text == "from outside"
+        with pytest.raises(InvalidInputError, match="say what to install"):
+            await executor.install()
+    assert repr(executor) == f"<CodeExecutor {executor.session_id} stopped>"
+    with pytest.raises(StateError, match="stopped"):
+        _ = executor.files
+
+
+def test_a_plain_with_says_what_to_write() -> None:
+    with pytest.raises(TypeError, match="a CodeExecutor is an async context manager: write 'async with'"), CodeExecutor():
+        pass
+
+
+async def test_an_executor_and_its_session_are_one_line(executor: CodeExecutor) -> None:
+    assert repr(executor.session).startswith("<Session ")
+    assert " running, isolate=none, in '" in repr(executor.session)
+    assert "\n" not in repr(executor)
+
+
+async def test_cancelling_from_another_thread_says_how(executor: CodeExecutor) -> None:
+    with pytest.raises(StateError, match="call_soon_threadsafe"):
+        await asyncio.to_thread(executor.cancel)
+
+
+async def test_use_from_another_loop_says_so(executor: CodeExecutor) -> None:
+    with pytest.raises(StateError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(executor.execute("1")))
+
+
+def test_the_first_start_loads_what_it_needs_in_a_thread() -> None:
+    program = """
+import asyncio, sys, threading
+from cellblock import CodeExecutor
+
+class Watch:
+    loaded = {}
+    def find_spec(self, name, path=None, target=None):
+        self.loaded[name] = threading.current_thread() is threading.main_thread()
+
+async def main():
+    executor = CodeExecutor(sandbox=False)
+    sys.meta_path.insert(0, Watch())
+    async with executor:
+        print([Watch.loaded.get(name) for name in ("cellblock.host.shared", "cellblock.host.session", "cellblock.service.session.services")])
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[False, False, False]\n", "")
+
+
+# -- how an execution ends, who decides, and who listens ---------------------------------------------------------------
+
+
+async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExecutor) -> None:
+    for code, status in (("1 / 0", "error"), ("while True: pass", "timeout"), ("import os; os._exit(3)", "died")):
+        with pytest.raises(CodeExecutionError) as caught:
+            await executor.execute(code, timeout=0.3 if status == "timeout" else 60)
+        assert caught.value.result is not None
+        assert caught.value.result.status == status
+        assert isinstance(caught.value, TimeoutError) is (status == "timeout")
+
+
+async def test_without_a_check_the_result_says_how_it_ended(executor: CodeExecutor) -> None:
+    assert (await executor.execute("1 / 0", check=False)).status == "error"
+    assert (await executor.execute("while True: pass", timeout=0.3, check=False)).status == "timeout"
+    events = [event async for event in executor.stream("1 / 0", check=False)]
+    assert [event.status for event in events if isinstance(event, CodeExecutionResult)] == ["error"]
+    with pytest.raises(InvalidInputError):
+        await executor.execute("a\0b", check=False)  # that is not the code's failure
+
+
+async def test_an_executor_has_a_timeout_for_all_its_code(zygote_host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, timeout=0.3) as executor:
+        assert (await executor.execute("while True: pass", check=False)).status == "timeout"
+        with pytest.raises(ExecutionTimeoutError, match=r"timeout of 0\.30s"):
+            await executor.execute("while True: pass")
+        with pytest.raises(ExecutionTimeoutError):
+            [event async for event in executor.stream("while True: pass")]
+        (branch,) = await executor.fork(1)
+        assert branch.timeout == 0.3
+        await branch.stop()
+        assert (await executor.execute("import time; time.sleep(0.5)", timeout=None)).ok
+        assert (await executor.execute("time.sleep(0.5)", timeout=120.0)).ok  # the same number as the default, and given
+    with pytest.raises(InvalidInputError, match="timeout must be a positive number"):
+        CodeExecutor(timeout=0)
+
+
+@pytest.mark.parametrize("given", ["yes", None, True, {"deny": "x"}])
+def test_who_approves_must_be_one_of_those_that_there_are(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="approve must be 'auto', 'ask' or Rules"):
+        CodeExecutor(approve=given)
+
+
+async def test_where_nobody_can_be_asked_code_gets_what_rules_allow_and_no_more(zygote_host: Host, tmp_path: Path) -> None:
+    rules = Rules((Rule("allow", kind="shell", arguments={"command": "echo a"}),))
+    for options in ({"approve": "ask"}, {"approve": rules}, {"approve": "ask", "rules": rules}):
+        made = CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, approve_shell_cmds=True, **options)
+        async with made as executor:
+            for keywords in ({}, {"on_stdout": print}):
+                result = await executor.execute("!echo b", check=False, **keywords)  # type: ignore[arg-type]
+                assert "nobody can be asked in execute(): run the code with stream()" in result.for_model()
+            allowed = await executor.execute("!echo a", check=False)
+            assert allowed.ok is ("approve" in options and rules in options.values())
+            async for event in executor.stream("!echo b"):
+                if isinstance(event, ApprovalRequest):
+                    await event.accept()
+            assert isinstance(event, CodeExecutionResult)
+            assert event.text == "b"
+    with pytest.raises(InvalidInputError, match="approve and rules both give rules"):
+        CodeExecutor(approve=rules, rules=rules)
+
+
+async def test_output_is_heard_as_it_comes(executor: CodeExecutor) -> None:
+    heard: list[tuple[str, str | None]] = []
+
+    async def hear(item: OutputItem) -> None:
+        await asyncio.sleep(0)
+        heard.append((item.kind, item.text))
+
+    code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\ndisplay('shown')\n6 * 7"
+    result = await executor.execute(
+        code,
+        on_stdout=lambda text: heard.append(("stdout", text)),
+        on_stderr=lambda text: heard.append(("stderr", text)),
+        on_result=hear,
+    )
+    assert result.return_value == "42"
+    assert heard == [
+        ("stdout", "out\n"),
+        ("stderr", "err\n"),
+        ("display_data", "'shown'"),
+        ("execute_result", "42"),
+    ]
+    assert (await executor.execute("print('only')", on_result=hear)).text == "only"
+    assert len(heard) == 4
+
+
+async def test_a_listener_that_fails_stops_the_code(executor: CodeExecutor) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await executor.execute("import time\nx = 1\nprint('a')\ntime.sleep(60)", on_stdout=lambda _: 1 // 0)
+    assert (await executor.execute("x")).return_value == "1"
+
+
+async def test_a_cell_that_is_listened_to_asks_for_nothing_in_vain(zygote_host: Host, tmp_path: Path) -> None:
+    made = CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, approve_shell_cmds=True)
+    async with made as executor:
+        heard: list[str] = []
+        assert (await executor.execute("!echo a", on_stdout=heard.append)).ok
+        assert "".join(heard) == "a\n"
+
+
+async def test_pictures_are_written_where_the_session_works(zygote_host: Host, tmp_path: Path) -> None:
+    """A model that is told their names can open them."""
+    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path) as executor:
+        code = f"from IPython.display import Image\nimport base64\nImage(base64.b64decode('{png}'))"
+        result = await executor.execute(code)
+        assert result.images[0].parent == tmp_path / "images"
+        assert (await executor.execute(f"len(open({str(result.images[0])!r}, 'rb').read()) > 50")).return_value == "True"
+
+
+async def test_what_does_not_fit_into_the_text_for_a_model_is_in_a_file(host: Host, tmp_path: Path) -> None:
+    async with CodeExecutor(host=host, working_dir=tmp_path, sandbox=False) as executor:
+        short = await executor.execute("6 * 7")
+        assert await executor.for_model(short) == "42"
+        assert os.listdir(tmp_path) == []
+        long = await executor.execute("print('line\\n' * 1500)")
+        text = await executor.for_model(long, 400)
+        assert len(text) <= 400
+        path = text.partition("characters left out: read ")[2].partition(" …")[0]
+        assert (await executor.execute(f"len(open({path!r}).read())")).return_value == "7499"
+        await executor.execute("import shutil; shutil.rmtree('outputs'); open('outputs', 'w').close()")
+        text = await executor.for_model(long, 400)
+        assert "characters left out" in text
+        assert "read outputs" not in text
+        with pytest.raises(InvalidInputError):
+            await executor.for_model(long, 0)
+    with pytest.raises(StateError):
+        await executor.for_model(long, 400)

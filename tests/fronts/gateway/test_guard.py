@@ -1,0 +1,220 @@
+"""What every request to a gateway passes first."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.gateway.app import make_app
+from cellblock.fronts.gateway.guard import Refused, _Use, check_host, check_use
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.serve import check_address
+from cellblock.service.store.tokens import Tokens
+from daemons import own_daemon
+from gateways import Gateway, own_gateway, token
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway of these tests' own."""
+    with (
+        own_daemon(tmp_path_factory.mktemp("daemon")),
+        own_gateway(max_body=1_000_000, patience=0.2, allowed_origins=["https://a.example"]) as made,
+    ):
+        yield made
+
+
+def test_what_says_nothing_about_sessions_needs_no_token(gateway: Gateway) -> None:
+    with gateway.client() as client:
+        assert client.get("/health").json()["status"] == "ok"
+        assert {"swagger", "redoc", "openapi"} <= client.get("/").json()["links"].keys()
+
+
+@pytest.mark.parametrize("given", ["x", "cb_", "Bearer", "cb_00000000_" + "a" * 43, "cb_\u0661" + "a" * 50, "x" * 5000])
+def test_nothing_else_is_served_without_a_token(gateway: Gateway, given: str) -> None:
+    with gateway.client() as client:
+        answer = client.get("/kernels", headers=httpx.Headers([(b"Authorization", f"Bearer {given}".encode())]))
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_token_opens_until_it_is_revoked_or_expires(gateway: Gateway) -> None:
+    text, made = Tokens().create("one", ["read"])
+    short = token("read", lifetime=0.001)
+    with gateway.client(text) as client:
+        assert client.get("/nowhere").status_code == 404
+        assert client.get("/nowhere", headers={"Authorization": f"token {text}"}).status_code == 404
+        Tokens().revoke(made.id)
+        assert client.get("/nowhere").status_code == 401
+        assert client.get("/nowhere", headers={"Authorization": f"Bearer {short}"}).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", ""])
+def test_a_foreign_name_is_refused(gateway: Gateway, host: str) -> None:
+    with gateway.client() as client:
+        answer = client.get("/health", headers={"Host": host})
+    assert (answer.status_code, answer.json()["code"]) == (421, "host_refused")
+    assert "--allow-name" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."]
+)
+def test_names_of_this_machine_are_known(host: str) -> None:
+    check_host(host, {"localhost", "my.name"})
+
+
+def test_other_web_pages_are_refused(gateway: Gateway) -> None:
+    with gateway.client() as client:
+
+        def status(origin: str) -> int:
+            return client.get("/health", headers={"Origin": origin}).status_code
+
+        assert status(gateway.url) == 200
+        assert status("https://a.example") == 200
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1", gateway.url.replace("http", "https")):
+            assert status(origin) == 403
+        answer = client.post("/kernels", headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.json()["code"] == "origin_refused"
+
+
+def test_pages_that_are_allowed_can_read_answers(gateway: Gateway) -> None:
+    ask = {"Access-Control-Request-Method": "PUT", "Access-Control-Request-Headers": "authorization, content-type"}
+    with gateway.client() as client:
+        preflight = client.options("/kernels", headers={"Origin": "https://a.example", **ask})
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] == "https://a.example"
+        assert "PUT" in preflight.headers["access-control-allow-methods"]
+        assert "authorization" in preflight.headers["access-control-allow-headers"].lower()
+        for path, status in (("/health", 200), ("/kernels", 401)):
+            answer = client.get(path, headers={"Origin": "https://a.example"})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, "https://a.example")
+            assert "access-control-allow-credentials" not in answer.headers
+            assert "Origin" in answer.headers["vary"]
+        for origin in ("https://evil.example", "https://a.example.evil.example", "http://a.example", "null"):
+            refused = client.options("/kernels", headers={"Origin": origin, **ask})
+            assert refused.status_code == 400
+            assert "access-control-allow-origin" not in {
+                **refused.headers,
+                **client.get("/", headers={"Origin": origin}).headers,
+            }
+
+
+async def test_by_default_no_page_can_read_answers() -> None:
+    app = make_app(GatewayOptions(auth=False))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        headers = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
+        assert (await client.options("/kernels", headers=headers)).status_code == 403
+        own = await client.get("/", headers={"Origin": "http://127.0.0.1"})
+        assert own.status_code == 200
+        assert not [name for name in own.headers if name.startswith("access-control")]
+
+
+def test_a_web_socket_passes_the_same_guard(gateway: Gateway) -> None:
+    address = gateway.url.replace("http", "ws") + "/nowhere"
+
+    def status(origin: str | None = None, **headers: str) -> int:
+        with pytest.raises(InvalidStatus) as refused, connect(address, additional_headers={**headers, **_origin(origin)}):
+            pass
+        return refused.value.response.status_code
+
+    assert status() == 401
+    assert status("https://evil.example", Authorization=f"Bearer {token('read')}") == 403
+
+
+def _origin(origin: str | None) -> dict[str, str]:
+    return {} if origin is None else {"Origin": origin}
+
+
+def test_bodies_are_limited(gateway: Gateway) -> None:
+    with gateway.client(token("admin")) as client:
+        assert client.post("/nowhere", content=b"x" * 1_000_001).json()["code"] == "too_large"
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 1000001", "Transfer-Encoding: chunked"])
+def test_a_body_is_refused_before_it_has_come(gateway: Gateway, framing: str) -> None:
+    """What is announced is refused at once; of what is not, no more is taken than may be."""
+    head = f"POST /kernels HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('admin')}\r\n{framing}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
+        connection.sendall(head.encode())
+        if "chunked" in framing:
+            connection.sendall(b"f4241\r\n" + b"x" * 1_000_001 + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("path", ["/kernels", "/kernels/x/execute", "/sessions/x/executions", "/approvals"])
+def test_a_body_of_too_many_values_is_not_parsed(gateway: Gateway, path: str) -> None:
+    with gateway.client(token("admin")) as client:
+        answer = client.post(path, content=b'{"x": [' + b"[]," * 60_000 + b"1]}", headers={"Content-Type": "application/json"})
+    assert (answer.status_code, "values" in answer.json()["detail"]) == (413, True)
+
+
+def _address(gateway: Gateway) -> tuple[str, int]:
+    host, _, port = gateway.url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def test_a_body_that_trickles_in_is_let_go(gateway: Gateway) -> None:
+    """Each byte comes within the client's patience, and all of them would take for ever."""
+    with socket.create_connection(_address(gateway)) as sock:
+        head = f"POST /sessions/a/execute HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('run')}\r\n"
+        sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n".encode())
+        sock.settimeout(0.05)
+        for _ in range(200):
+            sock.sendall(b" ")
+            try:
+                answer = sock.recv(1000)
+            except TimeoutError:
+                continue
+            break
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_two_hosts_are_refused(gateway: Gateway) -> None:
+    with socket.create_connection(_address(gateway)) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert sock.recv(1000).split()[1] == b"400"
+
+
+async def test_without_tokens_nobody_elsewhere_is_served() -> None:
+    """Whoever may have bound the address: the connection itself tells."""
+    app = make_app(GatewayOptions(auth=False))
+    for client, status in ((("127.0.0.1", 1), 404), (("::1", 1), 404), (("10.0.0.1", 1), 403), (("x", 1), 403)):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app, client=client), base_url="http://127.0.0.1") as asking:
+            assert (await asking.get("/nowhere")).status_code == status
+
+
+def test_a_caller_can_only_do_so_much() -> None:
+    use = _Use(left=2.0)
+    check_use(use, 5, 1.0)
+    check_use(use, 5, 1.0)
+    with pytest.raises(Refused) as refused:
+        check_use(use, 5, 1.0)
+    assert (refused.value.problem.code, refused.value.problem.retry_after) == ("too_many_requests", 1)
+    use.at = time.monotonic() - 1000
+    check_use(use, 5, 1.0)
+    assert use.left <= 2.0
+    use.running = 5
+    with pytest.raises(Refused) as refused:
+        check_use(use, 5, 1.0)
+    assert refused.value.problem.code == "too_many_at_once"
+
+
+def test_without_tokens_only_this_machine_is_served() -> None:
+    check_address("127.0.0.1", auth=False)
+    check_address("::1", auth=False)
+    check_address("localhost", auth=False)
+    check_address("0.0.0.0", auth=True)
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.org", ""):
+        with pytest.raises(InvalidInputError, match="loopback address"):
+            check_address(host, auth=False)
+    with own_gateway(auth=False) as open_to_all:
+        assert httpx.get(f"{open_to_all.url}/nowhere").status_code == 404

@@ -1,0 +1,65 @@
+"""The options of the MCP server: what cannot be is refused before anything starts, and sessions get the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.mcp_server.options import ServerOptions, kernel_environment
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"workspace": Path("missing")}, "there is no such directory"),
+        ({"workspace": Path("file")}, "it is not a directory"),
+        ({"approve": "rules"}, "needs --rules FILE"),
+        ({"auth": False, "host": "0.0.0.0"}, "without tokens, the server can only listen"),
+        ({"auth": False, "host": "example.org"}, "without tokens, the server can only listen"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    given: dict[str, Any], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(InvalidInputError, match=complaint):
+        ServerOptions(**given)
+
+
+def test_a_token_is_drawn_unless_one_is_given_or_none_is_wanted() -> None:
+    first, second = ServerOptions(), ServerOptions()
+    assert len(first.token) > 30
+    assert first.token != second.token
+    assert first.token not in repr(first)
+    assert ServerOptions(token="mine").token == "mine"
+    assert ServerOptions(auth=False).token == ""
+
+
+def test_paths_mean_the_directory_in_which_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ServerOptions(sandbox_config=Path("a.json"), rules=Path("r.json"))
+    monkeypatch.chdir("/")
+    assert (options.workspace, options.sandbox_config, options.rules) == (tmp_path, tmp_path / "a.json", tmp_path / "r.json")
+
+
+def test_sessions_get_what_the_server_was_told(tmp_path: Path) -> None:
+    options = ServerOptions(workspace=tmp_path, sandbox=False, approve="rules", rules=tmp_path / "r", isolate="landlock")
+    session = options.session(tmp_path)
+    assert (session["sandbox"], session["isolate"], session["rules"]) == (False, "landlock", str(tmp_path / "r"))
+    assert session["approve"] == "ask"  # what rules do not decide, a person does
+    assert session["tools"] == []
+    assert options.session(tmp_path / "one")["tools"] == [str(tmp_path / "mcptools")]
+    assert ServerOptions(workspace=tmp_path).session(tmp_path)["approve"] == "auto"
+
+
+def test_kernels_get_the_variables_that_are_named_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNEL_ENV_REGION", "eu")
+    monkeypatch.setenv("KERNEL_ENV_", "nothing")
+    monkeypatch.setenv("SECRET", "s")
+    found = kernel_environment()
+    assert found["REGION"] == "eu"
+    assert not {"", "SECRET", "KERNEL_ENV_REGION"} & found.keys()

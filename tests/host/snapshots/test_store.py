@@ -1,0 +1,77 @@
+"""Where files are kept: once each, as long as a snapshot has them, and within a limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots import Snapshots, Store
+from cellblock.launch.leftovers import remove_place
+
+from .conftest import look, memory
+
+
+def test_a_dropped_snapshot_is_gone(snapshots: Snapshots, workspace: Path, store: Store) -> None:
+    (workspace / "file").write_bytes(b"1" * 100)
+    first = snapshots.take()
+    (workspace / "file").write_bytes(b"2" * 100)
+    second = snapshots.take()
+    assert store.bytes == 200
+    snapshots.drop(first)
+    snapshots.drop(first)
+    assert store.bytes == 100
+    with pytest.raises(SnapshotError, match="no longer kept"):
+        snapshots.restore(first)
+    with pytest.raises(SnapshotError, match="no longer kept"):
+        snapshots.diff(second, first)
+    snapshots.drop(second)
+    assert snapshots.take().bytes == 100  # of what was read last, nothing has to be read again
+    snapshots.close()
+
+
+def test_a_full_store_keeps_nothing_of_a_snapshot(workspace: Path, place: Path) -> None:
+    with Store(place / "small", max_bytes=10) as store:
+        snapshots = Snapshots(workspace, store, place / "journals")
+        (workspace / "a").write_text("12345")
+        snapshot = snapshots.take()
+        (workspace / "b").write_text("1234")
+        (workspace / "c").write_text("5678")
+        with pytest.raises(SnapshotError, match="more than 10 bytes") as caught:
+            snapshots.take()
+        assert caught.value.errno == errno.EDQUOT
+        assert store.bytes == 5
+        snapshots.restore(snapshot)
+        assert os.listdir(workspace) == ["a"]
+
+
+@given(st.lists(st.one_of(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 5)), max_size=20))
+def test_the_store_has_what_snapshots_need_and_no_more(steps: list[tuple[str, int] | int]) -> None:
+    directory = Path(tempfile.mkdtemp(dir=memory()))
+    workspace = directory / "workspace"
+    for name in "abc":
+        (workspace / name).mkdir(parents=True)
+    with Store(directory / "store") as store:
+        snapshots, taken = Snapshots(workspace, store, directory / "journals"), []
+        for step in steps:
+            if isinstance(step, tuple):
+                (workspace / step[0] / "file").write_text(str(step[1]))
+                taken.append((snapshots.take(), look(workspace)))
+            elif step < len(taken):
+                snapshots.drop(taken.pop(step)[0])
+        snapshots.close()
+        files = [*store.directory.iterdir()]
+        assert store.bytes == sum(path.stat().st_size for path in files)
+        assert {path.read_bytes() for path in files} == {
+            value[-1] for _, was in taken for value in was.values() if len(value) > 2
+        }
+        for snapshot, was in taken:
+            snapshots.restore(snapshot)
+            assert look(workspace) == was
+    remove_place(str(directory))

@@ -1,0 +1,91 @@
+"""Copies of a worker: what their processes do when another one has ended."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+from cellblock import Host
+
+
+def test_a_copy_ends_if_init_has_ended_before_the_copy_was_its_child() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    # The process in between has ended as well, and the parent is somebody else.
+    code = f"from cellblock.launch.init import forking; forking._wait_for_parent({gone.pid}, {gone.pid}); print('goes on')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
+
+
+def test_a_copy_goes_on_when_it_is_a_child_of_init() -> None:
+    code = f"from cellblock.launch.init import forking; forking._wait_for_parent({os.getpid()}, 1); print('goes on')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False)
+    assert ended.stdout == "goes on\n"
+
+
+def test_handlers_for_forks_run_once_in_each_kernel_and_not_in_the_copy() -> None:
+    """They write to as many pages as all the rest of a copy."""
+    told = asyncio.run(_handlers())
+    assert told == [["before", "parent"], ["before", "child"], ["before", "child"]]
+
+
+async def _handlers() -> list[Any]:
+    code = """
+        import os
+        told = []
+        os.register_at_fork(
+            before=lambda: told.append("before"), after_in_parent=lambda: told.append("parent"),
+            after_in_child=lambda: told.append("child"),
+        )
+    """
+    async with Host() as host, host.session(recovery="none") as session:
+        await session.execute(textwrap.dedent(code))
+        checkpoint = await session.checkpoint()
+        seen = [(await session.execute("print(told)")).text]
+        for _ in range(2):
+            await session.restore(checkpoint)
+            seen.append((await session.execute("print(told)")).text)
+    return [ast.literal_eval(text or "") for text in seen]
+
+
+def test_the_locks_for_forks_are_free_before_anybody_waits() -> None:
+    """Other threads of Python run meanwhile, and one that wants such a lock could keep the interpreter for ever."""
+    code = """
+        import os
+        from cellblock.launch.init import forking
+        order = []
+        forking._fork_below = lambda init: 5
+        forking._wait_for_end = lambda between: order.append("waits")
+        os.register_at_fork(after_in_parent=lambda: order.append("handlers"))
+        forking.fork_copy(3, 4, 1)
+        print(order)
+    """
+    assert _printed(code) == "['handlers', 'waits']\n"
+
+
+def test_without_room_for_a_fork_nothing_stays_open_or_locked() -> None:
+    code = """
+        import os
+        from cellblock.launch.init import forking
+        told, before = [], os.listdir("/proc/self/fd")
+        def fork():
+            raise BlockingIOError(11, "no room")
+        forking.fork = fork
+        os.register_at_fork(after_in_parent=lambda: told.append("handlers"))
+        try:
+            forking.fork_copy(3, 4, 1)
+        except OSError as error:
+            told.append(error.strerror)
+        print(told, before == os.listdir("/proc/self/fd"))
+    """
+    assert _printed(code) == "['handlers', 'no room'] True\n"
+
+
+def _printed(code: str) -> str:
+    code = textwrap.dedent(code)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True).stdout

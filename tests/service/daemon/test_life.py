@@ -1,0 +1,479 @@
+"""The life of a daemon: how it starts and ends, and what it meets on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import os
+import resource
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import cellblock
+from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
+from cellblock.fronts.functions.connection import call, connection, local
+from cellblock.operations.executions import Executions, Follow, Lookup, Submit
+from cellblock.operations.sessions import Create, History
+from cellblock.service.daemon import control
+from cellblock.service.daemon.place import Place
+from processes import alive, below, eventually
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state directory of its own; its daemon ends with the test.
+
+    Its path is short: these tests make sockets themselves, whose addresses may have 107 bytes only.
+    """
+    workspace, temporary = tmp_path / "workspace", tmp_path / "tmp"
+    state = Path(tempfile.mkdtemp()) / "state"
+    workspace.mkdir()
+    temporary.mkdir()
+    monkeypatch.setenv("CELLBLOCK_HOME", str(state))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.chdir(workspace)
+    yield state
+    control.stop()
+    close_connections()
+    shutil.rmtree(state.parent)
+
+
+def close_connections() -> None:
+    """Close those of this thread now, and not when they are collected."""
+    for each in local.__dict__.pop("connections", {}).values():
+        each.close()
+
+
+def in_thread(kernel: object, code: str) -> Future[cellblock.CodeExecutionResult]:
+    """Run code from another thread, which has a connection of its own."""
+    future: Future[cellblock.CodeExecutionResult] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(cellblock.execute(kernel, code))  # type: ignore[arg-type]
+        except BaseException as error:
+            future.set_exception(error)
+        close_connections()
+
+    threading.Thread(target=run).start()
+    return future
+
+
+def pid() -> int:
+    about = control.status()
+    assert about is not None
+    return int(about["pid"])
+
+
+async def ended(process: int) -> None:
+    await eventually(lambda: not alive(process))
+
+
+async def test_start_status_and_stop(home: Path) -> None:
+    assert control.status() is None
+    assert control.stop() is False
+    about = control.start()
+    assert control.start()["pid"] == about["pid"]
+    cellblock.get_or_create("one")
+    now = control.status()
+    assert now is not None
+    assert {name: now[name] for name in ("pid", "version", "sessions", "running", "waiting", "problems")} == {
+        "pid": about["pid"],
+        "version": cellblock.__version__,
+        "sessions": 1,
+        "running": 0,
+        "waiting": 0,
+        "problems": [],
+    }
+    assert 0 <= now["uptime"] < 1000
+    assert control.stop(keep=True) is True
+    await eventually(lambda: not alive(about["pid"]))
+    # What it had is there when it is started again, by this connection, which was open before.
+    assert [(record.name, record.status) for record in cellblock.list_kernels()] == [("one", "dead")]
+    assert control.stop() is True
+    assert cellblock.list_kernels() == []
+
+
+async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    code = "open('ran', 'a').write('x'); import time; time.sleep(60)"
+    running = in_thread(kernel, code)
+    await eventually(Path("ran").exists)
+    waiting = in_thread(kernel, "open('waited', 'a').write('x')")
+    await eventually(lambda: (control.status() or {}).get("waiting") == 1)
+    two = cellblock.get_or_create("two")
+    assert cellblock.execute(two, "1 + 1").return_value == "2"
+    cellblock.execute(two, "")  # it is written with this one at the latest: a result may wait for 5 ms
+    about = control.status()
+    assert about is not None
+    os.kill(about["pid"], signal.SIGSTOP)
+    os.kill(about["custodian"], signal.SIGKILL)  # and with it all kernels
+    os.kill(about["pid"], signal.SIGKILL)
+    with pytest.raises(OutcomeUnknownError, match="nobody knows how far it came") as caught:
+        await asyncio.wrap_future(running)
+    assert (await asyncio.wrap_future(waiting)).recovery == "restarted"  # it was submitted again by itself, as it had not run
+    record = call(Lookup(caught.value.execution))
+    assert record["state"] == "unknown"
+    events = list(connection().follow(Follow(caught.value.execution)))
+    assert [event["kind"] for event in events][-1] == "failed"
+    first = min(connection().call(Executions("two")), key=itemgetter("submitted"))
+    (begun, result) = connection().follow(Follow(first["id"]))
+    assert (begun["kind"], result["data"]["return_value"]) == ("begun", "2")
+    again = cellblock.execute(kernel, "2")
+    assert (again.return_value, again.recovery) == ("2", None)
+    assert Path("ran").read_text() == "x"
+    assert Path("waited").read_text() == "x"
+
+
+@pytest.mark.parametrize("loss", ["all", "wal", "empty", "damaged"])
+async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Path, loss: str) -> None:
+    kernel = cellblock.get_or_create("one", tags={"a": "b"}, approve="auto")
+    cellblock.execute(kernel, "x = 41")
+    cellblock.get_or_create("gone")
+    os.kill(daemon := pid(), signal.SIGKILL)
+    await ended(daemon)
+    store = home / "named.db"
+    match loss:
+        case "all":
+            for path in home.glob("named.db*"):
+                path.unlink()
+        case "wal":
+            for name in ("-wal", "-ahead"):
+                store.with_name(f"named.db{name}").write_bytes(b"")
+        case "empty":
+            store.write_bytes(b"")
+        case "damaged":
+            store.write_bytes(b"x" * 100_000)
+    found = {record.name: record for record in cellblock.list_kernels()}
+    assert {name: (record.status, record.kernel_id == kernel.kernel_id) for name, record in found.items()} == {
+        "one": ("idle", True),
+        "gone": ("idle", False),
+    }
+    assert found["one"].tags == {"a": "b"}
+    assert cellblock.execute(found["one"], "x + 1").return_value == "42"
+    problems = (control.status() or {})["problems"]
+    assert any("session 'one' was not among the stored sessions, and goes on" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("code", ["x = 1", "import os; os._exit(3)"])
+async def test_that_the_last_cell_had_ended_is_no_loss(home: Path, code: str) -> None:
+    kernel = cellblock.get_or_create("one")
+    cellblock.execute(kernel, code)
+    os.kill(daemon := pid(), signal.SIGKILL)
+    await ended(daemon)
+    assert cellblock.execute(kernel, "1").ok
+    assert (control.status() or {})["problems"] == []
+
+
+async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
+    """Variables stay, a running cell delivers its whole result to a client that waits, and a reader resumes."""
+    kernel = cellblock.get_or_create("one")
+    cellblock.execute(kernel, "x = 41")
+    code = "open('ran', 'a').write('x')\nfor i in range(200): print(i, flush=True)\nopen('go').read()\nprint('end')\nx + 1"
+    os.mkfifo("go")
+    record = call(Submit("one", live=True, key="k"), code.encode())
+    waiting = in_thread(kernel, "x + 2")
+    first: list[dict[str, object]] = []
+    for event in connection().follow(Follow(record["id"])):
+        first.append(event)
+        if "199" in str(event["data"]):
+            break
+    os.kill(pid(), signal.SIGKILL)
+    assert call(Lookup(record["id"]))["state"] == "running"
+    assert [entry["code"] for entry in call(History("one"))] == ["x = 41"]
+    rest = in_thread(kernel, "x + 3")
+    Path("go").write_text("")
+    events = first + list(connection().follow(Follow(record["id"], after=len(first))))
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    result = cast("dict[str, Any]", events[-1]["data"])
+    text = "".join(cast("Any", event["data"])["text"] for event in events if event["kind"] == "stream")
+    assert text == result["output"] == "".join(f"{i}\n" for i in range(200)) + "end\n"
+    assert (result["return_value"], result["recovery"], Path("ran").read_text()) == ("42", None, "x")
+    assert (await asyncio.wrap_future(rest)).return_value == "44"
+    assert (await asyncio.wrap_future(waiting)).return_value == "43"  # submitted again, by itself
+    assert list(connection().follow(Follow(record["id"]))) == events
+    assert call(Submit("one", key="k", wait=True), code.encode()) == result
+
+
+async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_is_killed(home: Path) -> None:
+    connection().call(Create("bound", {"sandbox": False}, fresh=True, bound=True))
+    result = cellblock.execute("bound", "import os; os.getpid()")
+    daemon = pid()
+    os.kill(daemon, signal.SIGKILL)
+    assert cellblock.list_kernels() == []
+    await ended(int(result.return_value or 0))
+
+
+async def test_the_end_of_the_custodian_is_noticed(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    code = b"open('ran', 'w'); import time; time.sleep(60)"
+    running = call(Submit("one", key="k"), code)
+    await eventually(Path("ran").exists)
+    waiting = call(Submit("one"), b"open('never', 'w')")
+    about = control.status()
+    assert about is not None
+    os.kill(about["custodian"], signal.SIGKILL)
+    await ended(about["pid"])
+    assert "the custodian has ended" in (home / "daemon.log").read_text()
+    assert call(Lookup(running["id"]))["state"] == "done"
+    (_, result) = connection().follow(Follow(running["id"]))
+    assert (result["data"]["status"], result["data"]["recovery"]) == ("died", "restarted")  # nobody has interrupted it
+    (failed,) = connection().follow(Follow(waiting["id"]))
+    assert (failed["kind"], failed["data"]["ran"]) == ("failed", "no")
+    again = cellblock.execute(kernel, "1")
+    assert (again.return_value, again.recovery) == ("1", "restarted")
+    assert not Path("never").exists()
+
+
+async def test_the_daemon_ends_in_good_order_while_cells_run(home: Path) -> None:
+    kernel = cellblock.get_or_create("one")
+    code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('ran', 'w')\nwhile True: time.sleep(1)"
+    running = in_thread(kernel, code)
+    await eventually(Path("ran").exists)
+    daemon = pid()
+    processes = below(daemon)
+    os.kill(daemon, signal.SIGTERM)
+    # It ends when its kernel does, and says so; its client learns it from the next daemon, if need be.
+    result = await asyncio.wrap_future(running)
+    assert not result.ok
+    await ended(daemon)
+    await eventually(lambda: not any(map(alive, processes)))
+    assert "the daemon has ended" in (home / "daemon.log").read_text()
+    assert [record.status for record in cellblock.list_kernels()] == ["dead"]
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_nobody_needs_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLBLOCK_DAEMON_IDLE_TIMEOUT", "0.1")
+    daemon = control.start()["pid"]
+    await ended(daemon)
+    assert "nobody has used it" in (home / "daemon.log").read_text()
+    assert control.start()["pid"] != daemon
+
+
+@pytest.mark.slow
+async def test_a_daemon_whose_directory_is_gone_ends(home: Path) -> None:
+    cellblock.get_or_create("one")
+    first = pid()
+    home.rename(home.with_name("elsewhere"))
+    second = control.start()["pid"]
+    assert second != first
+    await ended(first)
+    assert pid() == second
+    assert "the daemon ends" in (home.with_name("elsewhere") / "daemon.log").read_text()
+
+
+def test_a_daemon_that_cannot_write_its_log_says_why_it_does_not_start(home: Path) -> None:
+    """On a full disk, the log is empty, and nobody could read there what is wrong."""
+    home.mkdir(mode=0o700)
+    (home / "daemon.log").mkdir()
+    with pytest.raises(DaemonError, match=r"did not start: \S+ cannot be used for the daemon: Is a directory"):
+        control.start()
+    (home / "daemon.log").rmdir()
+    (home / "named.db").mkdir()
+    with pytest.raises(DaemonError, match=r"did not start: \S+named\.db cannot be used"):
+        control.start()
+
+
+@pytest.mark.slow
+def test_what_is_in_the_place_of_the_socket_is_replaced_or_refused(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    place = Place()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(place.socket))
+    control.start()
+    control.stop()
+    place.socket.symlink_to(home / "nowhere")
+    control.start()
+    control.stop()
+    place.socket.write_text("a file")
+    control.start()
+    control.stop()
+    place.socket.mkdir()
+    with pytest.raises(DaemonError, match=r"did not start: \S+ is a directory.* remove it \(\S+daemon\.log\)$"):
+        control.start()
+    place.socket.rmdir()
+    place.lock.unlink()
+    place.lock.symlink_to(home / "target")
+    with pytest.raises(DaemonError, match="did not start"):
+        control.start()
+    assert not (home / "target").exists()
+    place.lock.unlink()
+    home.chmod(0o770)
+    with pytest.raises(DaemonError, match="chmod 700"):
+        control.start()
+    home.chmod(0o700)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+def test_another_user_cannot_connect_or_pretend(home: Path) -> None:
+    control.start()
+    home.chmod(0o711)
+    os.chmod(home / "daemon.sock", 0o777)  # the file would let them
+    for parent in home.parents:
+        if parent != Path("/tmp") and parent.stat().st_uid == 0 and str(parent).startswith("/tmp/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    program = (
+        "import os, socket, sys\n"
+        "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.settimeout(10)\n"
+        "try: print(s.recv(100))\n"
+        "except ConnectionResetError: print(b'')\n"
+    )
+    # By its name in the directory: the whole path can be longer than an address may be.
+    done = subprocess.run([sys.executable, "-I", "-c", program, "daemon.sock"], cwd=home, capture_output=True, text=True)
+    assert done.stdout == "b''\n", done.stderr
+    assert "another user" in (home / "daemon.log").read_text()
+    home.chmod(0o700)
+    control.stop()
+    home.chmod(0o777)
+    planted = subprocess.Popen(
+        [
+            sys.executable,
+            "-I",
+            "-c",
+            "import os, socket, sys\n"
+            "os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+            "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); input()\n",
+            "daemon.sock",
+        ],
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert planted.stdout is not None
+    planted.stdout.readline()
+    home.chmod(0o700)
+    with pytest.raises(DaemonError, match="belongs to a process of another user"):
+        control.status()
+    planted.communicate(b"\n")
+    (home / "daemon.sock").unlink()
+
+
+@pytest.mark.slow
+def test_fifty_processes_at_once_get_one_daemon_and_one_session(home: Path) -> None:
+    program = "import cellblock; print(cellblock.get_or_create('one').kernel_id)"
+    processes = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(50)]
+    assert len({process.communicate()[0] for process in processes}) == 1
+    assert {process.returncode for process in processes} == {0}
+    assert (home / "daemon.log").read_text().count("the daemon listens") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ours", [0, 99])
+def test_another_version_is_told_in_one_line_and_can_be_stopped(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ours: int
+) -> None:
+    daemon = control.start()["pid"]
+    with monkeypatch.context() as patch:
+        patch.setattr("cellblock.service.daemon.connection.PROTOCOL", ours)
+        with pytest.raises(DaemonError, match=r"the daemon is cellblock .*'cellblock daemon stop' ends it") as caught:
+            control.status()
+        assert "\n" not in str(caught.value)
+        assert control.stop()
+    assert not alive(daemon)
+
+
+async def test_code_that_is_submitted_while_the_daemon_ends_runs_in_the_next_one(home: Path) -> None:
+    """Only what waits in the daemon, or runs there, is told that it ends."""
+    cellblock.get_or_create("one")
+    for _ in range(3):
+        daemon = pid()
+        os.kill(daemon, signal.SIGTERM)
+        while alive(daemon):
+            with suppress(NotRunError):  # the first may have come before the signal
+                result = cellblock.execute("one", "1 + 1")
+                assert result.return_value == "2" or (
+                    result.status == "interrupted" and "its kernel had to end" in str(result.text)
+                )
+        assert cellblock.execute("one", "1 + 1").return_value == "2"  # it may have ended before it was asked anything
+
+
+async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> None:
+    kernel = cellblock.get_or_create("one", recovery="none")  # a checkpoint would write to files in memory, which count here
+    cellblock.execute(kernel, "x = 1")
+    daemon = pid()
+    before = resource.prlimit(daemon, resource.RLIMIT_FSIZE)
+    resource.prlimit(daemon, resource.RLIMIT_FSIZE, (100, before[1]))
+    with pytest.raises(StoreError, match="nothing was done"):
+        cellblock.execute(kernel, "open('ran', 'w')")
+    about = control.status()
+    assert about is not None
+    assert "nothing can be stored" in about["problems"][0]
+    assert not Path("ran").exists()
+    resource.prlimit(daemon, resource.RLIMIT_FSIZE, before)
+    assert cellblock.execute(kernel, "x").return_value == "1"
+    assert pid() == daemon
+
+
+@pytest.mark.slow
+async def test_too_few_descriptors_are_a_pause(home: Path) -> None:
+    control.start()
+    daemon = pid()
+    before = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{daemon}/fd"))
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, (used + 4, before[1]))
+    clients = []
+    for _ in range(20):
+        clients.append(socket.socket(socket.AF_UNIX))
+        clients[-1].connect(str(home / "daemon.sock"))
+    await eventually(lambda: len(os.listdir(f"/proc/{daemon}/fd")) >= used + 4)
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, before)
+    for client in clients:
+        client.close()
+    assert pid() == daemon
+
+
+@pytest.mark.slow
+async def test_a_damaged_file_is_moved_aside_and_told(home: Path) -> None:
+    cellblock.get_or_create("one")
+    control.stop(keep=True)
+    (home / "named.db").write_bytes(b"nonsense" * 2000)
+    with open(home / "daemon.log", "ab") as log:
+        log.write(b"." * 5_000_000 + b"\n")
+    about = control.start()
+    assert (home / "daemon.log.1").stat().st_size > 5_000_000, "logs rotate"
+    assert about["sessions"] == 0
+    assert "moved to" in about["problems"][0]
+    assert "is damaged" in (home / "daemon.log").read_text()
+    with pytest.raises(NotFoundError):
+        cellblock.execute("one", "1")
+
+
+def test_the_systemd_unit(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    odd = Place(tmp_path / 'a "b" %n $HOME c')
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.read_string(control.systemd_unit(odd))
+    command = shlex.split(parsed["Service"]["ExecStart"].replace("%%", "%").replace("$$", "$"))
+    assert command == [sys.executable, "-m", "cellblock.daemon", str(odd.directory)]
+    assert parsed["Service"]["KillMode"] == "process"  # else systemd ends the kernels of a daemon that crashed
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path = control.install_unit()
+    assert path == tmp_path / "config" / "systemd" / "user" / "cellblock.service"
+    assert str(home) in path.read_text()
+
+
+@pytest.mark.slow
+async def test_in_the_foreground_as_systemd_runs_it(home: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "cellblock.daemon", str(home)])
+    await eventually(lambda: (control.status() or {}).get("pid") == process.pid)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0

@@ -1,0 +1,422 @@
+"""Durable sessions go on from what was saved last when their kernels are gone, and say what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cellblock
+from cellblock import Host, InvalidInputError, StoreError
+from cellblock.host.saved_file import SavedFile
+from cellblock.model import CodeExecutionResult
+from cellblock.service.daemon import control
+from cellblock.service.named.durable import Durable, remove_others
+from cellblock.service.named.options import read_options
+from cellblock.service.named.session import NamedSession
+from cellblock.service.named.sessions import NamedSessions
+from daemons import own_daemon
+from named_sessions import OPTIONS, after_a_kill, submit
+from processes import eventually
+
+SOON = {**OPTIONS, "durable": 0.01, "idle_timeout": 0}
+
+
+@pytest.fixture
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where sessions outlive a process: not in their workspace."""
+    return tmp_path_factory.mktemp("state") / "state"
+
+
+async def run(sessions: NamedSessions, named: NamedSession, code: str) -> CodeExecutionResult:
+    return await submit(sessions, named, code).wait()
+
+
+async def saved(named: NamedSession) -> Path:
+    """Wait until the present state is saved, and return the file."""
+    durable = named.durable
+    assert durable is not None
+    await eventually(lambda: named.session.last_state.number == durable._saved, 20)
+    assert durable.last is not None
+    return durable.last
+
+
+async def later(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:
+    """What there is after the machine was switched off now."""
+    made = await after_a_kill(sessions, host, state)
+    assert made.store.directory is not None
+    shutil.rmtree(made.store.directory / "saves", ignore_errors=True)
+    if (state / "saves").exists():
+        shutil.copytree(state / "saves", made.store.directory / "saves")
+    return made
+
+
+@pytest.mark.parametrize("recovery", ["exact", "rolling", "none"])
+async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
+    sessions: NamedSessions, zygote_host: Host, state: Path, tmp_path: Path, recovery: str
+) -> None:
+    named = await sessions.create("one", {**SOON, "recovery": recovery, "startup_code": "start = 1"})
+    await run(
+        sessions, named, "def f(): return x + 1\nx = start = 2; open('a', 'w').write('saved'); open('b', 'w').write('b')"
+    )
+    await saved(named)
+    assert named.durable is not None
+    named.durable._next = time.monotonic() + 1000
+    await run(sessions, named, "x = 3; open('a', 'w').write('changed')")
+    for number in range(7):
+        await run(sessions, named, f"y = {number}\nz = 0")
+    (tmp_path / "b").unlink()
+    after = await later(sessions, zygote_host, state)
+    again = after.find("one")
+    result = await run(after, again, "x, f(), start, 'y' in globals()")
+    assert (result.return_value, result.recovery, result.execution_count) == ("(2, 3, 2, False)", "restored_earlier", 3)
+    assert "goes on from what was saved at" in result.stderr
+    assert "8 later cells changed in memory is lost: `x = 3; open('a', 'w').write('changed')`; `y = 0…`" in result.stderr
+    assert "; and 3 more.\n" in result.stderr
+    assert "Files that have changed since stay as they are: a.\n" in result.stderr
+    assert (tmp_path / "a").read_text() == "changed"  # a person may have changed it
+    assert (tmp_path / "b").read_text() == "b"
+    result = await run(after, again, "1")
+    assert (result.recovery, result.stderr) == (None, "")
+    assert [entry.code.partition("\n")[0] for entry in again.session.history()] == [
+        "start = 1",
+        "def f(): return x + 1",
+        "x, f(), start, 'y' in globals()",
+        "1",
+    ]
+    await after.destroy("one")
+    assert after.store.directory is not None
+    await eventually(lambda: os.listdir(f"{after.store.directory}/saves") == [])
+    await after.close()
+
+
+async def test_nothing_is_lost_if_all_was_saved(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    after = await later(sessions, zygote_host, state)
+    result = await run(after, after.find("one"), "x")
+    assert (result.return_value, result.recovery) == ("1", "restored")
+    assert "lost" not in result.stderr
+    await after.close()
+
+
+async def test_a_long_cell_does_not_keep_the_state_before_it_from_being_saved(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1; open('a', 'w').write('1'); import asyncio")
+    assert named.durable is not None
+    execution = submit(sessions, named, "x = 2; open('a', 'w').write('2'); await asyncio.sleep(600)")
+    await eventually(lambda: Path("a").read_text() == "2")
+    await eventually(lambda: named.durable is not None and named.durable.last is not None, 20)
+    assert named.turn.locked()
+    after = await later(sessions, zygote_host, state)
+    Path("a").unlink()
+    result = await run(after, after.find("one"), "x, open('a').read()")
+    assert result.return_value == "(1, '1')"
+    assert "one later cell changed in memory is lost: `x = 2;" in result.stderr
+    await after.close()
+    assert await execution.cancel(named.current)
+
+
+async def test_what_no_cell_has_changed_is_saved_too_and_so_is_an_undo(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    await run(sessions, named, "x = 2")
+    await named.session.put("y", 3)
+    await saved(named)
+    await named.session.undo()
+    await saved(named)
+    after = await later(sessions, zygote_host, state)
+    result = await run(after, after.find("one"), "x, 'y' in globals()")
+    assert (result.return_value, result.recovery) == ("(1, False)", "restored")
+    await after.close()
+
+
+async def test_a_reset_session_has_nothing_to_go_on_from(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    path = await saved(named)
+    await sessions.restart("one")
+    assert not path.exists()
+    await sessions._look_after_all()
+    after = await later(sessions, zygote_host, state)
+    result = await run(after, after.find("one"), "'x' in globals()")
+    assert (result.return_value, result.recovery) == ("False", "restarted")
+    await after.close()
+
+
+async def test_it_is_saved_no_more_often_than_it_is_to_be(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", {**SOON, "durable": True})
+    await run(sessions, named, "x = 1")
+    path = await saved(named)
+    before = path.stat().st_mtime_ns
+    for _ in range(3):
+        await run(sessions, named, "x += 1")
+        await sessions._look_after_all()
+        await asyncio.sleep(0.1)
+    assert named.durable is not None
+    assert named.durable.last == path
+    assert path.stat().st_mtime_ns == before
+    named.durable._next = 0.0
+    await sessions._look_after_all()
+    assert await saved(named) != path
+    assert len(os.listdir(path.parent)) == 1
+
+
+async def test_a_full_disk_is_told_and_the_old_save_stays(
+    sessions: NamedSessions, zygote_host: Host, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    path = await saved(named)
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise StoreError("it cannot be written: No space left on device")
+
+        patch.setattr(SavedFile, "finish", full)
+        await run(sessions, named, "x = 2")
+        await eventually(lambda: bool(sessions.about()["problems"]), 20)
+        assert sessions.about()["problems"] == ["session 'one' cannot be saved: it cannot be written: No space left on device"]
+        assert os.listdir(path.parent) == [path.name]
+        after = await later(sessions, zygote_host, state)
+        result = await run(after, after.find("one"), "x")
+        assert (result.return_value, result.recovery) == ("1", "restored_earlier")
+        await after.end_kernels()
+    await saved(named)
+    assert sessions.about()["problems"] == []
+    after.store.close()
+
+
+async def test_a_save_that_cannot_be_loaded_is_kept_apart(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    path = await saved(named)
+    path.write_bytes(path.read_bytes()[:-100])
+    after = await later(sessions, zygote_host, state)
+    again = after.find("one")
+    result = await run(after, again, "x = 5; 'y' in globals()")
+    assert result.recovery == "restarted"
+    assert "cannot be loaded: " in result.stderr
+    apart = Path(result.stderr.partition("What was saved is kept: ")[2].splitlines()[0])
+    assert apart.read_bytes() == path.read_bytes()
+    await saved(again)
+    assert apart.exists()
+    await after.destroy("one")
+    await eventually(lambda: not apart.parent.exists())
+    await after.close()
+
+
+async def test_it_is_saved_when_the_process_ends(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    named = await sessions.create("one", {**SOON, "durable": 1000})
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    await run(sessions, named, "x = 2")
+    await sessions.save_last()
+    await sessions.end_kernels()
+    after = await later(sessions, zygote_host, state)
+    result = await run(after, after.find("one"), "x")
+    assert (result.return_value, result.recovery) == ("2", "restored")
+    await after.close()
+
+
+async def test_a_crash_that_leaves_a_fresh_kernel_does_not_cost_the_save(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", {**SOON, "recovery": "none"})
+    await run(sessions, named, "x = 1")
+    path = await saved(named)
+    assert named.durable is not None
+    named.durable._next = time.monotonic() + 1000
+    died = await run(sessions, named, "x = 2; import asyncio, os; asyncio.get_running_loop().call_later(0.3, os._exit, 3)")
+    assert died.ok
+    saving = named.durable._save_in_turn(named.session, path)
+    await asyncio.gather(asyncio.wait_for(saving, 20), asyncio.sleep(0.6))
+    named.durable._next = 0.0
+    for _ in range(3):
+        await sessions._look_after_all()
+        await asyncio.sleep(0.05)
+    assert path.exists()
+    assert (await run(sessions, named, "'x' in globals()")).return_value == "False"
+
+
+async def test_a_session_is_not_saved_while_it_is_loaded(
+    sessions: NamedSessions, zygote_host: Host, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    after = await later(sessions, zygote_host, state)
+    load = Durable.load
+
+    async def slowly(self: Durable, *given: Any, **more: Any) -> list[str]:
+        for _ in range(3):
+            await after._look_after_all()
+            await asyncio.sleep(0.05)
+        return await load(self, *given, **more)
+
+    monkeypatch.setattr(Durable, "load", slowly)
+    assert (await run(after, after.find("one"), "x")).return_value == "1"
+    history = after.history("one", after.find("one").session, 10)
+    assert [entry.code for entry in history] == ["x = 1", "x"]
+    await after.close()
+
+
+async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zygote_host: Host) -> None:
+    named = await sessions.create("one", {**OPTIONS, "durable": 1000, "idle_timeout": 0})
+    await run(sessions, named, "import os; x = os.urandom(3_000_000)")
+    await saved(named)
+    await run(sessions, named, "y = os.urandom(3_000_000)")
+    before = len(zygote_host._kernels)
+    assert named.durable is not None
+    assert named.durable.last is not None
+    files = os.listdir(named.durable.last.parent)
+    for turns in (1, 3, 10, 30, 100, 200):
+        named.durable._next, named.durable._task = 0.0, None
+        named.durable.look(named.session)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await named.durable.close()
+        if named.durable._saved == named.session.last_state.number:
+            break
+        await eventually(lambda: len(zygote_host._kernels) == before)
+        await eventually(lambda: os.listdir(named.durable.last.parent) == files)
+    assert (await run(sessions, named, "len(x)")).return_value == "3000000"
+
+
+def test_what_was_saved_of_sessions_that_are_gone_is_removed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / "saves" / name).mkdir(parents=True)
+        (tmp_path / "saves" / name / "file.cellblock").touch()
+    remove_others(tmp_path / "saves", {"one"})
+    assert os.listdir(tmp_path / "saves") == ["one"]
+    remove_others(tmp_path / "nothing", {"one"})
+
+
+@pytest.mark.parametrize(("given", "every"), [(True, 30.0), (False, None), (5, 5.0), (0, None), (0.5, 0.5)])
+def test_the_option_is_a_number_of_seconds_or_whether(given: Any, every: float | None) -> None:
+    assert read_options({"durable": given}).named.saved_every == every
+
+
+@pytest.mark.parametrize("given", [-1, 1e12, "often", [1], None, float("nan")])
+def test_anything_else_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInputError, match="durable"):
+        read_options({"durable": given})
+
+
+def test_other_kernels_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="Python sessions"):
+        read_options({"durable": True, "kernel_type": "bash", "sandbox": False})
+
+
+async def test_sessions_that_end_with_their_program_are_refused(zygote_host: Host) -> None:
+    sessions = NamedSessions(zygote_host)
+    with pytest.raises(InvalidInputError, match="need the daemon"):
+        await sessions.create("one", SOON)
+    assert not len(sessions)
+    await sessions.close()
+
+
+def test_a_save_says_after_which_execution_it_was_made(tmp_path: Path) -> None:
+    assert Durable.execution_of(tmp_path / "0.cellblock") == ""
+    assert Durable.execution_of(tmp_path / "18eb86d4f8f393c921332dac49782e16.cellblock") == "18eb86d4f8f393c921332dac49782e16"
+
+
+# -- real daemons --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    with own_daemon(tmp_path) as home:
+        yield home
+        cellblock.wipe()
+        deadline = time.monotonic() + 10
+        while (left := [*(home / "saves").glob("*")]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert left == []
+
+
+def switch_off() -> None:
+    about = control.status()
+    assert about is not None
+    for which in ("pid", "custodian"):  # with which all kernels end
+        os.kill(about[which], signal.SIGKILL)
+
+
+def wait_for_save(home: Path, other_than: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
+    deadline = time.monotonic() + 20
+    while not (found := {path.name for path in (home / "saves").glob("*/*.cellblock")} - other_than):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def test_a_durable_session_outlives_the_machine(home: Path) -> None:
+    cellblock.get_or_create("s", durable=0.1)
+    cellblock.execute("s", "x = 1; open('a', 'w').write('1'); None")
+    wait_for_save(home)
+    Path("a").unlink()
+    switch_off()
+    result = cellblock.execute("s", "x, open('a').read()")
+    assert (result.return_value, result.recovery) == ("(1, '1')", "restored")
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
+def test_a_machine_that_is_switched_off_at_any_moment_has_a_whole_save(home: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    cellblock.get_or_create("s", durable=0.01)
+    cellblock.execute("s", "import os; n = 0; data = os.urandom(2_000_000); None")
+    before = wait_for_save(home)
+    deadline = time.monotonic() + chance.uniform(0.5, 2.5)
+    count = 0
+    while time.monotonic() < deadline:
+        count += 1
+        cellblock.execute("s", f"n = {count}; open('n', 'w').write('{count}'); None")
+    assert before
+    switch_off()
+    Path("n").unlink()
+    result = cellblock.execute("s", "n, open('n').read() if n else '0', len(data)")
+    n = int((result.return_value or "").strip("(").partition(",")[0])
+    assert result.return_value == f"({n}, '{n}', 2000000)"
+    lost = count - n
+    assert result.recovery == ("restored_earlier" if lost else "restored")
+    assert ("is lost" in result.stderr) == bool(lost)
+    if lost > 1:
+        assert f"{lost} later cells" in result.stderr
+
+
+def test_the_daemon_that_takes_over_goes_on_saving(home: Path) -> None:
+    cellblock.get_or_create("s", durable=0.1)
+    cellblock.execute("s", "x = 1")
+    first = wait_for_save(home)
+    about = control.status()
+    assert about is not None
+    os.kill(about["pid"], signal.SIGKILL)
+    cellblock.execute("s", "x = 2")
+    wait_for_save(home, first)
+    switch_off()
+    assert cellblock.execute("s", "x").return_value == "2"
+
+
+def test_a_durable_branch_does_not_write_to_the_workspace_that_it_came_from(home: Path) -> None:
+    cellblock.get_or_create("s", durable=0.1)
+    cellblock.execute("s", "x = 1")
+    cellblock.fork("s", ["b"], files="copy")
+    cellblock.execute("b", "x = 2; open('own', 'w').write('1'); None")
+    deadline = time.monotonic() + 20
+    while len([*(home / "saves").glob("*/*.cellblock")]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    switch_off()
+    result = cellblock.execute("b", "import os; x, os.path.exists('own')")
+    assert result.return_value == "(2, False)"

@@ -1,0 +1,112 @@
+"""What is said of a kernel's Landlock, and what a process may do that has put it on itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cellblock.walls.linux import landlock
+from cellblock.wire.sandbox import Allow
+
+pytestmark = pytest.mark.skipif(bool(landlock.missing()), reason="; ".join(landlock.missing()))
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_every_version_is_enough_and_says_what_it_lacks(version: int) -> None:
+    assert landlock.missing(version) == ()
+    said = landlock.lacking(version)
+    for number, (kernel, what) in landlock.PIECES.items():
+        assert (f"{what} (ABI {number}, {kernel})" in said) == (number > version)
+
+
+def test_a_kernel_without_it_is_refused_with_ways_out() -> None:
+    (said,) = landlock.missing(0)
+    assert "lsm=" in said
+
+
+def restricted(allowed: list[Allow], action: Callable[[], object], version: int = 6) -> str:
+    """Do something in a child that has restricted itself; return the name of the error, or nothing."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = b""
+        try:
+            from cellblock.walls.linux import abi
+            from cellblock.walls.linux.syscall import prctl
+
+            prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+            landlock.restrict(allowed, version)
+            action()
+        except OSError as error:
+            said = errno.errorcode[error.errno or 0].encode()
+        finally:
+            os.write(writer, said)
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as file:
+        return file.read()
+
+
+def test_nothing_is_left_but_what_is_allowed(tmp_path: Path) -> None:
+    for name in ("seen", "ours", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    allowed = [Allow(str(tmp_path / "seen"), "read"), Allow(str(tmp_path / "ours"), "write")]
+    assert restricted(allowed, (tmp_path / "seen" / "file").read_text) == ""
+    assert restricted(allowed, lambda: (tmp_path / "ours" / "new").write_text("x")) == ""
+    assert restricted(allowed, (tmp_path / "other" / "file").read_text) == "EACCES"
+    assert restricted(allowed, lambda: os.listdir(tmp_path)) == "EACCES"
+    for change in (
+        lambda: (tmp_path / "seen" / "file").write_text("x"),
+        lambda: os.truncate(tmp_path / "seen" / "file", 0),
+        lambda: os.unlink(tmp_path / "seen" / "file"),
+        lambda: os.mkdir(tmp_path / "seen" / "new"),
+        lambda: os.symlink("x", tmp_path / "seen" / "new"),
+        lambda: os.mkfifo(tmp_path / "seen" / "new"),
+    ):
+        assert restricted(allowed, change) == "EACCES"
+    moves = (lambda: os.rename(tmp_path / "seen" / "file", tmp_path / "ours" / "moved"),)
+    assert {restricted(allowed, move) for move in moves} <= {"EACCES", "EXDEV"}
+    assert restricted(allowed, lambda: os.link(tmp_path / "seen" / "file", tmp_path / "ours" / "linked")) in (
+        "EACCES",
+        "EXDEV",
+    )
+
+
+def test_a_link_is_not_followed_to_what_is_to_be_allowed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    assert restricted([Allow(str(tmp_path / "link"), "read")], lambda: None) == "ELOOP"
+
+
+def test_what_is_missing_is_an_error_unless_it_is_optional(tmp_path: Path) -> None:
+    assert restricted([Allow(str(tmp_path / "none"), "read")], lambda: None) == "ENOENT"
+    assert restricted([Allow(str(tmp_path / "none"), "read", optional=True)], lambda: None) == ""
+
+
+def test_a_rule_uses_only_what_a_version_knows(tmp_path: Path) -> None:
+    """So that each can be tried on a newer kernel: what it does not decide about is open."""
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "file").write_text("x")
+    (tmp_path / "ours" / "deep").mkdir(parents=True)
+    (tmp_path / "ours" / "moved").touch()
+    allowed = [Allow(str(tmp_path / "seen"), "read"), Allow(str(tmp_path / "ours"), "write")]
+    parent = os.getpid()
+    tries: dict[int, Callable[[], object]] = {
+        3: lambda: os.truncate(tmp_path / "seen" / "file", 0),
+        6: lambda: os.kill(parent, 0),
+    }
+    found = {version: [n for n, attempt in tries.items() if restricted(allowed, attempt, version)] for version in range(1, 7)}
+    assert found == {1: [], 2: [], 3: [3], 4: [3], 5: [3], 6: [3, 6]}
+    assert restricted(allowed, lambda: os.rename(tmp_path / "ours/moved", tmp_path / "ours/deep/moved"), 1) == "EXDEV"
+    assert restricted(allowed, lambda: os.rename(tmp_path / "ours/moved", tmp_path / "ours/deep/moved"), 2) == ""
+
+
+def test_no_signal_reaches_a_process_outside() -> None:
+    parent = os.getpid()
+    assert restricted([], lambda: os.kill(parent, 0)) == "EPERM"
+    assert restricted([], lambda: os.kill(os.getpid(), 0)) == ""

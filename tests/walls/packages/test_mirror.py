@@ -1,0 +1,170 @@
+"""The index that pip sees: what it serves, and to what it says no."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from cellblock.walls.packages import mirror as module
+from cellblock.walls.packages import pages
+from cellblock.walls.packages.index import PackageIndex
+from cellblock.walls.packages.mirror import PackageMirror
+from package_index import PASSWORD, Index, package_index
+
+
+@pytest.fixture
+def upstream() -> Iterator[Index]:
+    with package_index() as index:
+        yield index
+
+
+@asynccontextmanager
+async def mirror(index: PackageIndex, size: int = 2**20) -> AsyncIterator[tuple[int, str]]:
+    """Serve an index; yield the port, and the path of its first source."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with PackageMirror(listener, index, size) as serving:
+        port = listener.getsockname()[1]
+        urls = [option for option in serving.options(port) if option.startswith("http:")]
+        yield port, urlsplit(urls[0]).path
+
+
+async def ask(port: int, request: str) -> tuple[int, bytes]:
+    """Send a request; return the status and the body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+async def test_pages_and_files_are_fetched_with_the_hosts_credentials(upstream: Index) -> None:
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        status, page = await ask(port, f"GET {path}tiny-demo/")
+        assert (status, PASSWORD.encode() in page) == (200, False)
+        assert b'href="tiny_demo-1.0-py3-none-any.whl"' in page
+        status, body = await ask(port, f"GET {path}tiny-demo/tiny_demo-1.0-py3-none-any.whl")
+        assert (status, body) == (200, upstream.pages["/files/tiny_demo-1.0-py3-none-any.whl"][1])
+    assert upstream.asked == ["GET /simple/tiny-demo/", "GET /files/tiny_demo-1.0-py3-none-any.whl"]
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        "POST {path}tiny-demo/",
+        "HEAD {path}tiny-demo/",
+        "PUT {path}tiny-demo/tiny_demo-1.0-py3-none-any.whl",
+        "GET http://127.0.0.1:{upstream}/simple/tiny-demo/",
+        "CONNECT 127.0.0.1:{upstream}",
+        "GET {path}../admin/",
+        "GET {path}%2e%2e/",
+        "GET {path}a%2f..%2fadmin/",
+        "GET {path}tiny-demo/?delete=1",
+        "GET {path}tiny-demo/admin",
+        "GET {path}tiny-demo/../../admin",
+        "GET {path}",
+        "GET /0/tiny-demo/",
+        "GET /wrong/0/tiny-demo/",
+    ],
+)
+async def test_nothing_else_reaches_the_index(upstream: Index, request_line: str) -> None:
+    upstream.pages["/simple/admin/"] = upstream.pages["/admin/"] = upstream.pages["/admin"] = ("text/html", b"secret")
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        status, body = await ask(port, request_line.format(path=path, upstream=upstream.port))
+        assert status in (404, 405)
+        assert b"secret" not in body
+    assert {*upstream.asked} <= {"GET /simple/tiny-demo/"}  # to find out what the page names
+
+
+async def test_a_page_in_json_is_served_as_every_pip_reads_it(upstream: Index) -> None:
+    file = {
+        "filename": "tiny_demo-1.0-py3-none-any.whl",
+        "url": "/files/tiny_demo-1.0-py3-none-any.whl",
+        "hashes": {"sha256": "ab12"},
+        "requires-python": ">=3.11",
+        "yanked": "it was <bad>",
+        "core-metadata": {"sha256": "cd34"},
+    }
+    upstream.pages["/simple/tiny-demo/"] = (pages.JSON, json.dumps({"files": [file]}).encode())
+    upstream.pages[f"{file['url']}.metadata"] = ("text/plain", b"Name: tiny-demo")
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        _, page = await ask(port, f"GET {path}tiny-demo/")
+        assert pages.read("http://x/", "text/html", page) == {
+            file["filename"]: pages.File(
+                "tiny_demo-1.0-py3-none-any.whl",
+                "http://x/tiny_demo-1.0-py3-none-any.whl",
+                "sha256=ab12",
+                (
+                    ("data-requires-python", ">=3.11"),
+                    ("data-yanked", "it was <bad>"),
+                    ("data-core-metadata", "sha256=cd34"),
+                ),
+            )
+        }
+        assert await ask(port, f"GET {path}tiny-demo/{file['filename']}.metadata") == (200, b"Name: tiny-demo")
+
+
+async def test_credentials_do_not_follow_a_redirect_to_another_host(upstream: Index) -> None:
+    with package_index() as other:
+        upstream.pages["/simple/moved/"] = ("redirect", f"http://127.0.0.1:{other.port}/simple/tiny-demo/".encode())
+        upstream.pages["/simple/local/"] = ("redirect", b"/simple/tiny-demo/")
+        upstream.pages["/simple/disk/"] = ("redirect", b"file:///etc/passwd")
+        async with mirror(PackageIndex((upstream.url,))) as (port, path):
+            assert (await ask(port, f"GET {path}moved/"))[0] == 401
+            assert (await ask(port, f"GET {path}local/"))[0] == 200
+            assert (await ask(port, f"GET {path}disk/"))[0] >= 400
+        assert (other.asked, other.refused) == ([], ["GET /simple/tiny-demo/"])
+
+
+async def test_what_a_page_names_on_this_machine_is_not_served(upstream: Index) -> None:
+    upstream.pages["/simple/local/"] = ("text/html", b'<a href="file:///etc/passwd">x</a><a href="ftp://x/y">y</a>')
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        status, page = await ask(port, f"GET {path}local/")
+        assert (status, b"href" in page) == (200, False)
+        assert (await ask(port, f"GET {path}local/passwd"))[0] == 404
+
+
+async def test_pages_of_links_are_served(upstream: Index) -> None:
+    name = "tiny_demo-1.0-py3-none-any.whl"
+    upstream.pages["/links"] = ("text/html", f'<a href="/files/{name}">{name}</a>'.encode())
+    links = upstream.url.replace("/simple", "/links")
+    async with mirror(PackageIndex(links=(links,))) as (port, path):
+        assert (await ask(port, f"GET {path}"))[0] == 200
+        assert (await ask(port, f"GET {path}{name}"))[0] == 200
+
+
+async def test_no_more_is_served_than_the_session_may_have(upstream: Index) -> None:
+    upstream.pages["/simple/big/"] = ("text/html", b'<a href="/files/big.whl">x</a>')
+    upstream.pages["/files/big.whl"] = ("application/zip", bytes(3 * 2**20))
+    async with mirror(PackageIndex((upstream.url,)), size=2**20) as (port, path):
+        _, body = await ask(port, f"GET {path}big/big.whl")
+        assert len(body) <= 2**20
+
+
+async def test_pages_have_a_limit_in_all(upstream: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ALL_PAGES", 10)
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        assert (await ask(port, f"GET {path}tiny-demo/"))[0] == 200
+        assert (await ask(port, f"GET {path}another/"))[0] == 429
+        assert (await ask(port, f"GET {path}tiny-demo/"))[0] == 200
+
+
+async def test_what_the_index_refuses_pip_hears(upstream: Index) -> None:
+    async with mirror(PackageIndex((upstream.url.replace(PASSWORD, "wrong"),))) as (port, path):
+        assert (await ask(port, f"GET {path}tiny-demo/"))[0] == 401
+
+
+def test_pip_is_told_of_local_directories_as_they_are() -> None:
+    with socket.socket() as listener:
+        index = PackageIndex(("file:///opt/simple", "https://u:p@index.example/simple"), ("/opt/wheels",), prereleases=True)
+        options = PackageMirror(listener, index, 1).options(80)
+        assert options[:3] == ["--pre", "--index-url", "file:///opt/simple"]
+        assert options[3] == "--extra-index-url"
+        assert options[4].startswith("http://127.0.0.1:80/")
+        assert options[5:] == ["--find-links", "/opt/wheels"]
+        assert PackageMirror(listener, PackageIndex(), 1).options(80) == ["--no-index"]

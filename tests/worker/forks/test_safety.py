@@ -1,0 +1,180 @@
+"""Why a process cannot be copied, and what a copy has to be told. What libraries do in a copy: tests/fork."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import printed
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Every script runs in a process of its own, which is waited for."""
+
+
+def told(script: str) -> list[str]:
+    """Return the lines that a script prints, which asks for a refusal."""
+    return printed(f"import os, sys, threading, time\nfrom cellblock.worker.forks.safety import *\n{script}")
+
+
+def test_a_process_with_one_thread_can_be_copied() -> None:
+    assert told("print(refusal())") == ["None"]
+
+
+def test_nothing_is_imported_for_it() -> None:
+    script = """
+before = set(sys.modules)
+refusal(), prepare(), part(2), repair()
+print(set(sys.modules) - before)
+"""
+    assert told(script) == ["set()"]
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_cuda_is_refused_once_it_has_been_used(used: bool) -> None:
+    script = f"""
+import types
+sys.modules["torch.cuda"] = types.SimpleNamespace(is_initialized=lambda: {used})
+print(refusal())
+"""
+    (said,) = told(script)
+    assert said.startswith("CUDA has been used, and it does not work in a copy" if used else "None")
+
+
+def test_a_thread_is_named() -> None:
+    script = """
+go = threading.Event()
+thread = threading.Thread(target=go.wait, name="watcher")
+thread.start()
+print(refusal())
+print(refusal(ours=[thread.native_id]))
+go.set()
+thread.join()
+print(refusal())
+"""
+    assert told(script) == [
+        'the thread "watcher" is running, which a copy would not have: stop it, or wait until it ends',
+        "None",
+        "None",
+    ]
+
+
+def test_a_name_is_shown_without_what_a_terminal_would_obey_and_not_at_any_length() -> None:
+    script = """
+go = threading.Event()
+thread = threading.Thread(target=go.wait, name="\\x1b]52;c;AAAA\\a" + "x" * 10_000, daemon=True)
+thread.start()
+print(refusal())
+go.set()
+"""
+    (reason,) = told(script)
+    assert reason.startswith('the thread "\\x1b]52;c;AAAA\\x07xxx')
+    assert len(reason) < 500
+
+
+def test_a_thread_that_threading_does_not_know_is_seen() -> None:
+    script = """
+import _thread
+go = _thread.allocate_lock()
+go.acquire()
+_thread.start_new_thread(go.acquire, ())
+print(refusal())
+go.release()
+"""
+    (reason,) = told(script)
+    assert reason.startswith("a thread without a name is running")
+
+
+def test_a_thread_of_an_unknown_library_is_named_by_its_file() -> None:
+    """Such as the thread that glibc itself starts for notifications of timers."""
+    script = """
+import ctypes
+libc = ctypes.CDLL(None)
+thread = ctypes.c_void_p()
+assert libc.pthread_create(ctypes.byref(thread), None, libc.sleep, 600) == 0
+print(refusal())
+os._exit(0) if not sys.stdout.flush() else None
+"""
+    (reason,) = told(script)
+    assert reason.startswith("libc.so.6 has started 1 thread, ")
+    assert "save()" in reason
+
+
+def test_a_copy_is_told_of_processes_and_does_not_wait_for_them(tmp_path: Path) -> None:
+    script = f"""
+import subprocess
+process = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+try:
+    assert refusal() is None
+    prepare()
+    if not (copy := os.fork()):
+        try:
+            open({str(tmp_path)!r} + "/said", "w").write(f"{{repair()}} {{process.poll()}}")
+        finally:
+            os._exit(0)
+    os.waitpid(copy, 0)
+finally:
+    process.kill()
+print(process.wait())
+"""
+    assert told(script) == ["-9"]
+    assert (tmp_path / "said").read_text() == "['Processes that were not copied: sleep.'] -9"
+
+
+def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:
+    script = """
+from cellblock.worker import fork_safety
+class Pool: pass
+def broken(): raise RuntimeError("broken by the code")
+refusal()
+prepare()
+fork_safety._prepared.resets = [broken, lambda: "The pool is closed."]
+print(repair())
+"""
+    assert told(script) == [
+        "['Something could not be repaired in the copy: RuntimeError: broken by the code', 'The pool is closed.']"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "shared"),
+    [
+        ("memory = mmap.mmap(-1, 10)", True),
+        ("memory = multiprocessing.Value('i', 1)", True),
+        ("memory = multiprocessing.Lock()", False),
+        ("memory = mmap.mmap(-1, 10, flags=mmap.MAP_PRIVATE)", False),
+        ("memory = open('/etc/passwd', 'rb'); mapped = mmap.mmap(memory.fileno(), 0, prot=mmap.PROT_READ)", False),
+    ],
+)
+def test_memory_that_copies_share_is_told(memory: str, shared: bool) -> None:
+    script = f"""
+import mmap, multiprocessing
+{memory}
+refusal()
+prepare()
+print(repair())
+"""
+    (line,) = told(script)
+    assert ("Shared memory (mmap, multiprocessing) was not copied" in line) is shared
+
+
+def test_a_memory_map_of_a_file_that_was_replaced_is_told(tmp_path: Path) -> None:
+    script = f"""
+import mmap
+for name in "same", "other":
+    path = {str(tmp_path)!r} + "/" + name
+    with open(path, "wb") as file:
+        file.write(b"1234")
+    file = open(path, "r+b")
+    globals()[name] = mmap.mmap(file.fileno(), 0)
+with open(path + ".new", "wb") as file:
+    file.write(b"5678")
+os.replace(path + ".new", path)
+refusal()
+prepare()
+print(*repair())
+"""
+    expected = f"The file {tmp_path}/other was replaced, but its memory map still has the old one: map it again."
+    assert told(script) == [expected]
