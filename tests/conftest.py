@@ -24,7 +24,7 @@ from suite import selection, shared, sharing
 Launch = Literal["zygote", "spawn"]
 
 TESTS = Path(__file__).parent
-BOOT = Path(cellblock.__file__).parent / "zygote" / "boot.py"
+BOOT = Path(cellblock.__file__).parent / "launch" / "zygote" / "boot.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

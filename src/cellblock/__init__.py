@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cellblock.common.terminal import printable
+    from cellblock.common.version import __version__ as __version__
     from cellblock.errors import (
         AccessError,
         BusyError,
@@ -103,9 +104,8 @@ if TYPE_CHECKING:
     from cellblock.tools.serving.approval_channel import ApprovalChannel, ApprovalClient
     from cellblock.tools.serving.server import ToolServer
 
-__version__ = "0.1.0"
-
 _HOME = {
+    "__version__": "common.version",
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
     "CheckpointError": "errors",

@@ -65,7 +65,7 @@ ENDLESS = frozenset(
 EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
-SNAPSHOTS = "snapshots/"
+SNAPSHOTS = "host/snapshots/"
 FORKS, COPIES = "worker/forks/test_safety.py::", "host/checkpoints/test_"
 LIFE = "host/test_lifecycle.py::test_"
 

@@ -592,7 +592,8 @@ async def main():
     executor = CodeExecutor(sandbox=False)
     sys.meta_path.insert(0, Watch())
     async with executor:
-        print([Watch.loaded.get(name) for name in ("cellblock.host.shared", "cellblock.host.session", "cellblock.service.session.services")])
+        names = "cellblock.host.shared", "cellblock.host.session", "cellblock.service.session.services"
+        print([Watch.loaded.get(name) for name in names])
 
 asyncio.run(main())
 """

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from egress.conftest import Running, Starter
 
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate
 from cellblock.walls.egress.names import Address, Target
 from cellblock.walls.egress.rules import Denial, Rules
 from processes import eventually
+
+from .conftest import Running, Starter
 
 NAMES = {"asked.test": ["93.184.215.14"], "inner.test": ["10.0.0.1"], "mixed.test": ["93.184.215.14", "127.0.0.1"]}
 

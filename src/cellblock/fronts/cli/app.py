@@ -146,7 +146,7 @@ def _say_how(error: Any, arguments: list[str]) -> int:
 
 def _version(asked: bool) -> None:
     if asked:
-        from cellblock import __version__
+        from cellblock.common.version import __version__
 
         print(f"cellblock {__version__}")
         raise typer.Exit

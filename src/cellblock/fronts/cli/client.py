@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
 from cellblock.fronts.given_options import as_meant
 from cellblock.operations.base import AnswerT, Request

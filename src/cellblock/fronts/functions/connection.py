@@ -45,7 +45,7 @@ def connection(chosen: settings.Settings | None = None) -> Connection:
 
 
 def _connect(memory: bool) -> Connection:
-    from cellblock import __version__
+    from cellblock.common.version import __version__
     from cellblock.service.daemon.connection import Connection
 
     if memory:

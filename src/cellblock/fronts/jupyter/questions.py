@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.fronts.jupyter.execution import MODULE, ask, run
 from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.fronts.jupyter.messages import VERSION

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.mcp_server import answers, cells
 from cellblock.fronts.mcp_server.clients import Clients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.base import PROTOCOL
 from cellblock.operations.data import Data, as_data
