@@ -298,7 +298,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "39 errors are bounded": mutant(
         "wire/test_message_codec.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
-        Edit("wire/fields.py", "within", "return [*buffers]"),
+        Edit("wire/message_codec.py", "_check_total", "pass"),
+    ),
+    "39 items are counted": mutant(
+        "wire/test_message_codec.py::test_the_arguments_of_an_installation_have_a_limit",
+        Edit("wire/message_codec.py", "_check_sizes", "pass"),
+    ),
+    "39 numbers and texts are bounded": mutant(
+        "wire/test_message_codec.py::test_a_string_in_a_header_has_a_limit[mime]",
+        Edit("wire/codec.py", "_limited", "return decoder(hint)"),
     ),
     "40 archives": mutant(
         "host/files/test_archive.py::test_a_hostile_member_has_the_whole_archive_refused",

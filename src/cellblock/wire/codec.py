@@ -2,8 +2,8 @@
 
 Decoding checks every value: a field that is missing, unknown or of the wrong type is a `ProtocolError` that names it. Fields
 can be texts, booleans, integers of 64 bits, `Literal`, ``X | None``, tuples, mappings with texts as keys, `Any` (JSON as it
-is), and such dataclasses again. The members of a union of dataclasses have a ``kind`` and plain fields, and travel as lists:
-the kind, then the fields in order.
+is), and such dataclasses again. `Annotated` with `Most` limits them. The members of a union of dataclasses have a ``kind`` and
+plain fields, and travel as lists: the kind, then the fields in order.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cellblock.errors import ProtocolError
 
 Convert = Callable[[Any], Any]
 
 MAX_INTEGER = 2**63
+
+
+class Most(NamedTuple):
+    """In `Annotated`: the largest integer of a field (none is negative), its longest text in characters, or its most items."""
+
+    value: int
 
 
 _encoders: dict[Any, Convert | None] = {}
@@ -36,6 +42,8 @@ def encoder(hint: Any) -> Convert | None:
 
 def _make_encoder(hint: Any) -> Convert | None:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return encoder(arguments[0])
     if dataclasses.is_dataclass(hint):
         return _object_encoder(typing.cast("type", hint))
     if origin in (typing.Union, types.UnionType):
@@ -92,6 +100,8 @@ def _make_decoder(hint: Any) -> Convert:
         return lambda value: value
     if hint is int:
         return _integer
+    if origin is Annotated:
+        return _limited(arguments[0], next(note.value for note in arguments[1:] if isinstance(note, Most)))
     if hint in (str, bool):
         return _exactly(hint)
     if dataclasses.is_dataclass(hint):
@@ -125,6 +135,26 @@ def _integer(value: Any) -> int:
     if type(value) is not int or not -MAX_INTEGER <= value < MAX_INTEGER:
         raise ProtocolError("must be an integer of 64 bits")
     return value
+
+
+def _limited(hint: Any, most: int) -> Convert:
+    if hint is int:
+
+        def number(value: Any) -> int:
+            if type(value) is not int or not 0 <= value <= most:
+                raise ProtocolError(f"must be an integer from 0 to {most}")
+            return value
+
+        return number
+    inner, what = decoder(hint), "characters" if hint is str else "items"
+
+    def check(value: Any) -> Any:
+        found = inner(value)
+        if len(found) > most:
+            raise ProtocolError(f"has {len(found)} {what}, over the limit of {most}")
+        return found
+
+    return check
 
 
 def _one_of(values: tuple[Any, ...]) -> Convert:
@@ -212,7 +242,7 @@ def _kind_decoder(members: list[Any]) -> Convert:
 
 
 def _fields(kind: type) -> list[tuple[str, Any]]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return [(item.name, hints[item.name]) for item in dataclasses.fields(kind)]
 
 

@@ -1,12 +1,33 @@
-"""Messages between host and worker, as typed data: each class states its fields. `message_codec` makes frames of them."""
+"""Messages between host and worker, as typed data: each class states its fields and their limits.
+
+`message_codec` makes frames of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from cellblock.wire.fields import MAX_NAMES
+from cellblock.wire.codec import Most
+from cellblock.wire.fields import (
+    MAX_BUFFERS,
+    MAX_COMM,
+    MAX_COMMAND,
+    MAX_ERROR,
+    MAX_MIMES,
+    MAX_NAMES,
+    MAX_TEXT,
+    Arguments,
+    Body,
+    Code,
+    Number,
+    OptionalText,
+    Piece,
+    Short,
+    Shorts,
+    Text,
+)
 
 VALUE_MIME = "application/vnd.cellblock.value"
 """The type of what a silent cell displays to hand the value of a variable to the host."""
@@ -20,12 +41,12 @@ class Execute:
     """Host → worker: run a cell."""
 
     type: ClassVar[str] = "execute"
-    code: str
+    code: Code
     stdin: bool = False
     """Whether somebody answers `input()`; if not, asking is an immediate error."""
     silent: bool = False
     """Whether it leaves no trace: no number, no history."""
-    parent: str = ""
+    parent: Short = ""
     """The id of the Jupyter message that asks for it; empty if no Jupyter client does. If one does, prompts and answers of
     `input()` are not shown, because the client shows them, and comm messages are sent."""
 
@@ -35,9 +56,9 @@ class InputReply:
     """Host → worker: the answer to `InputRequest`; None if nobody can answer."""
 
     type: ClassVar[str] = "input_reply"
-    number: int
+    number: Number
     """The request's; an answer to a question that is no longer open is ignored."""
-    text: str | None
+    text: OptionalText
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +66,10 @@ class Installed:
     """Host → worker: the answer to `Install`: pip's exit status, or why it was not run."""
 
     type: ClassVar[str] = "installed"
-    number: int
+    number: Number
     """The request's, as for `InputReply`."""
-    status: int
-    refusal: str | None = None
+    status: Number
+    refusal: OptionalText = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +77,9 @@ class Decided:
     """Host → worker: the answer to `Command`: whether it may run, or why not."""
 
     type: ClassVar[str] = "decided"
-    number: int
+    number: Number
     """The request's, as for `InputReply`."""
-    refusal: str | None = None
+    refusal: OptionalText = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +87,11 @@ class Ended:
     """Host → worker: a command that was run for the worker has ended."""
 
     type: ClassVar[str] = "ended"
-    number: int
+    number: Number
     """The request's, as for `InputReply`."""
-    status: int
+    status: Annotated[int, Most(0xFFFF)]
     """Its wait status."""
-    place: str | None = None
+    place: OptionalText = None
     """What the files with its output begin with, if it was not to be shown: ``.out`` and ``.err`` follow."""
 
 
@@ -86,8 +107,8 @@ class Complete:
     """Host → worker: what could stand at this place? ``cursor`` counts characters."""
 
     type: ClassVar[str] = "complete"
-    code: str
-    cursor: int
+    code: Code
+    cursor: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +116,9 @@ class Inspect:
     """Host → worker: describe the name at this place; ``detail`` 1 adds the source."""
 
     type: ClassVar[str] = "inspect"
-    code: str
-    cursor: int
-    detail: int = 0
+    code: Code
+    cursor: Number
+    detail: Annotated[int, Most(1)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +126,7 @@ class Park:
     """Host → worker: leave a copy of yourself, to go on from later. The answer is `Parked`; init hears of the copy itself."""
 
     type: ClassVar[str] = "park"
-    number: int
+    number: Number
     """What the copy is to say when it calls itself a copy. It cannot be guessed by another kernel of the same init."""
 
 
@@ -121,7 +142,7 @@ class Ready:
     """Worker → host: the kernel takes cells. The first message on every channel."""
 
     type: ClassVar[str] = "ready"
-    version: int
+    version: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +154,7 @@ class Stream:
 
     type: ClassVar[str] = "stream"
     name: Literal["stdout", "stderr"]
-    text: bytes
+    text: Piece
     behind: bool = False
 
 
@@ -142,8 +163,8 @@ class Part:
     """Worker → host: a piece of a value too large for one frame; the next `Display` completes it."""
 
     type: ClassVar[str] = "part"
-    mime: str
-    data: bytes
+    mime: Short
+    data: Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +176,12 @@ class Display:
 
     type: ClassVar[str] = "display"
     kind: Literal["display_data", "update_display_data", "execute_result", "error"]
-    data: Mapping[str, bytes]
+    data: Annotated[Mapping[str, bytes], Body(items=MAX_MIMES, keys="mimes")]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    display_id: str | None = None
-    parts: tuple[str, ...] = ()
+    display_id: Short | None = None
+    parts: Shorts = ()
     behind: bool = False
-    texts: tuple[str, ...] = ()
+    texts: Shorts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +197,11 @@ class Comm:
     """Worker → host: a widget, or something like it, has a message for its counterpart in a Jupyter client."""
 
     type: ClassVar[str] = "comm"
+    most: ClassVar[int] = MAX_COMM
     kind: Literal["comm_open", "comm_msg", "comm_close"]
-    content: bytes
+    content: Annotated[bytes, Body()]
     """The content and the metadata of the Jupyter message, as JSON. The host passes them on unread."""
-    buffers: tuple[bytes, ...] = ()
+    buffers: Annotated[tuple[bytes, ...], Body(items=MAX_BUFFERS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +209,8 @@ class InputRequest:
     """Worker → host: the code asks for a line."""
 
     type: ClassVar[str] = "input"
-    number: int
-    prompt: str
+    number: Number
+    prompt: Text
     password: bool
 
 
@@ -197,8 +219,8 @@ class Install:
     """Worker → host: the code asks for packages; what pip says goes to descriptors 1 and 2."""
 
     type: ClassVar[str] = "install"
-    number: int
-    arguments: tuple[str, ...]
+    number: Number
+    arguments: Arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +231,15 @@ class Command:
     """
 
     type: ClassVar[str] = "command"
-    number: int
+    most: ClassVar[int] = MAX_COMMAND
+    number: Number
     tool: Literal["shell", "shell_magic"]
-    text: str
+    text: Annotated[str, Body(strict=True)]
     """A line for the shell, or a script for the standard input of `program`."""
-    program: tuple[str, ...] = ()
+    cwd: Text = ""
+    program: Arguments = ()
     """For a script: the program and its arguments."""
-    cwd: str = ""
-    changes: tuple[str, ...] = ()
+    changes: Arguments = ()
     """How the environment differs from the one it began with: ``NAME=value``, or ``NAME`` for one that is gone."""
     keep: Literal["nothing", "out", "err", "both", "together"] = "nothing"
     """What of the output is not to be shown, but kept for the code; ``together``: both streams as one."""
@@ -227,11 +250,12 @@ class Reply:
     """Worker → host: the cell has ended; all it wrote from Python was sent before this."""
 
     type: ClassVar[str] = "reply"
-    execution_count: int
-    ename: str | None = None
-    evalue: str = ""
-    traceback: tuple[str, ...] = ()
-    later: int = 0
+    most: ClassVar[int] = MAX_ERROR
+    execution_count: Number
+    ename: Short | None = None
+    evalue: Text = ""
+    traceback: Annotated[tuple[str, ...], Body()] = ()
+    later: Number = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,11 +263,11 @@ class Changed:
     """Worker → host: the answer to `Changes`; after the first, also said before the `Reply` of each cell."""
 
     type: ClassVar[str] = "changed"
-    names: tuple[str, ...] = ()
+    names: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
     """Variables that are new, or mean another object than before."""
-    types: tuple[str, ...] = ()
+    types: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES, like="names")] = ()
     """The names of their types, one for each."""
-    gone: tuple[str, ...] = ()
+    gone: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
 
     def then(self, later: Changed) -> Changed:
         """Return what both have said, one after the other."""
@@ -258,9 +282,9 @@ class Completed:
     """Worker → host: the answer to `Complete`."""
 
     type: ClassVar[str] = "completed"
-    matches: tuple[str, ...]
-    start: int
-    end: int
+    matches: Annotated[tuple[str, ...], Body()]
+    start: Number
+    end: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +292,7 @@ class Inspected:
     """Worker → host: the answer to `Inspect`; None if nothing of that name was found."""
 
     type: ClassVar[str] = "inspected"
-    text: str | None
+    text: OptionalText
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +300,7 @@ class Parked:
     """Worker → host: the answer to `Park`: nothing if there is a copy, or why there can be none, for a person."""
 
     type: ClassVar[str] = "parked"
-    refusal: str | None = None
+    refusal: OptionalText = None
 
 
 ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Shutdown
