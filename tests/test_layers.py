@@ -129,7 +129,7 @@ LAYERS: dict[str, set[str]] = {
         "signatures",
     },
     "executor_states": {"host", "model"},
-    "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
+    "executor_options": {"approvals", "config", "errors", "host", "options", "session_policy", "tool_directories"},
     "signatures": set(),
     "whole_file": set(),
     # What a front runs its sessions with.
@@ -288,7 +288,7 @@ OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "egress": {"h11", "idna"},
     "kernel_mgr": {"websockets"},
-    "packages": {"pip"},  # of pip, which index it has where nobody says another
+    "packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
@@ -487,6 +487,8 @@ def test_the_table_for_contributors_names_what_exists() -> None:
     named = {name for row in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", row.partition(" | ")[2])}
     assert len(named) > len(rows)
     assert {name for name in named if not (PACKAGE / name).exists()} == set()
+    rooms = {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*/__init__.py")}
+    assert rooms - {name.partition("/")[0] for name in named} == set(), "say in the table when to look there"
 
 
 def decisions(path: Path) -> int:
