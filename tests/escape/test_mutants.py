@@ -604,7 +604,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "52 GET only": mutant(
         "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
-        Edit("walls/packages/mirror.py", "_REQUEST", r're.compile(rb"[A-Z]+ /([\x21-\x7e]*) HTTP/1\.[01]")'),
+        Edit("walls/packages/mirror.py", "_check_fetches", "pass"),
     ),
     "52 projects and files only": mutant(
         "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
@@ -794,6 +794,30 @@ MUTANTS: dict[str, Mutant] = {
     "56 memory": mutant(
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
         Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
+    ),
+    "1 an unknown tier": mutant(
+        "host/test_checks.py::test_there_are_four_kinds_of_isolation",
+        Edit("host/checks.py", "find_tier", "return TIERS.get(name if isinstance(name, str) else '', TIERS['none'])"),
+    ),
+    "1 a variable that turns the sandbox off": mutant(
+        "host/test_checks.py::test_the_environment_does_not_turn_the_sandbox_off",
+        Edit("host/checks.py", "find_sandbox", "return TIERS.get(name, NATIVE)"),
+    ),
+    "1 a machine that cannot make the sandbox": mutant(
+        "host/test_checks.py::test_who_starts_a_host_learns_what_this_machine_lacks",
+        Edit("host/checks.py", "check_possible", "pass"),
+    ),
+    "56 hosts and sockets": mutant(
+        "host/test_checks.py::test_landlock_has_no_network_and_no_local_sockets",
+        Edit("walls/sandbox/tiers.py", "Landlock.fit", "return fit(policy, names_can_be_held=False)"),
+    ),
+    "56 names that cannot be held": mutant(
+        "walls/sandbox/test_tiers.py::test_a_policy_is_fitted_to_what_a_tier_can_hold",
+        Edit("walls/sandbox/tiers.py", "Landlock.fit", "return fit(policy)"),
+    ),
+    "49 tool ports that others can reach": mutant(
+        "service/session/test_services.py::test_the_token_is_only_where_others_could_reach_the_port",
+        Edit("walls/sandbox/tiers.py", "Landlock.own_network", "True"),
     ),
     "57 another user": mutant(
         "launch/custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import resource
@@ -12,11 +11,10 @@ import socket
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import CustodianError, LaunchError, ProtocolError, StateError
 from cellblock.host.checkpoints.branches import remove_branches_of_the_dead
-from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.failures import cannot_start
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
@@ -25,10 +23,7 @@ from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
 from cellblock.host.launch.start import Direct, Starter
 from cellblock.host.packages import remove_places_of_the_dead
-from cellblock.walls.linux import landlock
-from cellblock.walls.sandbox import cgroups, srt
-from cellblock.walls.sandbox.plan import make_plan
-from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox import cgroups
 
 if TYPE_CHECKING:
     from cellblock.host.keeping import Keeping, KernelRemains
@@ -38,6 +33,7 @@ if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
     from cellblock.host.session import Session
     from cellblock.walls.sandbox.probe import Facts
+    from cellblock.walls.sandbox.tiers import Tier
     from cellblock.wire.control import Setup
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
@@ -111,7 +107,7 @@ class WithKernels:
         _make_room_for(len(self._sessions) + 1)
         key = key_of(wanted)
         launcher = await self._launchers.started(key)
-        self._sweep(wanted.isolate)
+        self._sweep(wanted.tier)
         prepare()
         try:
             return await self._launch_by(launcher, wanted)
@@ -254,7 +250,7 @@ class WithKernels:
 
         recording = None
         try:
-            if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.isolate):
+            if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.tier):
                 recording = self.keeping.record(number)
                 launcher = self._keep_numbers[family.launcher]
                 held = self.keeping.kernel_made(number, wanted.kept, launcher, family.number, ends, recording.tape)
@@ -315,8 +311,8 @@ class WithKernels:
             self.keeping.family_gone(family.number)
         self._launchers.kernel_closed(family.launcher)
 
-    def _keeps(self, isolate: Isolate) -> bool:
-        return self.keeping is not None and isolate != "srt" and self._launch == "zygote"
+    def _keeps(self, tier: Tier) -> bool:
+        return self.keeping is not None and not tier.wrapped and self._launch == "zygote"
 
     def _kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
         """Return callbacks that have a kernel's listeners held, then pass them on."""
@@ -331,57 +327,42 @@ class WithKernels:
 
         return {name: kept(name, taker) for name, taker in takers.items()}
 
-    def _sweep(self, isolate: Isolate) -> None:
+    def _sweep(self, tier: Tier) -> None:
         """Remove what killed hosts have left, in the background: it may be much, or in a large directory."""
         if self._sweeping is None:
             with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
-                self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, isolate in OURS)
+                self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, tier.ours)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
         """Return the setup for a kernel's init, including the sandbox."""
-        setup, policy = wanted.setup, wanted.policy
-        if wanted.isolate == "none":
-            return setup
-        if wanted.isolate == "srt":
-            return srt.complete(setup, policy, self.facts)
-        if wanted.isolate == "landlock":
-            return replace(setup, policy=_as_data(policy), landlock=landlock.version())
-        if launcher.interpreter is None:
-            return replace(setup, policy=policy.to_dict())
-        return replace(setup, plan=make_plan(policy, self.facts, setup.cwd, launcher.interpreter))
+        return wanted.tier.complete(wanted.setup, wanted.policy, self.facts, launcher.interpreter)
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
-        interpreter, preload, isolate, policy, workspace = key
+        interpreter, preload, tier, policy, workspace = key
         starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
         kind = ForkServer if self._launch == "zygote" else Spawner
-        groups = self._groups_for(isolate)
-        if self.keeping is None or not self._keeps(isolate):
-            return kind(Boot(interpreter, preload, isolate, starter, self.places, groups))
+        groups = self._groups_for(tier)
+        if self.keeping is None or not self._keeps(tier):
+            return kind(Boot(interpreter, preload, tier.basis, starter, self.places, groups))
         from cellblock.host.launch.kept import ByCustodian
 
         number = next(self._numbers)
         starter = ByCustodian(self.keeping.custodian)
-        boot = Boot(interpreter, preload, isolate, starter, self.keeping.prefix, groups, self.keeping.launcher(number))
+        boot = Boot(interpreter, preload, tier.basis, starter, self.keeping.prefix, groups, self.keeping.launcher(number))
         launcher = ForkServer(boot)
         self._keep_numbers[launcher] = number
         return launcher
 
-    def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
-        if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
+    def _groups_for(self, tier: Tier) -> cgroups.Groups | None:
+        if self._groups is None and tier.own_group and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
-        return self._groups if isolate == "native" else None
+        return self._groups if tier.own_group else None
 
 
 def _remove_what_the_dead_left(places: bool) -> None:
     remove_branches_of_the_dead()
     if places:
         remove_places_of_the_dead()
-
-
-@functools.lru_cache(maxsize=64)
-def _as_data(policy: Policy) -> dict[str, Any]:
-    """Return a policy as data for init. Every kernel of a session, and mostly every session of a host, has the same."""
-    return policy.to_dict()
 
 
 def _make_room_for(kernels: int) -> None:

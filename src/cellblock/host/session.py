@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from cellblock.common.config import Isolate
 from cellblock.errors import LaunchError, StateError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
@@ -21,7 +22,7 @@ from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.rolling import kind_of
 from cellblock.host.checkpoints.session import WithCheckpoints
 from cellblock.host.checkpoints.state_log import StateLog
-from cellblock.host.checks import INSTALL_TIMEOUT, Isolate, check_requirements
+from cellblock.host.checks import INSTALL_TIMEOUT, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cells import Cells
@@ -238,7 +239,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._cells.state = "running"
         began = time.perf_counter()
         try:
-            if self.wanted.isolate != "none":
+            if self.wanted.tier.sandboxed:
                 import_guard.distrust(self._writable)
             if self._branch is not None:
                 self._entered = True
@@ -401,7 +402,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     @property
     def isolate(self) -> Isolate:
         """How its kernels are isolated."""
-        return self.wanted.isolate
+        return self.wanted.tier.name
 
     async def wait_for_kernel(self) -> None:
         """Wait for a kernel that takes cells, if the last one has died.
@@ -456,10 +457,10 @@ def _resolve(
 
 def _walls(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
     """Return the paths that a session cannot read or write; None if it has no sandbox."""
-    if resolved.isolate == "none":
+    if not resolved.tier.sandboxed:
         return None
     from cellblock.host.files.walls import Walls
 
     walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
-    # Landlock cannot protect names: the session's changes there must come back when it is undone.
-    return walls if resolved.isolate != "landlock" else replace(walls, protected=())
+    # If names cannot be protected, the session's changes there must come back when it is undone.
+    return walls if resolved.tier.holds_names else replace(walls, protected=())

@@ -41,7 +41,7 @@ def kernel_spec(
     if options.on_command is not None:
         commands = "forbidden" if options.forbid_programs else "asked"
     mounts: tuple[Step, ...] = ()
-    if resolved.isolate != "none":
+    if resolved.tier.sandboxed:
         mounts = around.mounts(resolved.policy)
     setup = Setup(
         env=around.env,
@@ -59,7 +59,7 @@ def kernel_spec(
     return KernelSpec(
         interpreter=resolved.interpreter,
         preload=resolved.preload,
-        isolate=resolved.isolate,
+        tier=resolved.tier,
         policy=resolved.policy,
         setup=setup,
         limits=limits,

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cellblock.host import environment
-from cellblock.host.checks import OURS
 from cellblock.host.options import ResolvedOptions, SessionOptions
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import PrivateDirectories
 from cellblock.walls.egress.network import OnHost, SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
-from cellblock.walls.sandbox.plan import HOME
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.sandbox import Step
 
@@ -60,27 +58,27 @@ class SessionSurroundings:
         Raises:
             InvalidInputError: A name or a value cannot be in an environment.
         """
-        isolate = resolved.isolate
-        kept = keeping if isolate != "srt" else None
+        tier = resolved.tier
+        kept = None if tier.wrapped else keeping
         self._index = index
         self.kept = None if kept is None else number
         self.place = f"{places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
-        self.network = SandboxNetwork(rules, note, on_host) if isolate in OURS else None
+        self.network = SandboxNetwork(rules, note, on_host) if tier.ours else None
         # Beside the packages, so that whatever removes those after the host's death removes this as well.
-        self._private = PrivateDirectories(f"{self.place}-own", kept) if isolate == "landlock" else None
+        self._private = PrivateDirectories(f"{self.place}-own", kept) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
             self.env = dict(remains.env)
-        self.packages = SessionPackages(self.place, resolved.interpreter, self.env, resolved.cwd, isolate=isolate, places=kept)
+        self.packages = SessionPackages(self.place, resolved.interpreter, self.env, resolved.cwd, tier=tier, places=kept)
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self.network.environment() if self.network is not None else {}
-        home = HOME if resolved.isolate == "native" else None
+        home = resolved.tier.home
         if self._private is not None:
             home, proxies = self._private.home, proxies | self._private.environment
         env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
-        if resolved.isolate == "srt" and "HOME" not in given:
+        if resolved.tier.wrapped and "HOME" not in given:
             del env["HOME"]  # only known inside
         return env
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from cellblock.fronts.cli.arguments import MACHINE, Json, new_app
 from cellblock.fronts.cli.output import painted, print_done, print_json, print_table, wants_json
 
 if TYPE_CHECKING:
-    from cellblock.host import Policy
+    from cellblock.host import Policy, Tier
 
 policy = new_app("Work with sandbox policies.")
 
@@ -32,7 +32,7 @@ _HEADINGS = {
 _ALWAYS = {
     "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
 }
-_NOT_IN_LANDLOCK = ("read_only", "reserved", "masked", "unreachable")
+_NOT_WITHOUT_MOUNTS = ("read_only", "reserved", "masked", "unreachable")
 _STYLES = {"ok": "green", "MISSING": "red", "note": "yellow"}
 _BYTES = ("memory", "tmp", "file_size", "packages")
 _TEMPLATE = """\
@@ -150,20 +150,19 @@ def show(
     import asyncio
 
     from cellblock.host import Policy
-    from cellblock.host.checks import default_isolation
-    from cellblock.host.doctor import explain_policy
+    from cellblock.host.doctor import explain_policy, explainable_tier
 
     wanted = Policy() if config is None else Policy.load(config)
-    isolate: Literal["native", "landlock"] = "landlock" if default_isolation() == "landlock" else "native"
-    found = explain_policy(wanted, workspace, isolate)
-    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, isolate))) is None, trouble
+    tier = explainable_tier()
+    found = explain_policy(wanted, workspace, tier)
+    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, tier))) is None, trouble
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if trouble is None else 1
-    if isolate == "landlock":
-        print("With isolate='landlock' (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
+    if not tier.holds_names:
+        print(f"With isolate={tier.name!r} (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
     for key, heading in _HEADINGS.items():
-        if isolate == "landlock" and key in _NOT_IN_LANDLOCK:
+        if not tier.holds_names and key in _NOT_WITHOUT_MOUNTS:
             continue
         print(f"{heading}:")
         for line in [*found[key], *_ALWAYS.get(key, ())] or ["nothing"]:
@@ -179,12 +178,12 @@ def show(
     return 0 if trouble is None else 1
 
 
-async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["native", "landlock"]) -> str | None:
+async def _trouble(wanted: Policy, workspace: str | None, tier: Tier) -> str | None:
     """Start a session with a policy; return in one line why that cannot be, or None."""
     from cellblock.host import Host
 
     try:
-        async with Host(policy=wanted, isolate=isolate, launch="spawn") as host, host.session(working_dir=workspace):
+        async with Host(policy=wanted, isolate=tier.name, launch="spawn") as host, host.session(working_dir=workspace):
             return None
     except CellblockError as error:
         said = str(error).strip().splitlines()

@@ -30,6 +30,8 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     module = importlib.util.module_from_spec(spec)
     sys.modules["cellblock"] = module
     spec.loader.exec_module(module)
+    if sys.argv[2] not in ("none", "native", "landlock", "entered"):
+        sys.exit("boot.py cannot prepare %r" % sys.argv[2])  # rather than start kernels without it
     if sys.argv[2] == "native":
         from cellblock.walls.sandbox.ground import Ground
 

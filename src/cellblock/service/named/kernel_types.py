@@ -9,14 +9,13 @@ from cellblock.errors import InvalidInputError, LaunchError
 from cellblock.model.sessions import OWN_KERNEL, Language
 
 if TYPE_CHECKING:
-    from cellblock.host import Session
-    from cellblock.host.checks import Isolate
+    from cellblock.host import Session, Tier
 
 _NAME = re.compile(r"[\w.-]{1,100}")
 _START = 90.0
 
 
-def check_kernel_type(name: str, isolate: Isolate) -> None:
+def check_kernel_type(name: str, tier: Tier) -> None:
     """Check that something can be the kernel type of a session.
 
     Raises:
@@ -26,9 +25,9 @@ def check_kernel_type(name: str, isolate: Isolate) -> None:
         return
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"kernel_type must be the name of a Jupyter kernelspec, not {name[:200]!r}")
-    if isolate not in ("native", "none"):
+    if not tier.connects_processes:
         raise InvalidInputError(
-            f"kernel_type={name!r} needs isolate='native', or sandbox=False: isolate={isolate!r} does not let the session's "
+            f"kernel_type={name!r} needs isolate='native', or sandbox=False: isolate={tier.name!r} does not let the session's "
             "processes talk to each other as Jupyter kernels do"
         )
 

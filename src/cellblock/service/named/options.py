@@ -17,13 +17,12 @@ from cellblock.model.sessions import OWN_KERNEL
 from cellblock.service.named.durable import EVERY
 from cellblock.service.named.kernel_types import check_kernel_type
 from cellblock.service.session.options import ServiceOptions
-from cellblock.service.session.policy import requested_isolation, requested_policy
+from cellblock.service.session.policy import requested_policy, requested_tier
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from cellblock.host import Host
-    from cellblock.host.checks import Isolate
+    from cellblock.host import Host, Tier
 
 Approve = Literal["auto", "ask"]
 
@@ -99,12 +98,12 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     """
     check_names(data, _SESSION | _SERVICES | _NAMED)
     named = NamedOptions(**_checked(data))
-    isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
-    check_kernel_type(named.kernel_type, isolate)
-    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
+    tier = requested_tier(named.sandbox, data.get("isolate"), host)
+    check_kernel_type(named.kernel_type, tier)
+    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, tier)
     session = SessionOptions(
-        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, isolate),
-        isolate=isolate,
+        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, tier),
+        isolate=tier.name,
         policy=policy,
         limits=_limits(named.limits),
     )
@@ -112,14 +111,14 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     return Options(session, services, named)
 
 
-def _with_places(given: dict[str, Any], current_dir: str | None, isolate: Isolate) -> dict[str, Any]:
+def _with_places(given: dict[str, Any], current_dir: str | None, tier: Tier) -> dict[str, Any]:
     """Have a session work where its maker runs, not where this process does, and have images written in its directory.
 
     Raises:
         InvalidInputError: The home directory would be its workspace, which nobody has named.
     """
     if given.get("working_dir") is None and current_dir is not None:
-        check_maker_directory(current_dir, isolate)
+        check_maker_directory(current_dir, tier)
         given["working_dir"] = current_dir
     if given.get("images_dir") is None and isinstance(given.get("working_dir"), str):
         given["images_dir"] = os.path.join(given["working_dir"], "images")

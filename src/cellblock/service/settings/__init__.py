@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cellblock.common import config
+from cellblock.common.config import SandboxName
 from cellblock.errors import did_you_mean
 
 PREFIXES = ("CELLBLOCK_", "KERNELBOX_")
@@ -58,9 +59,7 @@ class Settings:
     )
     startup_code: str = _setting("", "Code to run in a session when it is made, and after each restart.")
     kernel_type: str = _setting("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
-    isolate: Literal["", "native", "landlock", "srt"] = _setting(
-        "", "How sessions are isolated; empty: as suits this machine."
-    )
+    isolate: Literal["", SandboxName] = _setting("", "How sessions are isolated; empty: as suits this machine.")
     max_sessions: int = _setting(256, "Sessions that the daemon may have.")
     max_memory: int = _setting(0, "MiB that all sessions together may use before another one is made; 0: no limit.")
     max_waiting: int = _setting(1000, "Executions that may wait in one session.")
@@ -122,11 +121,7 @@ def current() -> Settings:
     variables, file = _given()
     if file is None and not variables:
         return _DEFAULT
-    if (
-        file is None
-        and len(variables) == 1
-        and (isolate := variables.get("CELLBLOCK_ISOLATE")) in ("native", "landlock", "srt")
-    ):
+    if file is None and len(variables) == 1 and (isolate := variables.get("CELLBLOCK_ISOLATE")) in get_args(SandboxName):
         return Settings(isolate=isolate)  # type: ignore[arg-type]  # one of them
     from cellblock.service.settings.sources import read
 

@@ -19,6 +19,8 @@ from typing import Self, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+import h11
+
 from cellblock.walls.packages import pages
 from cellblock.walls.packages.fetch import Fetcher, read_page
 from cellblock.walls.packages.index import PackageIndex, local_path
@@ -33,7 +35,6 @@ _CONNECTIONS = 16
 _PAGE = 64 * 1024 * 1024
 _ALL_PAGES = 256 * 1024 * 1024
 _PIECE = 256 * 1024
-_REQUEST = re.compile(rb"GET /([\x21-\x7e]*) HTTP/1\.[01]")
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")
 _METADATA = ".metadata"
 
@@ -70,7 +71,7 @@ class PackageMirror:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, sock=self._listener, limit=_HEAD)
+        self._server = await asyncio.start_server(self._connected, sock=self._listener)
         return self
 
     async def __aexit__(
@@ -113,37 +114,38 @@ class PackageMirror:
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _Client(reader, writer)
         try:
-            async with asyncio.timeout(_HEAD_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
             try:
-                await self._answer(head, writer)
+                async with asyncio.timeout(_HEAD_SECONDS):
+                    request = await client.request()
+                await self._answer(request, client)
             except _NotServedError as error:
                 text = f"cellblock: {error}\n".encode(errors="backslashreplace")
-                _begin(writer, error.status, "text/plain; charset=utf-8", len(text))
-                await _send(writer, text)
+                await client.begin(error.status, "text/plain; charset=utf-8", len(text))
+                await client.send(text)
+                await client.end()
             writer.close()
             async with asyncio.timeout(_SEND_SECONDS):
                 await writer.wait_closed()
-        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # pip, or what it runs, broke off or does not speak HTTP
+        except (OSError, ValueError, h11.ProtocolError):
+            pass  # pip, or what it runs, broke off or does not speak HTTP; or the index sends more than it said
         finally:
             writer.transport.abort()
 
-    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
-        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
-        if request is None:
-            raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
-        secret, *names = request[1].decode("ascii").split("/")
+    async def _answer(self, request: h11.Request, client: _Client) -> None:
+        _check_fetches(request)
+        secret, *names = request.target.decode("ascii")[1:].split("/")
         if not secrets.compare_digest(secret, self._secret) or not names:
             raise _NotServedError(404, "there is no such page")
         source, project, name = self._named([unquote(part) for part in names])
         if not name:
             page, _ = await self._page(source, project)
-            _begin(writer, 200, "text/html; charset=utf-8", len(page))
-            await _send(writer, page)
+            await client.begin(200, "text/html; charset=utf-8", len(page))
+            await client.send(page)
+            await client.end()
             return
-        await self._pass_on(await self._url(source, project, name), writer)
+        await self._pass_on(await self._url(source, project, name), client)
 
     def _named(self, names: list[str]) -> tuple[str, str, str]:
         """Return the source, the project ("" for a page of links) and the file ("" for a page) that a path names."""
@@ -187,7 +189,7 @@ class PackageMirror:
             return _with_path(file.url, urlsplit(file.url).path + _METADATA)
         raise _NotServedError(404, "the index does not name this file")
 
-    async def _pass_on(self, url: str, writer: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, url: str, client: _Client) -> None:
         """Fetch a file, and pass it on as it comes."""
         try:
             response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
@@ -198,14 +200,17 @@ class PackageMirror:
         reading: asyncio.Future[bytes] | None = None
         try:
             length = response.getheader("Content-Length")
-            _begin(writer, 200, "application/octet-stream", int(length) if length and length.isdecimal() else None)
+            await client.begin(200, "application/octet-stream", int(length) if length and length.isdecimal() else None)
             while True:
                 reading = asyncio.get_running_loop().run_in_executor(_pool(), response.read, _PIECE)
                 piece = await asyncio.shield(reading)
                 self._files_left -= len(piece)
-                if not piece or self._files_left < 0:
+                if self._files_left < 0:
+                    return  # what pip has got is not the whole file, and it is told so by the end of the connection
+                if not piece:
+                    await client.end()
                     return
-                await _send(writer, piece)
+                await client.send(piece)
         finally:
             if reading is None or reading.done():
                 response.close()
@@ -213,22 +218,75 @@ class PackageMirror:
                 reading.add_done_callback(lambda _: response.close())
 
 
+class _Client:
+    """One connection: a request, and its response."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
+
+    async def request(self) -> h11.Request:
+        """Return the head of the request. What follows it is not read.
+
+        Raises:
+            RemoteProtocolError: It is not HTTP, or too long, or the connection ends in it.
+        """
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(_HEAD))
+        if not isinstance(event, h11.Request):
+            raise h11.RemoteProtocolError("the connection was closed")
+        return event
+
+    async def begin(self, status: int, kind: str, length: int | None) -> None:
+        """Send the head of the response.
+
+        Args:
+            status: Its status.
+            kind: The type of the body.
+            length: Bytes of the body, if they are known.
+        """
+        headers = [("Content-Type", kind), ("Connection", "close")]
+        if length is not None:
+            headers.append(("Content-Length", str(length)))
+        await self._send(h11.Response(status_code=status, headers=headers, reason=b"-"))
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of the body, and wait until there is room for the next.
+
+        Raises:
+            LocalProtocolError: It is more than `begin` has said.
+        """
+        await self._send(h11.Data(data=data))
+
+    async def end(self) -> None:
+        """End the body.
+
+        Raises:
+            LocalProtocolError: It is less than `begin` has said.
+        """
+        await self._send(h11.EndOfMessage())
+
+    async def _send(self, event: h11.Event) -> None:
+        self._writer.write(self._http.send(event) or b"")
+        async with asyncio.timeout(_SEND_SECONDS):
+            await self._writer.drain()
+
+
+def _check_fetches(request: h11.Request) -> None:
+    """Check that a request is a GET of something here.
+
+    Raises:
+        _NotServedError: It is not.
+    """
+    if request.method != b"GET" or not request.target.startswith(b"/"):
+        raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
+
+
 def _read(fetcher: Fetcher, url: str) -> tuple[int, bytes, dict[str, File]]:
     found, kind, body = read_page(fetcher, url, pages.ACCEPT, _PAGE)
     files = pages.read(found, kind, body)
     return len(body), pages.write(files.values()), files
-
-
-def _begin(writer: asyncio.StreamWriter, status: int, kind: str, length: int | None) -> None:
-    size = "" if length is None else f"Content-Length: {length}\r\n"
-    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\n{size}Connection: close\r\n\r\n"
-    writer.write(head.encode("ascii"))
-
-
-async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(data)
-    async with asyncio.timeout(_SEND_SECONDS):
-        await writer.drain()
 
 
 async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] = lambda _: None) -> Value:
