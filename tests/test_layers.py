@@ -148,7 +148,7 @@ LAYERS: dict[str, set[str]] = {
     "sync_executor": {"executor_options", "approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
     # What the gateway and its clients call an error.
     "problems": {"errors"},
-    "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
+    "client": {"errors", "host", "model", "operations", "problems", "whole_file"},  # of host, how a saved session is read
     # The Jupyter protocol, for whatever carries it.
     "jupyter": {"daemon", "errors", "model", "operations", "whole_file", "wire"},
     # Of wire, how the daemon packs results: they are sent on as they are.
@@ -199,8 +199,6 @@ LAYERS: dict[str, set[str]] = {
 """Layer → the layers that it may know, beside itself. A room of tools is a layer of its own."""
 
 TESTED_IN: dict[str, str] = {
-    # Checkpoints and branches of named sessions, through the daemon.
-    "fronts/functions/states": "service/daemon/test_checkpoints.py",
     # What a system call means by its arguments: by calls that are answered.
     "launch/init/caller": "launch/init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.
@@ -243,7 +241,6 @@ TESTED_IN: dict[str, str] = {
     "service/daemon/connection": "fronts/functions/test_sync.py",
     "service/daemon/client": "service/daemon/test_floods.py",
     "service/daemon/executions": "service/daemon/test_server.py",
-    "fronts/functions/arguments": "fronts/functions/test_sync.py",
     "fronts/functions/connection": "fronts/functions/test_sync.py",
     "fronts/functions/sessions": "fronts/functions/test_sync.py",
     "service/daemon/starting": "service/daemon/test_life.py",
@@ -257,7 +254,6 @@ TESTED_IN: dict[str, str] = {
     "fronts/jupyter/kernels": "fronts/gateway/test_jupyter.py",
     "fronts/jupyter/questions": "fronts/gateway/test_jupyter.py",
     "fronts/client/async_client": "fronts/client/test_client.py",
-    "fronts/client/calls": "fronts/client/test_client.py",
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
     "fronts/gateway/answers": "fronts/gateway/test_guard.py",
