@@ -112,8 +112,6 @@ ALONE: dict[str, set[str]] = {
 """Room → all that it may know outside of its district, if that is less than its district may."""
 
 TESTED_IN: dict[str, str] = {
-    # Checkpoints and branches of named sessions, through the daemon.
-    "fronts/functions/states": "service/daemon/test_checkpoints.py",
     # What a system call means by its arguments: by calls that are answered.
     "launch/init/caller": "launch/init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.
@@ -156,7 +154,6 @@ TESTED_IN: dict[str, str] = {
     "service/daemon/connection": "fronts/functions/test_sync.py",
     "service/daemon/client": "service/daemon/test_floods.py",
     "service/daemon/executions": "service/daemon/test_server.py",
-    "fronts/functions/arguments": "fronts/functions/test_sync.py",
     "fronts/functions/connection": "fronts/functions/test_sync.py",
     "fronts/functions/sessions": "fronts/functions/test_sync.py",
     "service/daemon/starting": "service/daemon/test_life.py",
@@ -170,7 +167,6 @@ TESTED_IN: dict[str, str] = {
     "fronts/jupyter/kernels": "fronts/gateway/test_jupyter.py",
     "fronts/jupyter/questions": "fronts/gateway/test_jupyter.py",
     "fronts/client/async_client": "fronts/client/test_client.py",
-    "fronts/client/calls": "fronts/client/test_client.py",
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
     "fronts/gateway/answers": "fronts/gateway/test_guard.py",

@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.rolling import Exact, Rolling
-    from cellblock.host.files import FileInfo
     from cellblock.model import (
         AttemptSnapshot,
         CodeExecutionChunk,
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
     )
     from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.decisions import CommandRequest, Decision
+    from cellblock.model.files import FileInfo
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -144,7 +144,7 @@ _HOME = {
     "Rolling": "host.checkpoints.rolling",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
-    "FileInfo": "host.files",
+    "FileInfo": "model.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
     "CodeExecutionResult": "model",

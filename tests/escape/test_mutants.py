@@ -953,6 +953,10 @@ MUTANTS: dict[str, Mutant] = {
         "fronts/gateway/test_access.py::test_a_token_for_one_session_says_nothing_of_others",
         Edit("fronts/gateway/access.py", "check_session", "pass"),
     ),
+    "60 sessions beside it": mutant(
+        "fronts/gateway/test_access.py::test_a_token_for_one_session_makes_and_uses_no_others",
+        Edit("fronts/gateway/routes.py", "check_others", "pass"),
+    ),
     "60 scopes": mutant(
         "fronts/gateway/test_access.py::test_scopes_are_asked_for[read-POST-/kernels/mine/execute-body0]",
         Edit("fronts/gateway/access.py", "check_scope", "pass"),

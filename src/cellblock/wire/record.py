@@ -21,13 +21,20 @@ def record(cls: type[_T]) -> type[_T]:
     """Make a class a frozen dataclass. `dataclasses.fields` and `replace` and pattern matching work as for any other."""
     for name, method in _METHODS.items():
         setattr(cls, name, method)
+    if not cls.__doc__:  # otherwise `dataclass` makes one from the signature, which is not known yet
+        cls.__doc__ = cls.__name__
     made = dataclass(init=False, repr=False, eq=False)(cls)
     _DEFAULTS[made] = {item.name: _default(item) for item in fields(made)}  # type: ignore[arg-type]  # it is one now
     return made
 
 
 _DEFAULTS: dict[type, dict[str, Callable[[], Any] | None]] = {}
-"""What makes the default of each field of each record, in order; None: the field must be given."""
+"""See `defaults_of`."""
+
+
+def defaults_of(kind: type) -> dict[str, Callable[[], Any] | None]:
+    """Return what makes the default of each field of a record, in order; None: the field must be given."""
+    return _DEFAULTS[kind]
 
 
 def _default(item: Any) -> Callable[[], Any] | None:
