@@ -2,12 +2,16 @@
 
 Each test is run by a pytest of its own, on the copy. That all of them pass on a copy that nobody has changed is a test, too.
 Where something has more than one line of defence, all of them are switched off: the table names each.
+
+What was proved before with the same sources is not proved again, but for a sample: see proofs.py. `make mutants` keeps the record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,13 +19,16 @@ from typing import NamedTuple
 
 import pytest
 
+from suite import SUMMARY, selection
+
+from . import proofs
 from .copies import Edit, copied, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TESTS = Path(__file__).parents[1]
-PARTS = 4
-"""In how many parts all tests are run on a copy that is not changed."""
+PART = 70
+"""How many tests are run at once on a copy that is not changed."""
 SECONDS = 6
 """Without their defence some attacks never end, or only at a deadline: after how long their tests are cut off."""
 ENDLESS = frozenset(
@@ -1413,15 +1420,41 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run]:
     await server.wait()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-async def test_the_tests_pass_on_a_copy_that_is_not_changed(tmp_path: Path, run: Run, part: int) -> None:
-    tests = sorted({row.test for row in MUTANTS.values()})[part::PARTS]
+@functools.cache
+def plan(which: str) -> proofs.Plan:
+    """Return which mutants run: see `proofs.planned`."""
+    digests = {name: proofs.digest(row.test, row.edits, name in ENDLESS) for name, row in MUTANTS.items()}
+    return proofs.planned(digests, which, os.environ[proofs.SEED])
+
+
+def _plan(config: pytest.Config) -> proofs.Plan:
+    """Return which mutants run: also, what somebody asks for by its name does."""
+    asked = config.option.keyword or any("test_mutants.py::" in argument for argument in config.args)
+    return plan("all" if asked else config.option.mutants)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make tests of the mutants that run."""
+    runs = _plan(metafunc.config).runs if selection["slow"] else [*MUTANTS]  # which are not run at all
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", runs)
+    if "tests" in metafunc.fixturenames:
+        tests = sorted({MUTANTS[name].test for name in runs})
+        parts = [tests[start : start + PART] for start in range(0, len(tests), PART)]
+        metafunc.parametrize("tests", parts, ids=map(str, range(len(parts))))
+
+
+async def test_the_tests_pass_on_a_copy_that_is_not_changed(
+    tmp_path: Path, run: Run, tests: list[str], record_property: Callable[[str, object], None]
+) -> None:
     status, said = await run(copied(tmp_path / "package"), *tests, seconds=200)
     assert status == 0, said
+    record_property(proofs.UNCHANGED, tests)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-async def test_a_test_fails_without_its_defence(tmp_path: Path, run: Run, name: str) -> None:
+async def test_a_test_fails_without_its_defence(
+    tmp_path: Path, run: Run, name: str, record_property: Callable[[str, object], None]
+) -> None:
     row = MUTANTS[name]
     package = copied(tmp_path / "package", *row.edits)
     status, said = await run(package, row.test, seconds=SECONDS if name in ENDLESS else 100)
@@ -1429,3 +1462,15 @@ async def test_a_test_fails_without_its_defence(tmp_path: Path, run: Run, name: 
     begun = f"::{row.test.partition('::')[2]}" in said
     assert status == 1 or (status is None and name in ENDLESS and begun), said
     assert "SyntaxError" not in said, said
+    record_property(proofs.PROVED, (name, row.test, plan("new").digests[name]))
+
+
+def test_the_record_is_up_to_date(pytestconfig: pytest.Config, record_property: Callable[[str, object], None]) -> None:
+    found = _plan(pytestconfig)
+    record_property(
+        SUMMARY,
+        f"{len(found.digests) - len(found.new)} mutants proved before with the same sources, {len(found.runs)} run now: "
+        f"{len(found.new)} for which these have changed, and a sample of {len(found.sample)} ({proofs.SEED}={os.environ[proofs.SEED]})",
+    )
+    wrong = [] if pytestconfig.option.record else [*found.new, *sorted(found.gone)]
+    assert not wrong, f"{proofs.RECORD.name} is about other sources of these: `make mutants` proves them, and writes it"
