@@ -1,4 +1,4 @@
-"""What an MCP server of cellblock is asked to be."""
+"""The options of ``cellblock mcp``."""
 
 from __future__ import annotations
 
