@@ -188,7 +188,7 @@ def chosen(answer: object) -> object:
 
 
 def is_stateless(ctx: Context[Any, Any]) -> bool:
-    """Whether questions to this client must be returned, for it to call again."""
+    """Return whether questions must be returned to this client, which then calls again."""
     return is_version_at_least(ctx.protocol_version or "", _STATELESS)
 
 

@@ -114,8 +114,7 @@ def _listen(options: ServerOptions) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
         made = socket.create_server(address, family=family, backlog=1024)
-        # asyncio turns off Nagle's algorithm only for sockets with this protocol number; otherwise small messages wait for 40
-        # ms.
+        # asyncio turns off Nagle's algorithm only for this protocol number; with it, small messages wait for 40 ms.
         return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
