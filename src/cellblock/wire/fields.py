@@ -1,4 +1,4 @@
-"""What the fields of messages may hold: limits, and the checks on both sides of the wire."""
+"""Limits and checks for the fields of messages, on both sides of the wire."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_ARGUMENTS = 256
 """Most arguments of one installation or program, and most changes to an environment."""
 
 MAX_NAMES = 50
-"""Most variables that are told to have changed, and to be gone."""
+"""Most variables that are reported as changed, and as removed."""
 
 MAX_MIMES = 64
 """Most MIME types in one bundle."""
@@ -43,7 +43,7 @@ MAX_NUMBER = 2**31 - 1
 
 
 class Fields:
-    """Reads the fields of one frame, each checked."""
+    """Reads and checks the fields of one frame."""
 
     __slots__ = ("_header", "_type", "buffers")
 
@@ -65,7 +65,7 @@ class Fields:
             start += size
 
     def fail(self, name: str, want: str) -> ProtocolError:
-        """Return the error for a field that is not what it must be."""
+        """Return the error for an invalid field."""
         return ProtocolError(f"{self._type}: {name} must be {want}")
 
     def boolean(self, name: str) -> bool:
@@ -83,7 +83,7 @@ class Fields:
         return value
 
     def text(self, name: str, choices: tuple[str, ...] | None = None) -> Any:
-        """Return a short string, or one of some."""
+        """Return a short string, or one of a choice."""
         value = self._header.get(name)
         if type(value) is not str or len(value) > MAX_TEXT or (choices and value not in choices):
             raise self.fail(name, f"one of {', '.join(choices)}" if choices else "a short string")
@@ -152,7 +152,7 @@ def arguments(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def names_of(texts: tuple[str, ...]) -> list[bytes]:
-    """Return names if there are not too many, each cut to what may be sent: user code chooses them."""
+    """Return names if there are not too many, each cut to its limit: user code chooses them."""
     if len(texts) > MAX_NAMES:
         raise ProtocolError(f"{len(texts)} names are over the limit of {MAX_NAMES}")
     return [to_bytes(text[:100]) for text in texts]
@@ -166,7 +166,7 @@ def few(buffers: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def within(limit: int, buffers: Sequence[bytes]) -> list[bytes]:
-    """Return buffers that are not too large together."""
+    """Return buffers whose total size is within the limit."""
     if (size := sum(map(len, buffers))) > limit:
         raise ProtocolError(f"{size} bytes are over the limit of {limit}")
     return [*buffers]
@@ -188,7 +188,7 @@ def code(text: str) -> bytes:
 
 
 def strictly(text: str) -> bytes:
-    """Return text that must arrive as it is."""
+    """Encode text that must arrive unchanged."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -196,10 +196,10 @@ def strictly(text: str) -> bytes:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return text; what UTF-8 cannot hold is written as an escape."""
+    """Encode text; characters that UTF-8 cannot encode are escaped."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def to_text(data: bytes) -> str:
-    """Return text; what is not UTF-8 is replaced."""
+    """Decode text; invalid UTF-8 is replaced."""
     return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Messages as frames: `encode` and `decode` are the only ways between the two.
+"""Converts messages to frames (`encode`) and back (`decode`).
 
 Decoding checks every field's type and range, because what a worker sends is hostile.
 """

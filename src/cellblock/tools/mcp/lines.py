@@ -14,7 +14,7 @@ class Oversized:
     Attributes:
         head: Its first bytes.
         tail: Its last ones.
-        size: How many it had.
+        size: Its length in bytes.
     """
 
     head: bytes

@@ -151,8 +151,7 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
 
 
 def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
-    """Return the secrets of parameters, which messages about the server must not show: referenced variables, and values of
-    headers.
+    """Return values that messages about the server must not show: those of referenced variables and of headers.
 
     Values of fewer than four characters are left out, as they would match everywhere.
     """

@@ -292,7 +292,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return SessionMessage(message)
 
     def _take_stray(self, line: bytes) -> None:
-        """Count a line that is not a message. Many servers print a greeting on stdout, but an MCP server prints messages, too."""
+        """Count a line that is not a message. Many servers print a greeting on stdout, besides their messages."""
         self._stray = self._stray if self._stray is not None else line[:200]
         self._strays += 1
         if self._strays >= _MAX_STRAY:

@@ -26,7 +26,7 @@ class Adapted:
     """A WebSocket of Starlette with the methods of `cellblock.tools.serving.websocket.WebSocket`."""
 
     def __init__(self, websocket: WebSocket) -> None:
-        """Take the WebSocket."""
+        """Wrap the WebSocket."""
         self._websocket = websocket
 
     async def accept(self) -> None:
