@@ -94,7 +94,7 @@ class _Console:
         except NotRunError as error:
             if self._connection.usable:  # it was withdrawn while it was queued
                 problems.report(error)
-            else:  # the daemon was killed while nothing ran: the code was not sent, and the session goes on in the next one
+            else:  # the daemon was killed while nothing ran: the code was not sent, and the next daemon has the session
                 self._try(code)
 
     def _try(self, code: str) -> None:

@@ -1,4 +1,4 @@
-"""Parses the plain forms of ``exec`` and ``mcp`` without typer, whose import takes longer than the command.
+"""Parses the plain forms of ``exec`` and ``mcp`` without typer, whose import takes long.
 
 `app.exec_` and `mcp.mcp` declare the same commands for typer, which parses everything else and reports errors.
 """

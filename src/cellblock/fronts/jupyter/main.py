@@ -1,4 +1,4 @@
-"""``python -m cellblock.jupyter -f FILE``: the kernel that a plain local Jupyter starts by a kernelspec.
+"""``python -m cellblock.jupyter -f FILE``: the kernel that a local Jupyter starts by a kernelspec.
 
 It makes a session in the daemon, relays messages between that and the sockets of the connection file, and ends it at its own
 end.

@@ -281,10 +281,10 @@ class KernelClient:
         """Drop the messages that arrive within a time.
 
         Args:
-            timeout: How many seconds.
+            timeout: The time in seconds.
 
         Returns:
-            How many came.
+            The number of dropped messages.
 
         Raises:
             StateError: There is no connection to a kernel.

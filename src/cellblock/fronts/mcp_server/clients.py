@@ -28,8 +28,8 @@ _IDLE = 24 * 3600.0
 class Clients:
     """Sessions by their clients' handles.
 
-    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets a handle that
-    nobody can guess, and a folder of its own, which is the only place that its code sees.
+    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets an unguessable
+    handle, and a folder of its own, which is the only place that its code sees.
 
     Attributes:
         options: The server's options.

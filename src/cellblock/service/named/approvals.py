@@ -41,7 +41,7 @@ class PendingApprovals:
         """Add a request, which is removed when it is decided or withdrawn.
 
         Args:
-            pending: What is to be shown of it.
+            pending: Its public form, for clients.
             request: The request.
             then: Called with its state when it is no longer pending.
         """
@@ -62,7 +62,7 @@ class PendingApprovals:
         """Wait for the answer to a question of an MCP server.
 
         Args:
-            pending: What is to be shown of it.
+            pending: Its public form, for clients.
             elicitation: The question.
 
         Returns:

@@ -34,7 +34,7 @@ def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]
 
     Args:
         limits: The limits.
-        count: How many sessions there are.
+        count: The number of sessions.
         sessions: The sessions that have or had a kernel.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The registry of named sessions: each one is recorded before its first use, with its requests and permissions."""
+"""The registry of named sessions, which are recorded before their first use."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Requests(AsyncResource):
     def _notified(self, method: str, params: dict[str, Any]) -> bool:
         try:
             return (method == "notifications/progress" and self._tell(params)) or self._hear(method, params)
-        except Exception:  # the caller's log handler failed; this task reads for all calls and must go on
+        except Exception:  # the caller's log handler failed; this task reads for all calls and must continue
             _LOG.exception("what listens to the notifications of an MCP server failed")
             return True
 
@@ -149,7 +149,7 @@ class Requests(AsyncResource):
         if done is not None:
             try:
                 on_progress(done, _number(params.get("total")), message if isinstance(message, str) else None)
-            except Exception:  # the caller's handler failed; this task reads for all calls and must go on
+            except Exception:  # the caller's handler failed; this task reads for all calls and must continue
                 _LOG.exception("what listens to the progress of a tool call failed")
         return True
 
@@ -177,7 +177,7 @@ class Requests(AsyncResource):
         self._closed = True
         for answer, _ in self._waiting.values():
             if not answer.done():
-                # Not an exception: its task may be cancelled as well, and asyncio logs exceptions that nobody retrieves.
+                # Not an exception: its task may be cancelled as well, and asyncio logs exceptions that are not retrieved.
                 answer.set_result(_CLOSED)
 
     # The interface of the SDK's read stream.

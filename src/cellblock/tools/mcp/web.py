@@ -1,4 +1,4 @@
-"""The transport to an MCP server over HTTP: the SDK's, on a client that limits reads and reports failures."""
+"""The transport to an MCP server over HTTP, on a client that limits reads and reports failures."""
 
 from __future__ import annotations
 

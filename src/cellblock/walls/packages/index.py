@@ -18,7 +18,7 @@ _YES = ("1", "true", "yes", "on")
 
 @dataclass(frozen=True, slots=True)
 class PackageIndex:
-    """Where packages come from.
+    """The sources of packages.
 
     Attributes:
         indexes: Indexes, the main one first: URLs (``http``, ``https``, ``file``) or directories. They may contain
