@@ -213,7 +213,7 @@ class Connect:
 
 @record
 class HttpServer:
-    """A listener was made, and comes along. ``name``: that of `Setup`; None: it was requested by `Listen`."""
+    """A listener was made, and comes along. ``name``: that of `Setup`; None: `Listen` requested it."""
 
     op: ClassVar[str] = "listening"
     port: int

@@ -59,7 +59,7 @@ def report(error: CellblockError) -> int:
 def _in_one_line(message: str) -> str:
     """Return a message about an MCP server with the last line of its output, which usually says what is wrong."""
     head, *written = [line for line in message.splitlines() if line.strip()]
-    if len(written) < 2:  # the first says what follows
+    if len(written) < 2:  # the first line introduces the others
         return message
     return f"{head}; the last line it wrote to stderr: {written[-1].strip()} (run its command yourself to see all lines)"
 

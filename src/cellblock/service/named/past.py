@@ -22,7 +22,7 @@ class PastExecution:
     """An execution that has ended, with the interface of `Execution`.
 
     Attributes:
-        record: What is known of it.
+        record: Its record.
         ended: True.
         said: Empty: its output is in its result.
         packed: None: its result is read on request.
@@ -36,7 +36,7 @@ class PastExecution:
         """Show an execution.
 
         Args:
-            record: What is known of it.
+            record: Its record.
             journal: Where it is.
         """
         self.record = record

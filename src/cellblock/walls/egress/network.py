@@ -31,7 +31,7 @@ class SandboxNetwork:
     """
 
     def __init__(self, network: Network, note: Callable[[str], None], ask: OnHost | None = None) -> None:
-        """Take the rules.
+        """Parse the rules.
 
         Args:
             network: The allowed hosts.

@@ -50,7 +50,7 @@ class PackageMirror:
     """Serves one installation, as an async context manager."""
 
     def __init__(self, listener: socket.socket, index: PackageIndex, size: int) -> None:
-        """Take the listener.
+        """Set up; nothing is served yet.
 
         Args:
             listener: The listener in pip's sandbox; closed at the end.
