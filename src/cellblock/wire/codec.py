@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON data and back, by the types of their fields.
+"""Converts frozen dataclasses to JSON data and back, by the types of their fields.
 
 Decoding checks every value: a field that is missing, unknown or of the wrong type is a `ProtocolError` that names it. Fields
 can be texts, booleans, integers of 64 bits, `Literal`, ``X | None``, tuples, mappings with texts as keys, `Any` (JSON as it
@@ -34,7 +34,7 @@ _decoders: dict[Any, Convert] = {}
 
 
 def encoder(hint: Any) -> Convert | None:
-    """Return what turns a value of this type into JSON data; None if it is that already."""
+    """Return a function that converts a value of this type to JSON data; None if it is JSON data already."""
     if hint not in _encoders:
         _encoders[hint] = _make_encoder(hint)
     return _encoders[hint]
@@ -88,7 +88,7 @@ def _kind_encoder(members: list[Any]) -> Convert:
 
 
 def decoder(hint: Any) -> Convert:
-    """Return what turns JSON data into a value of this type, or raises `ProtocolError`."""
+    """Return a function that converts JSON data to a value of this type, or raises `ProtocolError`."""
     if hint not in _decoders:
         _decoders[hint] = _make_decoder(hint)
     return _decoders[hint]
@@ -220,7 +220,7 @@ def _object_decoder(kind: type) -> Convert:
 def _kind_decoder(members: list[Any]) -> Convert:
     kinds = {member.kind: (member, [decoder(hint) for _, hint in _fields(member)]) for member in members}
 
-    # Most of what is decoded was decoded before: sessions have nearly all their steps in common, and inherit these.
+    # Most values were decoded before: sessions share nearly all their steps, and forks inherit this cache.
     @functools.lru_cache(maxsize=1024, typed=True)
     def make(kind: Any, *values: Any) -> Any:
         if type(kind) is not str or kind not in kinds:
@@ -235,7 +235,7 @@ def _kind_decoder(members: list[Any]) -> Convert:
             raise ProtocolError("must be a list that is not empty")
         try:
             return make(*value)
-        except TypeError:  # something in it cannot be looked up
+        except TypeError:  # a value in it is not hashable
             raise ProtocolError("must be a list of texts, integers and booleans") from None
 
     return decode

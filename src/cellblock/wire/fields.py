@@ -29,7 +29,7 @@ MAX_ARGUMENTS = 256
 """Most arguments of one installation or program, and most changes to an environment."""
 
 MAX_NAMES = 50
-"""Most variables that are told to have changed, and to be gone."""
+"""Most variables that are reported as changed, and as removed."""
 
 MAX_MIMES = 64
 """Most MIME types in one bundle."""

@@ -30,10 +30,11 @@ from cellblock.wire.fields import (
 )
 
 VALUE_MIME = "application/vnd.cellblock.value"
-"""The type of what a silent cell displays to hand the value of a variable to the host."""
+"""The MIME type of the value of a variable that a silent cell passes to the host."""
 
 TEXT_MIME = "text/vnd.cellblock.readable"
-"""The type of the text for readers of an object whose own plain text says nothing. It is not part of the object's bundle."""
+"""The MIME type of a readable text for an object whose plain text is not informative. It is not part of the object's bundle.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +44,18 @@ class Execute:
     type: ClassVar[str] = "execute"
     code: Code
     stdin: bool = False
-    """Whether somebody answers `input()`; if not, asking is an immediate error."""
+    """Whether `input()` is answered; if not, it raises at once."""
     silent: bool = False
     """Whether it leaves no trace: no number, no history."""
     parent: Short = ""
-    """The id of the Jupyter message that asks for it; empty if no Jupyter client does. If one does, prompts and answers of
-    `input()` are not shown, because the client shows them, and comm messages are sent."""
+    """The id of the Jupyter message that requests it; empty without a Jupyter client. With one, prompts and answers of
+    `input()` are not shown, because the client shows them, and comm messages are sent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class InputReply:
-    """Host → worker: the answer to `InputRequest`; None if nobody can answer."""
+    """Host → worker: the answer to `InputRequest`; None if there is none."""
 
     type: ClassVar[str] = "input_reply"
     number: Number
@@ -92,19 +94,19 @@ class Ended:
     status: Annotated[int, Most(0xFFFF)]
     """Its wait status."""
     place: OptionalText = None
-    """What the files with its output begin with, if it was not to be shown: ``.out`` and ``.err`` follow."""
+    """The prefix of the files with its output, if it is not shown: ``.out`` and ``.err`` are appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Host → worker: what has happened to the variables since this was last asked?"""
+    """Host → worker: report the changes of variables since the last time."""
 
     type: ClassVar[str] = "changes"
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Host → worker: what could stand at this place? ``cursor`` counts characters."""
+    """Host → worker: complete the code at this place. ``cursor`` counts characters."""
 
     type: ClassVar[str] = "complete"
     code: Code
@@ -123,11 +125,11 @@ class Inspect:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Host → worker: leave a copy of yourself, to go on from later. The answer is `Parked`; init hears of the copy itself."""
+    """Host → worker: leave a copy of yourself. The answer is `Parked`; the copy reports itself to init."""
 
     type: ClassVar[str] = "park"
     number: Number
-    """What the copy is to say when it calls itself a copy. It cannot be guessed by another kernel of the same init."""
+    """The copy reports itself with this number. Other kernels of the same init cannot guess it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker → host: the kernel takes cells. The first message on every channel."""
+    """Worker → host: the kernel accepts cells. The first message on every channel."""
 
     type: ClassVar[str] = "ready"
     version: Number
@@ -149,7 +151,7 @@ class Ready:
 class Stream:
     """Worker → host: text was written to stdout or stderr.
 
-    ``behind`` says that bytes lay unread in the pipes of descriptors 1 and 2 when this was written: they come first.
+    ``behind``: the pipes of descriptors 1 and 2 had unread bytes when this was written: they come first.
     """
 
     type: ClassVar[str] = "stream"
@@ -186,7 +188,7 @@ class Display:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Worker → host: forget what the cell showed so far; with ``wait``, when the next output comes."""
+    """Worker → host: discard the cell's output so far; with ``wait``, when the next output arrives."""
 
     type: ClassVar[str] = "clear"
     wait: bool
@@ -194,13 +196,13 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """Worker → host: a widget, or something like it, has a message for its counterpart in a Jupyter client."""
+    """Worker → host: a message of a widget, or the like, for its counterpart in a Jupyter client."""
 
     type: ClassVar[str] = "comm"
     most: ClassVar[int] = MAX_COMM
     kind: Literal["comm_open", "comm_msg", "comm_close"]
     content: Annotated[bytes, Body()]
-    """The content and the metadata of the Jupyter message, as JSON. The host passes them on unread."""
+    """The content and the metadata of the Jupyter message, as JSON. The host forwards them unread."""
     buffers: Annotated[tuple[bytes, ...], Body(items=MAX_BUFFERS)] = ()
 
 
@@ -216,7 +218,7 @@ class InputRequest:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Worker → host: the code asks for packages; what pip says goes to descriptors 1 and 2."""
+    """Worker → host: the code asks for packages; pip's output goes to descriptors 1 and 2."""
 
     type: ClassVar[str] = "install"
     number: Number
@@ -225,7 +227,7 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Worker → host: the code asks to run a program; where the system forbids it programs, to have it run.
+    """Worker → host: the code asks to run a program, or, if it may not execute programs, asks the host to run it.
 
     Its text is strict UTF-8: what is shown to the decider is what runs.
     """
@@ -240,14 +242,14 @@ class Command:
     program: Arguments = ()
     """For a script: the program and its arguments."""
     changes: Arguments = ()
-    """How the environment differs from the one it began with: ``NAME=value``, or ``NAME`` for one that is gone."""
+    """Changes of the environment since the start: ``NAME=value``, or ``NAME`` for a removed variable."""
     keep: Literal["nothing", "out", "err", "both", "together"] = "nothing"
-    """What of the output is not to be shown, but kept for the code; ``together``: both streams as one."""
+    """The output that is kept for the code instead of being shown; ``together``: both streams as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Worker → host: the cell has ended; all it wrote from Python was sent before this."""
+    """Worker → host: the cell has ended; all output of its Python code was sent before."""
 
     type: ClassVar[str] = "reply"
     most: ClassVar[int] = MAX_ERROR
@@ -260,17 +262,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Worker → host: the answer to `Changes`; after the first, also said before the `Reply` of each cell."""
+    """Worker → host: the answer to `Changes`; after the first, it is also sent before the `Reply` of each cell."""
 
     type: ClassVar[str] = "changed"
     names: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
-    """Variables that are new, or mean another object than before."""
+    """Variables that are new, or refer to another object than before."""
     types: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES, like="names")] = ()
     """The names of their types, one for each."""
     gone: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
 
     def then(self, later: Changed) -> Changed:
-        """Return what both have said, one after the other."""
+        """Return the combination of two consecutive reports."""
         changed = dict(zip((*self.names, *later.names), (*self.types, *later.types), strict=True))
         gone = dict.fromkeys(name for name in (*self.gone, *later.gone) if name not in later.names)
         left = [(name, of) for name, of in changed.items() if name not in gone][:MAX_NAMES]
@@ -297,7 +299,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Worker → host: the answer to `Park`: nothing if there is a copy, or why there can be none, for a person."""
+    """Worker → host: the answer to `Park`: empty if there is a copy; else the reason why there is none, for a person."""
 
     type: ClassVar[str] = "parked"
     refusal: OptionalText = None

@@ -1,8 +1,8 @@
-"""Frozen dataclasses that cost little to define, for the many messages that every process knows and few of which are made.
+"""Frozen dataclasses that are cheap to define, for message types that are rarely instantiated.
 
 `dataclass` writes and compiles an `__init__`, an `__eq__` and so on for each class. That takes half a millisecond for each, in
-every program and in every zygote. Records share these methods. Making one takes a microsecond, so messages of a cell are plain
-dataclasses.
+every program and in every zygote. Records share these methods. Instantiating one takes a microsecond, so messages of a cell
+are plain dataclasses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEFAULTS: dict[type, dict[str, Callable[[], Any] | None]] = {}
 
 
 def defaults_of(kind: type) -> dict[str, Callable[[], Any] | None]:
-    """Return what makes the default of each field of a record, in order; None: the field must be given."""
+    """Return the default factories of the fields of a record, in order; None: the field is required."""
     return _DEFAULTS[kind]
 
 
@@ -80,7 +80,7 @@ def _frozen(self: Any, name: str, *_: object) -> NoReturn:
 
 
 class _Signature:
-    """What `help` and `inspect.signature` show, worked out when they ask: ``*given, **named`` would tell nobody anything."""
+    """The signature for `help` and `inspect.signature`, computed on demand; ``*given, **named`` would not be informative."""
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         hints = typing.get_type_hints(owner)

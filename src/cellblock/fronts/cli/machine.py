@@ -1,4 +1,4 @@
-"""What this machine can do, and what a policy means: ``cellblock doctor`` and ``cellblock policy``."""
+"""``cellblock doctor``, ``config`` and ``policy``: check this machine, show settings, explain policies."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def config(as_json: Json = False) -> int:
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    """Return whether sessions start here, in a sentence."""
+    """Return in a sentence whether sessions start here."""
     isolate, works = found["isolate"], {check["name"] for check in found["checks"] if check["ok"]}
     if found["sandbox"]:
         return "Kernels run in a sandbox here" + ("." if isolate == "native" else f", with isolate={isolate!r}.")
@@ -117,7 +117,7 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def _session(found: dict[str, Any], isolate: str) -> None:
-    """Print how far a session came, why it failed, and the ways out."""
+    """Print how far a session started, why it failed, and how to fix it."""
     if found["ok"]:
         return
     marks = {"ok": "ok", "failed": "MISSING", "not reached": "note"}
@@ -179,7 +179,7 @@ def show(
 
 
 async def _trouble(wanted: Policy, workspace: str | None, tier: Tier) -> str | None:
-    """Start a session with a policy; return in one line why that cannot be, or None."""
+    """Start a session with a policy; return in one line why that failed, or None."""
     from cellblock.host import Host
 
     try:
@@ -209,5 +209,5 @@ def init(
 
 
 def _name(text: str) -> str:
-    """Return a name as it is printed: a session may have made it."""
+    """Make a name safe to print: code in a session may have chosen it."""
     return printable(text, lines=False)

@@ -81,7 +81,7 @@ def mcp(
     allow_host: AllowHost = None,
     sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
-    sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # ipybox: what is the default here
+    sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # for ipybox: the default here
     isolate: _Isolate = None,
     preload: _Preload = None,
     transport: _Way = _Transport.STDIO,
@@ -124,7 +124,7 @@ def mcp(
 
 
 def _explain_ipybox(*given: str | None) -> None:
-    """Say which options of ipybox have nothing to do here: there are no such servers."""
+    """Warn about ipybox's options for servers that do not exist here."""
     from cellblock.fronts.cli.problems import say
 
     for option, value in zip(_IPYBOX, given, strict=True):

@@ -1,7 +1,7 @@
-"""Started by path, in an interpreter that may not have cellblock: makes the package importable, and continues there.
+"""Makes the package importable in an interpreter that may not have it, and continues there.
 
-Usage: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package is loaded
-directly, not through sys.path: its parent directory has the packages of another interpreter.
+Started by path: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package
+is loaded directly, not through sys.path: its parent directory has the packages of another interpreter.
 """
 
 import os

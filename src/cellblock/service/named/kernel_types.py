@@ -1,4 +1,4 @@
-"""Sessions whose code is run by another Jupyter kernel than cellblock's own: `worker.other_kernel` does it, in the session."""
+"""Sessions of other languages: their code runs in another Jupyter kernel (`worker.other_kernel`)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _START = 90.0
 
 
 def check_kernel_type(name: str, tier: Tier) -> None:
-    """Check that something can be the kernel type of a session.
+    """Check a session's kernel type.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: It is not valid.
     """
     if name == OWN_KERNEL:
         return
@@ -33,7 +33,7 @@ def check_kernel_type(name: str, tier: Tier) -> None:
 
 
 def cell(code: str, language: Language, kernel_type: str) -> str:
-    """Return the cell that runs some code in a session.
+    """Return the cell that runs code in a session.
 
     Args:
         code: The code.

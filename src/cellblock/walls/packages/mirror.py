@@ -1,7 +1,7 @@
-"""The index that pip sees: served by the host on a listener in pip's own sandbox.
+"""The index for pip: served by the host on a listener in pip's own sandbox.
 
-It answers GET of the pages of an index and of the files that these pages name, and nothing else. What is asked for is fetched
-by the host, with credentials that pip never sees.
+It answers only GET requests for pages of an index and for the files that these pages name. The host fetches them, with
+credentials that pip never sees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _METADATA = ".metadata"
 
 
 class _NotServedError(Exception):
-    """A request gets an error for an answer."""
+    """A request is answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -48,20 +48,20 @@ class _NotServedError(Exception):
 
 
 class PackageMirror:
-    """Serves one installation; an async context manager."""
+    """Serves one installation, as an async context manager."""
 
     def __init__(self, listener: socket.socket, index: PackageIndex, size: int) -> None:
-        """Take the listener.
+        """Set up; nothing is served yet.
 
         Args:
-            listener: In pip's sandbox; closed at the end.
+            listener: The listener in pip's sandbox; closed at the end.
             index: Where packages come from.
-            size: Bytes of files that are served at most.
+            size: Maximum bytes of files to serve.
         """
         self._listener = listener
         self._index = index
         self._fetcher = Fetcher(index)
-        # If there is no sandbox the listener is the machine's, and other users' programs can reach it.
+        # Without a sandbox, the listener is on the machine's interface, and programs of other users can reach it.
         self._secret = secrets.token_hex(16)
         self._sources = [url for url in (*index.indexes, *index.links) if local_path(url) is None]
         self._known: dict[str, tuple[bytes, dict[str, File]]] = {}
@@ -84,10 +84,10 @@ class PackageMirror:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def options(self, port: int) -> list[str]:
-        """Return the options that make pip take packages from here, and from the host's local directories.
+        """Return pip's options for taking packages from here, and from the host's local directories.
 
         Args:
-            port: The listener's.
+            port: The listener's port.
         """
         options = ["--pre"] if self._index.prereleases else []
         first = True
@@ -129,7 +129,7 @@ class PackageMirror:
             async with asyncio.timeout(_SEND_SECONDS):
                 await writer.wait_closed()
         except (OSError, ValueError, h11.ProtocolError):
-            pass  # pip, or what it runs, broke off or does not speak HTTP; or the index sends more than it said
+            pass  # pip, or a program of it, disconnected or does not speak HTTP; or the index sends more than it said
         finally:
             writer.transport.abort()
 
@@ -166,7 +166,7 @@ class PackageMirror:
         return source, rest[0], rest[1]
 
     async def _page(self, source: str, project: str) -> tuple[bytes, dict[str, File]]:
-        """Return a page for pip, and the files that it names. Each is fetched once."""
+        """Return a page for pip, and the files that it names. Each page is fetched once."""
         url = _with_path(source, f"{urlsplit(source).path.rstrip('/')}/{project}/") if project else source
         if (known := self._known.get(url)) is not None:
             return known
@@ -190,7 +190,7 @@ class PackageMirror:
         raise _NotServedError(404, "the index does not name this file")
 
     async def _pass_on(self, url: str, client: _Client) -> None:
-        """Fetch a file, and pass it on as it comes."""
+        """Fetch a file, and pass it on as it arrives."""
         try:
             response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
         except HTTPError as error:
@@ -214,7 +214,7 @@ class PackageMirror:
         finally:
             if reading is None or reading.done():
                 response.close()
-            else:  # a thread is at it
+            else:  # a thread uses it
                 reading.add_done_callback(lambda _: response.close())
 
 
@@ -290,7 +290,7 @@ def _read(fetcher: Fetcher, url: str) -> tuple[int, bytes, dict[str, File]]:
 
 
 async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] = lambda _: None) -> Value:
-    """Run a call in a thread. It cannot be stopped: what it returns after nobody waits any more is given to `late`."""
+    """Run a call in a thread. It cannot be stopped: after a cancellation, `late` gets its result."""
     running = asyncio.get_running_loop().run_in_executor(_pool(), call)
     try:
         return await asyncio.shield(running)
@@ -310,5 +310,5 @@ def _with_path(url: str, path: str) -> str:
 
 
 def _without_urls(error: Exception) -> str:
-    """Return what an error says, without what might be a URL with a password in it."""
+    """Return the text of an error, without URLs, which could contain passwords."""
     return re.sub(r"\S+://\S+", "URL", str(error))[:300]
