@@ -624,7 +624,8 @@ def test_a_filter_around_it_that_answers_calls_is_named(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, socket
 from cellblock import Host
-from cellblock.walls.sandbox import abi, confine
+from cellblock.walls.linux import abi
+from cellblock.walls.sandbox import confine
 from cellblock.walls.linux.bpf import ALLOW, RET, Assembler
 from cellblock.walls.linux.syscall import prctl
 

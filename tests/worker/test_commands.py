@@ -307,7 +307,7 @@ async def test_what_is_no_text_or_too_large_is_refused(shell: Session, decider: 
     await ok(shell, "import os\nfor n in range(300): os.environ[f'V{n}'] = 'x'")
     result = await shell.execute("!echo")
     assert result.error is not None
-    assert "300 arguments" in result.error.evalue
+    assert "300 items" in result.error.evalue
 
 
 async def test_packages_are_asked_for_as_well(shell: Session, decider: Decider) -> None:

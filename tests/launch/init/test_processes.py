@@ -105,7 +105,7 @@ async def test_a_process_may_die_with_its_parent() -> None:
     script = """
 import os, signal, time
 from cellblock.launch.init import processes
-from cellblock.walls.sandbox import syscall
+from cellblock.walls.linux import syscall
 reader, writer = os.pipe()
 pid = os.fork()
 if pid == 0:
@@ -124,7 +124,7 @@ def test_orphans_come_to_a_subreaper() -> None:
     script = """
 import os
 from cellblock.launch.init import processes
-from cellblock.walls.sandbox import syscall
+from cellblock.walls.linux import syscall
 processes.become_subreaper()
 reader, writer = os.pipe()
 if (middle := os.fork()) == 0:

@@ -10,7 +10,7 @@ BEGIN = """
 import ctypes, os, signal, threading
 from cellblock.launch.init import processes, successor
 from cellblock.launch.init.successor import go_on_in_successor
-from cellblock.worker import fork_threads
+from cellblock.worker.forks import threads as fork_threads
 reader, writer = os.pipe()
 def kept_id():
     return ctypes.c_int.from_address(fork_threads.place_of_id()).value

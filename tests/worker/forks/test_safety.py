@@ -125,7 +125,7 @@ print(process.wait())
 
 def test_what_cannot_be_repaired_is_told_and_the_rest_is_repaired() -> None:
     script = """
-from cellblock.worker import fork_safety
+from cellblock.worker.forks import safety as fork_safety
 class Pool: pass
 def broken(): raise RuntimeError("broken by the code")
 refusal()

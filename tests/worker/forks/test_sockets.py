@@ -8,7 +8,7 @@ from scripts import printed
 
 _IN_A_COPY = """
 import os, select, socket, sys
-from cellblock.worker import fork_sockets
+from cellblock.worker.forks import sockets as fork_sockets
 from cellblock.worker.forks.safety import *
 fork_sockets.note_pairs()
 {before}
@@ -80,7 +80,7 @@ gone.close()
 def test_only_pairs_that_are_open_are_remembered() -> None:
     script = """
 import socket
-from cellblock.worker import fork_sockets
+from cellblock.worker.forks import sockets as fork_sockets
 fork_sockets.note_pairs()
 kept = socket.socketpair()
 for _ in range(3000):
