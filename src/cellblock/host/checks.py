@@ -10,7 +10,7 @@ from typing import Literal, cast, get_args
 
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, SandboxError, shown
-from cellblock.host.launch.failures import launch_error
+from cellblock.host.launch_failures import launch_error
 from cellblock.model.checkpoints import check_seeds
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import probe, srt
