@@ -9,6 +9,8 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
+# The seed of the sample of mutants that run though they were proved before: the same when tests are run once more.
+export MUTANTS_SEED ?= $(shell date -u +%F)
 QUICK := not slow and not srt and not npm and not clients
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
@@ -18,13 +20,14 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
 endef
 
-.PHONY: help demo test test-all slow attacks srt npm clients libraries user pythons lint types fuzz site bench clean
+.PHONY: help demo test test-all slow mutants attacks srt npm clients libraries user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
 	@echo 'make test-all   everything else: slow srt npm clients demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
+	@echo 'make mutants    defences switched off whose sources have changed, and the record of it (ALL=1: all, before a release)'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
@@ -73,6 +76,10 @@ test-all: slow srt npm clients fuzz user pythons
 
 slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients)
+
+# Prove that each defence is one, where it was not proved with the same sources, and write that down (tests/escape/proofs.py).
+mutants: $(VENV)/slow.stamp
+	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --record --mutants=$(if $(ALL),all,new)
 
 # Without the tests that switch off a defence: those of root have done that.
 attacks: $(VENV)/slow.stamp

@@ -26,7 +26,7 @@ async def functions(system: System, *, n: int, sessions: int) -> Series:
         api.destroy("bench")
         if system.module == "cellblock":
             from cellblock.fronts.functions.connection import call
-            from cellblock.service.daemon.messages import End
+            from cellblock.operations.sessions import End
 
             call(End())
 

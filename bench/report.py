@@ -15,6 +15,32 @@ from bench.systems import NAMES, TITLES
 NOTHING: Mapping[str, Any] = {"runs": [], "figures": [], "floor": []}
 """What is written down before anything is measured."""
 
+SHORT = (
+    "new kernel to first result, p50",
+    "new kernel to first result, pandas + matplotlib, p50",
+    "sandboxed kernel to first result, p50",
+    "round trip of `x = 1`, p50",
+    "streamed, lines of 80",
+    "idle kernel, PSS, 100 alive",
+    "kernels per second, 4 at once",
+    "sandboxed kernels per second, 4 at once",
+    "1,000 kernels alive, round trip p99",
+    "cold start: a program that runs one cell",
+    "late at its deadline, `time.sleep`",
+    "checkpoint, bare, p50",
+    "restore to first result, bare, p50",
+    "`kill -9` in a cell to the next cell's result, p50",
+    "files: undo in a workspace of 10,000 files, 3 changed, p50",
+    "named sessions: `execute` of `x = 1` through the daemon, p50",
+    "`exec` on the command line, daemon warm, whole process, p50",
+    "REST: `execute` of `x = 1` on a kept connection, p50",
+    "REST: executions per second, 32 clients (KernelBox: 8)",
+    "tool call from a cell, p50",
+    "1,000 tool calls, gathered; ipybox: one by one",
+    "MCP server: a cell of `x = 1`, p50",
+)
+"""The titles of the figures that docs/performance.md shows, in its order; docs/measurements.md has all of them."""
+
 
 def machine() -> dict[str, Any]:
     """Return what a reader must know of this machine, and nothing that tells whose it is."""
@@ -59,6 +85,30 @@ def table(rows: Sequence[Row]) -> str:
             if name in figure.times:
                 text += f", wanted {number(figure.times[name])}×"
             cells.append(text)
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def short_table(rows: Sequence[Row]) -> str:
+    """Return the figures that people choose by as a Markdown table.
+
+    Args:
+        rows: All figures; those named in `SHORT` are shown, in its order.
+    """
+    titles = [row.figure.title for row in rows]
+    shown = [rows[titles.index(title)] for title in SHORT if title in titles]
+    peers = [name for name in NAMES if name != "cellblock" and any(name in row.values for row in shown)]
+    lines = [
+        _line(["", "unit", "cellblock", *(TITLES[name] for name in peers)]),
+        _line(["---", "---", *["---:"] * (len(peers) + 1)]),
+    ]
+    for row in shown:
+        own = row.values.get("cellblock")
+        cells = [row.figure.title, row.figure.unit, f"**{number(own.value)}**" if own else "–"]
+        for name in peers:
+            value = row.values.get(name)
+            times = f" ({number(row.times[name])}×)" if name in row.times else ""
+            cells.append("–" if value is None else f"{number(value.value)}{times}")
         lines.append(_line(cells))
     return "\n".join(lines)
 

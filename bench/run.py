@@ -173,7 +173,8 @@ def main() -> None:
         report.write(file, data)
     report.draw(chart, data["machine"], report.own(data))
     if not options.out:
-        report.insert(ROOT / "docs" / "performance.md", report.tables(data))
+        report.insert(ROOT / "docs" / "measurements.md", report.tables(data))
+        report.insert(ROOT / "docs" / "performance.md", report.short_table(report.own(data)))
     print(f"written: {os.path.relpath(file)}, {os.path.relpath(chart)}")
 
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -17,19 +18,27 @@ from hypothesis import settings
 import cellblock
 from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
+from escape import proofs
 from processes import below, command_line, descriptors, eventually, tree
 from progress import Progress
-from suite import selection, shared, sharing
+from suite import SUMMARY, selection, shared, sharing
 
 Launch = Literal["zygote", "spawn"]
 
 TESTS = Path(__file__).parent
-BOOT = Path(cellblock.__file__).parent / "zygote" / "boot.py"
+BOOT = Path(cellblock.__file__).parent / "launch" / "zygote" / "boot.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that `make test` gives."""
+    """Add the options that the Makefile gives."""
     parser.addoption("--one-line", action="store_true", help="show progress on one line")
+    parser.addoption(
+        "--mutants",
+        choices=["some", "new", "all"],
+        default="some",
+        help="which mutants run: those that were not proved with the same sources, and by default a sample of the others",
+    )
+    parser.addoption("--record", action="store_true", help="record which mutants were proved")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,8 +63,19 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected, which makes a million objects that stay
     if hasattr(config, "workerinput"):
         _collect_elsewhere_first(config)
-    if config.getoption("--one-line") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Progress())
+    os.environ.setdefault(proofs.SEED, f"{datetime.now(UTC):%Y-%m-%d}")  # once, and all processes have it
+    if not hasattr(config, "workerinput"):
+        if config.getoption("--one-line"):
+            config.pluginmanager.register(Progress())
+        if config.getoption("--record"):
+            config.pluginmanager.register(proofs.Recorder())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what tests have to say about the run."""
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.stats.get(key, ())]
+    for text in [value for report in reports for name, value in report.user_properties if name == SUMMARY]:
+        terminalreporter.write_line(str(text))
 
 
 def _heed_signals() -> None:

@@ -14,6 +14,9 @@ shared: list[Host] = []
 selection = {"slow": True}
 """Which tests are run"""
 
+SUMMARY = "summary"
+"""A property of a test's report: what is shown at the end of the run"""
+
 
 @asynccontextmanager
 async def sharing(host: Host) -> AsyncIterator[Host]:

@@ -1,4 +1,4 @@
-"""Who may import whom: the house as the design draws it.
+"""Who may import whom: the districts of the house, and the rooms inside each.
 
 Every import counts, also one within a function (it is made late, but it is made) and one under TYPE_CHECKING: a module that
 names a type of another layer knows of that layer, and moves when it moves, whether or not it loads it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,60 +23,62 @@ PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
 TESTS = Path(__file__).parent
 ARCHITECTURE = PACKAGE.parents[1] / "docs" / "architecture.md"
 
-_TOOLS = {"approvals", "tools/apigen", "tools/calling", "tools/mcp", "tools/serving"}
-_FRONT = {"config", "errors", "host", "model", "store", "terminal"} | _TOOLS
-
-LAYERS: dict[str, set[str]] = {
-    # Standard library only.
+DISTRICTS: dict[str, set[str]] = {
+    # What all of it speaks of. Standard library only, as are wire, operations and worker.
     "errors": {"model"},
     "model": {"errors"},
+    "common": {"errors"},
     "wire": {"errors", "model"},
     # What can be asked of sessions, declared once for whoever asks and whoever answers.
     "operations": {"errors", "model", "wire"},
-    "config": {"errors", "model"},
-    "terminal": set(),
-    "telemetry": {"config", "errors", "model"},
-    # What both sides of a session carry values with.
-    "exchange": {"errors"},
-    "leftovers": set(),
-    "threads": set(),
-    "turns": set(),
-    # Inside the sandbox.
-    "worker": {"errors", "exchange", "model", "wire"},
-    "sandbox": {"config", "errors", "model", "wire"},  # of config, how a file that somebody else made is read
-    "init": {"errors", "leftovers", "sandbox", "wire", "worker"},
-    "keeper": {"errors", "init", "sandbox", "wire"},
-    "zygote": {"errors", "init", "leftovers", "sandbox", "wire", "worker"},
-    "tools": {"tools/calling"},
-    "tools/calling": {"errors", "model"},
-    # What host and custodian share; the custodian is started by path, and imports nothing of the package.
-    "custody": {"errors"},
+    # Where code runs, among hostile neighbours.
+    "worker": {"errors", "model", "wire"},
+    # What contains it.
+    "walls": {"common", "errors", "model", "wire"},
+    # Small trusted programs between the code and the host.
+    "launch": {"errors", "walls/linux", "walls/sandbox", "wire", "worker"},
     # The trusted side. It starts zygotes and keepers by command line: never zygote, never keeper, never worker.
-    # The design does not list config; where packages come from is a setting, and config is where settings are read.
-    # What lies below the sessions has rows of its own. Whoever may know `host` may know these.
+    "host": {"common", "errors", "launch/custody", "launch/leftovers", "model", "walls", "wire"},
+    "tools": {"common", "errors", "model", "walls/egress", "walls/sandbox", "wire"},
+    "service": {"common", "errors", "host", "launch/custody", "model", "operations", "tools", "wire"},
+    "fronts": {"common", "errors", "host", "model", "operations", "service", "tools", "wire"},
+    # The public names and commands, whose places do not change.
+    "__init__": {"common", "errors", "fronts", "host", "model", "tools", "walls"},
+    "__main__": {"fronts/cli"},
+    "daemon": {"service/daemon"},
+    "jupyter": {"fronts/jupyter"},
+    "kernel_mgr": {"fronts/kernel_mgr"},
+}
+"""District → the districts, or rooms of these, that it may know beside itself. Each stands below those that know it."""
+
+ROOMS: dict[str, set[str]] = {
+    "wire/values": set(),
+    "worker/forks": {"worker"},
+    "worker/values": {"worker"},
+    "walls/linux": set(),
+    "walls/sandbox": {"walls/linux"},
+    "walls/egress": {"walls/sandbox"},
+    "walls/packages": set(),
+    "launch/leftovers": set(),
+    "launch/custody": set(),  # started by path: it imports nothing of the package, and its client errors only
+    "launch/init": {"launch/leftovers"},
+    "launch/keeper": {"launch/init"},
+    "launch/zygote": {"launch/init", "launch/leftovers"},
+    # What lies below the sessions.
     "host/closing": set(),
     "host/descriptors": set(),
-    "host/distrusted": {"config", "errors", "sandbox"},
-    "host/environment": {"errors", "host/distrusted", "sandbox", "wire"},
-    "host/place": {"leftovers", "threads", "wire"},
-    "host/launch_failures": {"errors", "sandbox", "wire"},
-    "host/checks": {"config", "errors", "host/launch_failures", "model", "sandbox", "wire"},
-    "host/files": {"errors", "sandbox"},
-    "host/output": {"errors", "host/files", "model", "wire"},
-    "host/launch": {
-        "errors",
-        "host/checks",
-        "host/descriptors",
-        "host/launch_failures",
-        "host/output",
-        "leftovers",
-        "model",
-        "sandbox",
-        "wire",
-    },
-    "host/options": {"egress", "errors", "host/checks", "host/environment", "host/launch", "host/output", "sandbox"},
+    "host/distrusted": set(),
+    "host/environment": {"host/distrusted"},
+    "host/place": set(),
+    "host/launch_failures": set(),
+    "host/snapshots": set(),
+    "host/telemetry": set(),
+    "host/checks": {"host/launch_failures"},
+    "host/files": set(),
+    "host/output": {"host/files"},
+    "host/launch": {"host/checks", "host/descriptors", "host/launch_failures", "host/output"},
+    "host/options": {"host/checks", "host/environment", "host/launch", "host/output"},
     "host/kernels": {
-        "errors",
         "host/checks",
         "host/closing",
         "host/descriptors",
@@ -83,16 +86,10 @@ LAYERS: dict[str, set[str]] = {
         "host/launch_failures",
         "host/options",
         "host/output",
-        "model",
-        "sandbox",
-        "telemetry",
-        "threads",
-        "wire",
+        "host/telemetry",
     },
-    "host/exchange": {"errors", "exchange", "host/kernels", "model", "wire"},
+    "host/exchange": {"host/kernels"},
     "host/checkpoints": {
-        "config",
-        "errors",
         "host/checks",
         "host/closing",
         "host/exchange",
@@ -101,16 +98,9 @@ LAYERS: dict[str, set[str]] = {
         "host/launch",
         "host/options",
         "host/place",
-        "leftovers",
-        "model",
-        "sandbox",
-        "snapshots",
-        "threads",
-        "wire",
+        "host/snapshots",
     },
     "host/survival": {
-        "custody",
-        "errors",
         "host/checkpoints",
         "host/descriptors",
         "host/kernels",
@@ -118,171 +108,56 @@ LAYERS: dict[str, set[str]] = {
         "host/launch_failures",
         "host/output",
         "host/place",
-        "model",
-        "sandbox",
-        "snapshots",
-        "wire",
+        "host/snapshots",
     },
-    "host": {
-        "config",
-        "custody",
-        "egress",
-        "errors",
-        "host/checkpoints",
-        "host/checks",
-        "host/closing",
-        "host/distrusted",
-        "host/environment",
-        "host/exchange",
-        "host/files",
-        "host/kernels",
-        "host/launch",
-        "host/launch_failures",
-        "host/options",
-        "host/output",
-        "host/place",
-        "host/survival",
-        "exchange",
-        "leftovers",
-        "model",
-        "packages",
-        "sandbox",
-        "snapshots",
-        "telemetry",
-        "whole_file",
-        "wire",
+    "tools/calling": set(),
+    "tools/approvals": set(),
+    "tools/mcp": {"tools/approvals", "tools/calling"},
+    "tools/registry": {"tools/mcp"},
+    "tools/serving": {"tools/approvals", "tools/calling", "tools/mcp", "tools/registry"},
+    "tools/apigen": {"tools/calling", "tools/mcp", "tools/registry"},
+    "service/settings": set(),
+    "service/session": set(),
+    "service/store": set(),
+    "service/named": {"service/session", "service/store"},
+    "service/daemon": {"service/named", "service/settings", "service/store"},
+    "fronts/given_options": set(),
+    "fronts/problems": set(),
+    "fronts/functions": {"fronts/given_options"},
+    "fronts/client": {"fronts/problems"},
+    "fronts/jupyter": set(),
+    "fronts/gateway": {"fronts/jupyter", "fronts/problems"},
+    "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
+    "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
+    "fronts/mcp_server": set(),
+    "fronts/cli": {
+        "fronts/executor",
+        "fronts/functions",
+        "fronts/gateway",
+        "fronts/given_options",
+        "fronts/jupyter",
+        "fronts/mcp_server",
     },
-    "packages": set(),
-    # The files of a session's checkpoints; of sandbox, what stands in the place of a protected name.
-    "snapshots": {"errors", "leftovers", "model", "sandbox"},
-    "egress": {"errors", "sandbox", "threads", "turns"},
-    "approvals": {"config", "errors", "model"},
-    "store": {
-        "approvals",
-        "config",
-        "errors",
-        "model",
-        "threads",
-        "tools/mcp",
-        "wire",
-    },  # of tools/mcp, what the parameters of a server are
-    "tools/mcp": {"approvals", "config", "egress", "errors", "model", "sandbox", "tools/calling", "wire"},
-    "tools/serving": {"approvals", "config", "errors", "model", "store", "tools/calling", "tools/mcp"},
-    "tools/apigen": {"config", "errors", "model", "store", "tools/calling", "tools/mcp"},
-    # Named sessions and their executions, for whatever serves them.
-    "named": {
-        "approvals",
-        "errors",
-        "host",
-        "model",
-        "options",
-        "running",
-        "session_policy",
-        "store",
-        "threads",
-        "turns",
-        "wire",
-    },
-    # Both ends of the socket: the client's needs the standard library, `wire` and `model` only.
-    "daemon": {
-        "config",
-        "custody",
-        "errors",
-        "host",
-        "loop_thread",
-        "model",
-        "named",
-        "operations",
-        "settings",
-        "store",
-        "threads",
-        "turns",
-        "wire",
-    },
-    # The fronts.
-    "executor": _FRONT
-    | {
-        "executor_options",
-        "gateway",
-        "kernel_mgr",
-        "listening",
-        "named",
-        "options",
-        "running",
-        "signatures",
-    },
-    "executor_options": {"approvals", "errors", "host", "options", "session_policy", "tool_directories"},
-    "signatures": set(),
-    "whole_file": set(),
-    # What a front runs its sessions with.
-    "listening": {"approvals", "host", "model"},
-    "running": {"errors", "host", "options", "services"},
-    # What joins hosts, tools and the store for a front.
-    "services": _FRONT | {"options", "session_policy", "tool_directories"},
-    "options": {"approvals", "errors", "tool_directories"},
-    # What the arguments of a front mean for a session.
-    "session_policy": {"errors", "host"},
-    "tool_directories": {"errors"},
-    "loop_thread": {"errors"},
-    "settings": {"config", "errors"},
-    "given_options": set(),
-    "sync": {"config", "daemon", "errors", "given_options", "model", "operations", "settings"},
-    "sync_executor": {"executor_options", "approvals", "errors", "executor", "host", "loop_thread", "model", "signatures"},
-    # What the gateway and its clients call an error.
-    "problems": {"errors"},
-    "client": {"errors", "host", "model", "problems", "whole_file"},  # of host, what is known of a file
-    # The Jupyter protocol, for whatever carries it.
-    "jupyter": {"daemon", "errors", "model", "operations", "whole_file", "wire"},
-    # Of wire, how the daemon packs results: they are sent on as they are.
-    "gateway": _FRONT | {"daemon", "jupyter", "named", "operations", "running", "problems", "settings", "wire"},
-    "kernel_mgr": {
-        "config",
-        "daemon",
-        "errors",
-        "gateway",
-        "host",
-        "jupyter",
-        "loop_thread",
-        "named",
-        "running",
-        "tools/calling",
-    },
-    "mcp_server": _FRONT | {"named"},
-    "cli": _FRONT
-    | {
-        "daemon",
-        "executor",
-        "gateway",
-        "given_options",
-        "jupyter",
-        "mcp_server",
-        "operations",
-        "settings",
-        "sync",
-        "whole_file",
-    },
-    "__main__": {"cli"},
-    # The public API: re-exports, lazily.
-    "__init__": {
-        "client",
-        "errors",
-        "executor",
-        "host",
-        "kernel_mgr",
-        "model",
-        "sandbox",
-        "store",
-        "sync",
-        "sync_executor",
-        "terminal",
-    }
-    | _TOOLS,
 }
-"""Layer → the layers that it may know, beside itself. A room of tools is a layer of its own, and so is one of host."""
+"""Room → the rooms of its district that it may know. What stands in a district itself may know all of its rooms."""
+
+ALONE: dict[str, set[str]] = {
+    # Code in a session, and whatever makes a tool of it, loads no more of cellblock.
+    "tools/calling": {"errors", "model"},
+    # What speaks the protocols of the network knows no sessions.
+    "walls/egress": {"common", "errors", "walls/linux"},
+    "walls/packages": set(),
+    "walls/linux": {"errors", "wire"},
+    "launch/custody": {"errors"},
+    "launch/leftovers": set(),
+    "fronts/client": {"common", "errors", "host", "model", "operations"},
+    "fronts/functions": {"common", "errors", "model", "operations", "service/daemon", "service/settings"},
+    "fronts/jupyter": {"common", "errors", "model", "operations", "service/daemon", "wire"},
+    "fronts/executor": {"common", "errors", "host", "model", "service/named", "service/session", "tools/approvals"},
+}
+"""Room → all that it may know outside of its district, if that is less than its district may."""
 
 TESTED_IN: dict[str, str] = {
-    # Checkpoints and branches of named sessions, through the daemon.
-    "fronts/functions/states": "service/daemon/test_checkpoints.py",
     # What a system call means by its arguments: by calls that are answered.
     "launch/init/caller": "launch/init/test_supervisor.py",
     # What several modules do together for `session.files`, attacked while they work.
@@ -308,8 +183,8 @@ TESTED_IN: dict[str, str] = {
     "worker/values/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/values/saving": "host/test_saving.py",
-    "executor_options": "fronts/executor/test_executor.py",
-    "running": "fronts/executor/test_executor.py",
+    "fronts/executor/options": "fronts/executor/test_executor.py",
+    "service/session/running": "fronts/executor/test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "launch/custody/client": "launch/custody/test_custodian.py",
     "launch/init/worker": "launch/init/test_init.py",
@@ -324,12 +199,11 @@ TESTED_IN: dict[str, str] = {
     "worker/shell": "conformance/test_language.py",
     # Both ends of the daemon's socket, and what is behind it.
     "service/daemon/main": "service/daemon/test_life.py",
-    "loop_thread": "fronts/executor/test_sync.py",
+    "common/loop_thread": "fronts/executor/test_sync.py",
     "service/settings/sources": "service/test_settings.py",
     "service/daemon/connection": "fronts/functions/test_sync.py",
     "service/daemon/client": "service/daemon/test_floods.py",
     "service/daemon/executions": "service/daemon/test_server.py",
-    "fronts/functions/arguments": "fronts/functions/test_sync.py",
     "fronts/functions/connection": "fronts/functions/test_sync.py",
     "fronts/functions/sessions": "fronts/functions/test_sync.py",
     "service/daemon/starting": "service/daemon/test_life.py",
@@ -343,7 +217,6 @@ TESTED_IN: dict[str, str] = {
     "fronts/jupyter/kernels": "fronts/gateway/test_jupyter.py",
     "fronts/jupyter/questions": "fronts/gateway/test_jupyter.py",
     "fronts/client/async_client": "fronts/client/test_client.py",
-    "fronts/client/calls": "fronts/client/test_client.py",
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
     "fronts/gateway/answers": "fronts/gateway/test_guard.py",
@@ -363,7 +236,7 @@ TESTED_IN: dict[str, str] = {
 """Module → the tests of it, if it has none of its own name."""
 
 _DECISIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Match, ast.Try, ast.While)
-SUITES = dict.fromkeys(("worker", "init", "keeper", "sandbox", "egress", "host"), ("conformance", "escape"))
+SUITES = dict.fromkeys(("worker", "launch", "walls", "host"), ("conformance", "escape"))
 """Room → tests of whole sessions, sorted by what these do and not by rooms"""
 
 _FEW = 3
@@ -372,22 +245,22 @@ _FEW = 3
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
-    "egress": {"h11", "idna"},
-    "kernel_mgr": {"websockets"},
-    "packages": {"pip"},  # of pip, which index it has where nobody says another
+    "walls/egress": {"h11", "idna"},
+    "fronts/kernel_mgr": {"websockets"},
+    "walls/packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
     "tools/mcp": {"anyio", "httpcore2", "httpx2", "mcp", "mcp_types", "pydantic", "pydantic_core"},
     "tools/serving": _WEB | {"pydantic", "starlette"},  # of starlette, its types
     "tools/calling": {"pydantic"},  # what generated modules are made of: the session's interpreter has it, or they say so
     "tools/apigen": {"pydantic_core"},
-    "named": {"pydantic"},  # which checks what clients send
-    "client": {"httpx2"},
-    "jupyter": {"zmq"},
-    "gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
-    "settings": {"pydantic", "pydantic_settings"},
-    "mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
-    "cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
+    "service/named": {"pydantic"},  # which checks what clients send
+    "fronts/client": {"httpx2"},
+    "fronts/jupyter": {"zmq"},
+    "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
+    "service/settings": {"pydantic", "pydantic_settings"},
+    "fronts/mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
+    "fronts/cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }
-"""Layer → what it may import that is neither ours nor Python's."""
+"""Room → what it may import that is neither ours nor Python's."""
 
 
 @pytest.fixture(autouse=True)
@@ -401,15 +274,23 @@ def nodes(path: Path) -> list[ast.AST]:
     return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
 
 
-def layer_of(path: Path, package: Path) -> str:
-    """Return the layer that a module belongs to."""
-    return layer_named([part.removesuffix(".py") for part in path.relative_to(package).parts])
+def room_of(path: Path, package: Path) -> str:
+    """Return the room that a module belongs to."""
+    return room_named([part.removesuffix(".py") for part in path.relative_to(package).parts])
 
 
-def layer_named(parts: Sequence[str]) -> str:
-    """Return the layer of a name below the package, given in parts."""
-    two = "/".join(parts[:2])
-    return two if two in LAYERS or (parts[0] == "tools" and parts[1:2] != ["__init__"]) else parts[0]
+def room_named(parts: Sequence[str]) -> str:
+    """Return the room of a name below the package, given in parts; the district if it stands in no room of it."""
+    return inner if (inner := "/".join(parts[:2])) in ROOMS else parts[0]
+
+
+def may_know(room: str, target: str) -> bool:
+    """Whether a room may import of another one."""
+    district = room.partition("/")[0]
+    if target.partition("/")[0] == district:
+        return target == room or room == district or target in ROOMS[room]
+    known = ALONE.get(room, DISTRICTS.get(district, set()))
+    return any(target == one or target.startswith(f"{one}/") for one in known)
 
 
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
@@ -421,11 +302,11 @@ def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from cellblock import host` names a layer, and so might every other name that is imported from the package.
+            # `from cellblock import host` names a district, and so might every other name that is imported from the package.
             for alias in node.names:
-                name = f"{module}.{alias.name}"
-                names_layer = module == "cellblock" or name.removeprefix("cellblock.").replace(".", "/") in LAYERS
-                yield node.lineno, name if names_layer else module
+                full = f"{module}.{alias.name}"
+                is_room = module == "cellblock" or full.removeprefix("cellblock.").replace(".", "/") in ROOMS
+                yield node.lineno, full if is_room else module
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             # A name that is put together at run time is not looked at: `cellblock.__getattr__`, and modules to preload.
             yield from (
@@ -437,21 +318,20 @@ def violations(package: Path) -> list[str]:
     """Return what is imported under a package that may not be."""
     found = []
     for path in sorted(package.rglob("*.py")):
-        layer = layer_of(path, package)
+        room = room_of(path, package)
+        district = room.partition("/")[0]
         for line, name in imported(path, package):
             first, _, rest = name.partition(".")
-            if name == "cellblock.__version__":
-                allowed = True  # a fact about all of it
-            elif first == "cellblock":
-                target = layer_named(rest.split(".")) if rest else "__init__"
-                # A name that is no layer is one of the public API.
-                known = LAYERS.get(layer, set())
-                allowed = target == layer or (target if target in LAYERS else "__init__") in known
-                allowed = allowed or (target.startswith("host/") and "host" in known)
+            if first == "cellblock":
+                target = room_named(rest.split(".")) if rest else "__init__"
+                # A name that is no district is one of the public API.
+                allowed = may_know(room, target if target.partition("/")[0] in DISTRICTS else "__init__")
             else:
-                allowed = first in sys.stdlib_module_names or first in OTHERS.get(layer, ())
+                allowed = (
+                    first in sys.stdlib_module_names or first in OTHERS.get(room, ()) or first in OTHERS.get(district, ())
+                )
             if not allowed:
-                found.append(f"{path.relative_to(package)}:{line}: {layer} may not import {name}")
+                found.append(f"{path.relative_to(package)}:{line}: {room} may not import {name}")
     return found
 
 
@@ -459,24 +339,33 @@ def test_nobody_imports_what_it_may_not_know() -> None:
     assert violations(PACKAGE) == []
 
 
-def test_every_module_belongs_to_a_layer() -> None:
-    assert {layer_of(path, PACKAGE) for path in PACKAGE.rglob("*.py")} <= set(LAYERS)
+def test_every_module_belongs_to_a_district() -> None:
+    assert {room_of(path, PACKAGE).partition("/")[0] for path in PACKAGE.rglob("*.py")} == set(DISTRICTS)
 
 
-def test_layers_know_only_layers() -> None:
-    assert set().union(*LAYERS.values()) <= set(LAYERS)
-    assert set(OTHERS) <= set(LAYERS)
+def test_the_tables_name_what_exists() -> None:
+    exist = {
+        str(path.relative_to(PACKAGE).with_suffix("")) for path in PACKAGE.rglob("*") if path.suffix == ".py" or path.is_dir()
+    }
+    named = {*ROOMS, *ALONE, *OTHERS}.union(*DISTRICTS.values(), *ROOMS.values(), *ALONE.values())
+    assert named - exist == set()
+    assert set(ALONE) <= set(ROOMS)
 
 
-def test_no_layer_knows_one_that_knows_it() -> None:
+def test_the_ground_floor_has_at_most_twelve_rooms() -> None:
+    assert len([path for path in PACKAGE.iterdir() if (path / "__init__.py").exists()]) <= 12
+
+
+@pytest.mark.parametrize("table", [DISTRICTS, ROOMS], ids=["districts", "rooms"])
+def test_nothing_knows_what_knows_it(table: dict[str, set[str]]) -> None:
     """Except for errors and results, which name each other's types."""
-    for layer, known in LAYERS.items():
+    for one, known in table.items():
         below, todo = set(known), [*known]
         while todo:
-            fresh = LAYERS[todo.pop()] - below
+            fresh = table.get(todo.pop(), set()) - below
             below |= fresh
             todo += fresh
-        assert layer not in below or layer in ("errors", "model")
+        assert one not in below or one in ("errors", "model")
 
 
 def circle_of(start: str, known: Mapping[str, set[str]]) -> set[str]:
@@ -515,14 +404,14 @@ def test_no_more_than_two_modules_of_the_host_know_each_other() -> None:
         (
             "launch/zygote/server.py",
             "from cellblock.host.launch.launcher import Launcher",
-            "zygote may not import cellblock.host.launch.launcher",
+            "launch/zygote may not import cellblock.host.launch.launcher",
         ),
         (
             "host/host.py",
             "from cellblock.launch.zygote.boot import EXIT_TOO_OLD",
             "host may not import cellblock.launch.zygote.boot",
         ),
-        ("host/host.py", "from ..zygote import boot", "host may not import cellblock.launch.zygote"),
+        ("host/host.py", "from ..launch.zygote import boot", "host may not import cellblock.launch.zygote"),
         ("host/host.py", "from .. import worker", "host may not import cellblock.worker"),
         ("host/host.py", "from cellblock import worker", "host may not import cellblock.worker"),
         ("host/host.py", "from cellblock import CodeExecutor", "host may not import cellblock.CodeExecutor"),
@@ -546,11 +435,15 @@ def test_no_more_than_two_modules_of_the_host_know_each_other() -> None:
         (
             "fronts/executor/executor.py",
             "from cellblock.wire.messages import Execute",
-            "executor may not import cellblock.wire.messages",
+            "fronts/executor may not import cellblock.wire.messages",
         ),
-        ("gateway/rest.py", "from cellblock.launch.zygote import server", "gateway may not import cellblock.launch.zygote"),
-        ("mcp_server.py", "import fastapi", "mcp_server may not import fastapi"),
-        ("cli/main.py", "from cellblock.worker import main", "cli may not import cellblock.worker"),
+        (
+            "fronts/gateway/rest.py",
+            "from cellblock.launch.zygote import server",
+            "fronts/gateway may not import cellblock.launch.zygote",
+        ),
+        ("fronts/mcp_server/rest.py", "import fastapi", "fronts/mcp_server may not import fastapi"),
+        ("fronts/cli/main.py", "from cellblock.worker import main", "fronts/cli may not import cellblock.worker"),
         ("newcomer.py", "from cellblock.errors import CellblockError", "newcomer may not import cellblock.errors"),
     ],
 )
@@ -573,8 +466,8 @@ def test_what_is_forbidden_is_found(tmp_path: Path, module: str, code: str, comp
         ("worker/shell.py", "from IPython.core import magic\nfrom traitlets.config import Config"),
         ("launch/init/init.py", "from cellblock.worker.main import Worker"),
         ("fronts/executor/executor.py", "from cellblock.host import Host"),
-        ("gateway/rest.py", "from fastapi import FastAPI"),
-        ("cli/main.py", "from cellblock import __version__"),
+        ("fronts/gateway/rest.py", "from fastapi import FastAPI"),
+        ("fronts/cli/main.py", "from cellblock.common.version import __version__"),
         ("__init__.py", "from cellblock.fronts.executor.executor import CodeExecutor"),
     ],
 )
@@ -589,17 +482,10 @@ def test_the_host_knows_the_exit_code_that_it_may_not_import() -> None:
     assert launcher._EXIT_TOO_OLD == boot.EXIT_TOO_OLD
 
 
-def test_the_page_about_the_architecture_names_every_module() -> None:
-    room, named = "", set()
-    for line in ARCHITECTURE.read_text().splitlines():
-        if heading := re.match(r"### `(.+)/`", line):
-            room = heading[1].removeprefix("cellblock").rstrip("/")
-        elif row := re.match(r"\| `(\w+)` \| \S", line):
-            named.add(f"{room}/{row[1]}".lstrip("/"))
-    modules = {str(path.relative_to(PACKAGE).with_suffix("")) for path in PACKAGE.rglob("*.py")}
-    wanted = {name for name in modules if name == "__init__" or not name.endswith("/__init__")}
-    assert named - wanted == set(), f"{ARCHITECTURE.name} names modules that do not exist: take their rows out"
-    assert wanted - named == set(), f"{ARCHITECTURE.name} leaves modules out: add a row for each to the table of its directory"
+def test_the_page_of_modules_is_up_to_date() -> None:
+    script = ARCHITECTURE.parent / "site" / "modules.py"
+    made = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    assert made == (ARCHITECTURE.parent / "modules.md").read_text(), "python docs/site/modules.py > docs/modules.md"
 
 
 def test_the_table_for_contributors_names_what_exists() -> None:
@@ -608,6 +494,8 @@ def test_the_table_for_contributors_names_what_exists() -> None:
     named = {name for row in rows for name in re.findall(r"`([\w/]+(?:\.py|/))`", row.partition(" | ")[2])}
     assert len(named) > len(rows)
     assert {name for name in named if not (PACKAGE / name).exists()} == set()
+    rooms = {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*/__init__.py")}
+    assert rooms - {name.partition("/")[0] for name in named} == set(), "say in the table when to look there"
 
 
 def decisions(path: Path) -> int:

@@ -11,12 +11,14 @@ import inspect
 import os
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor
+from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor
 from cellblock.host import shared
+from clocks import Clock
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 
@@ -100,7 +102,17 @@ Image(base64.b64decode("{PIXEL}"))
 
 async def test_custom_timeouts() -> None:
     # set custom approval timeout, default is 60 seconds
-    async with CodeExecutor(approval_timeout=10) as executor:
+    async with CodeExecutor(approval_timeout=10, approve_shell_cmds=True) as executor:
+        with Clock() as clock:
+            async with aclosing(executor.stream("!echo never")) as events:
+                request = await anext(events)
+                assert isinstance(request, ApprovalRequest)
+                await clock.advance(9)
+                assert request.state == "pending"
+                await clock.advance(1.5)
+                assert request.state == "withdrawn"
+                with pytest.raises(CodeExecutionError, match="nobody decided within 10 s"):
+                    await anext(events)
         # set custom execution timeout, default is 120 seconds
         with pytest.raises(TimeoutError, match=r"exceeded its timeout of 0\.20s"):
             async for _item in executor.stream("while True: pass", timeout=0.2):

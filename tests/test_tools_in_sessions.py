@@ -29,6 +29,7 @@ from cellblock import (
     generate_mcp_sources,
 )
 from cellblock.tools.approvals.rules import Rule, Rules
+from clocks import Clock
 from processes import alive, below, eventually
 from tool_sessions import CALL, SERVERS, accept, desk, recorded, register, reject, servers_below, streamed
 
@@ -175,15 +176,17 @@ async def test_a_timeout_can_include_the_wait_for_approval(make: Make) -> None:
 
 @pytest.mark.slow
 async def test_a_timeout_leaves_it_out(make: Make) -> None:
-    async def late(request: ApprovalRequest) -> None:
-        await asyncio.sleep(1.5)  # longer than the cell may take
-        await request.accept()
+    with Clock() as clock:
 
-    async with make() as executor:
-        seen = await streamed(executor, f"{CALL}print(bad.run_sync('echo', {{}}))", late, timeout=1)
-        assert seen.text == "{}"
-        with pytest.raises(ExecutionTimeoutError):
-            await streamed(executor, f"{CALL}bad.run_sync('echo', {{}})\nwhile True: pass", timeout=1)
+        async def late(request: ApprovalRequest) -> None:
+            await clock.advance(20)  # longer than the cell may take
+            await request.accept()
+
+        async with make() as executor:
+            seen = await streamed(executor, f"{CALL}print(bad.run_sync('echo', {{}}))", late, timeout=10)
+            assert seen.text == "{}"
+            with pytest.raises(ExecutionTimeoutError):
+                await streamed(executor, f"{CALL}bad.run_sync('echo', {{}})\nwhile True: pass", timeout=1)
 
 
 async def test_a_reset_loses_variables_and_stops_servers_which_start_again(make: Make) -> None:
@@ -329,7 +332,8 @@ async def test_execute_leaves_what_the_reader_of_a_stream_is_asked_to_that_reade
         request = await anext(events)
         assert isinstance(request, ApprovalRequest)
         other = asyncio.create_task(executor.execute("1"))
-        await asyncio.sleep(0.1)  # it would have been accepted by now
+        turn = executor.session._cells._turn
+        await eventually(lambda: turn._waiters)  # type: ignore[attr-defined]  # it would have been accepted by now
         assert request.state == "pending"
         await request.reject()
         with pytest.raises(CodeExecutionError, match="rejected"):

@@ -27,7 +27,9 @@ _CLIENTS = """
 import asyncio, socket, sys, threading
 from cellblock import __version__
 from cellblock.service.daemon.codec import encode_request
-from cellblock.service.daemon.messages import PROTOCOL, Executions, Follow, Hello, List
+from cellblock.operations.base import PROTOCOL
+from cellblock.operations.executions import Executions, Follow
+from cellblock.operations.sessions import Hello, List
 path, count, reading, request = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "read", eval(sys.argv[4])
 def run():
     client = socket.socket(socket.AF_UNIX)

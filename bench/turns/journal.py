@@ -14,9 +14,10 @@ from pathlib import Path
 from bench.turns import begin, end
 from cellblock.host import Host
 from cellblock.model.sessions import ExecutionRecord
+from cellblock.operations.executions import Executions, Follow
+from cellblock.operations.sessions import Create, History
 from cellblock.service.daemon.async_connection import AsyncConnection
 from cellblock.service.daemon.client import Client
-from cellblock.service.daemon.messages import Create, Executions, Follow, History
 from cellblock.service.daemon.server import Server
 from cellblock.service.named.event_log import MAX_EVENTS
 from cellblock.service.named.sessions import NamedSessions

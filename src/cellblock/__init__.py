@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cellblock.common.terminal import printable
+    from cellblock.common.version import __version__ as __version__
     from cellblock.errors import (
         AccessError,
         BusyError,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from cellblock.fronts.kernel_mgr.server import KernelGateway
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.files import FileInfo
     from cellblock.host.options import Exact, Rolling
     from cellblock.model import (
         AttemptSnapshot,
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     )
     from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.decisions import CommandRequest, Decision
+    from cellblock.model.files import FileInfo
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -103,9 +104,8 @@ if TYPE_CHECKING:
     from cellblock.tools.serving.approval_channel import ApprovalChannel, ApprovalClient
     from cellblock.tools.serving.server import ToolServer
 
-__version__ = "0.1.0"
-
 _HOME = {
+    "__version__": "common.version",
     "generate_mcp_sources": "tools.apigen.generate",
     "CellblockError": "errors",
     "CheckpointError": "errors",
@@ -144,7 +144,7 @@ _HOME = {
     "Rolling": "host.options",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
-    "FileInfo": "host.files",
+    "FileInfo": "model.files",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
     "CodeExecutionResult": "model",

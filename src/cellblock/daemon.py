@@ -1,4 +1,4 @@
-"""``python -m cellblock.daemon DIRECTORY [READY]``: the daemon itself. Units of systemd name it, so its place does not change."""
+"""``python -m cellblock.daemon DIRECTORY [READY]``: the daemon. Units of systemd name it, so it stays here."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m cellblock.jupyter -f FILE``: a kernel for Jupyter. Kernelspecs name it, so its place does not change."""
+"""``python -m cellblock.jupyter -f FILE``: a kernel for Jupyter. Kernelspecs name it, so it stays here."""
 
 import sys
 

@@ -2,12 +2,16 @@
 
 Each test is run by a pytest of its own, on the copy. That all of them pass on a copy that nobody has changed is a test, too.
 Where something has more than one line of defence, all of them are switched off: the table names each.
+
+What was proved before with the same sources is not proved again, but for a sample: see proofs.py. `make mutants` keeps the record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,13 +19,16 @@ from typing import NamedTuple
 
 import pytest
 
+from suite import SUMMARY, selection
+
+from . import proofs
 from .copies import Edit, copied, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TESTS = Path(__file__).parents[1]
-PARTS = 4
-"""In how many parts all tests are run on a copy that is not changed."""
+PART = 70
+"""How many tests are run at once on a copy that is not changed."""
 SECONDS = 6
 """Without their defence some attacks never end, or only at a deadline: after how long their tests are cut off."""
 ENDLESS = frozenset(
@@ -65,7 +72,7 @@ ENDLESS = frozenset(
 EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
-SNAPSHOTS = "snapshots/"
+SNAPSHOTS = "host/snapshots/"
 FORKS, COPIES = "worker/forks/test_safety.py::", "host/checkpoints/test_"
 SURVIVAL = "host/survival/test_"
 LIFE = "host/test_lifecycle.py::test_"
@@ -299,7 +306,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "39 errors are bounded": mutant(
         "wire/test_message_codec.py::test_an_error_is_not_larger_than_the_host_decodes_in_one_turn",
-        Edit("wire/fields.py", "within", "return [*buffers]"),
+        Edit("wire/message_codec.py", "_check_total", "pass"),
+    ),
+    "39 items are counted": mutant(
+        "wire/test_message_codec.py::test_the_arguments_of_an_installation_have_a_limit",
+        Edit("wire/message_codec.py", "_check_sizes", "pass"),
+    ),
+    "39 numbers and texts are bounded": mutant(
+        "wire/test_message_codec.py::test_a_string_in_a_header_has_a_limit[mime]",
+        Edit("wire/codec.py", "_limited", "return decoder(hint)"),
     ),
     "40 archives": mutant(
         "host/files/test_archive.py::test_a_hostile_member_has_the_whole_archive_refused",
@@ -597,7 +612,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "52 GET only": mutant(
         "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
-        Edit("walls/packages/mirror.py", "_REQUEST", r're.compile(rb"[A-Z]+ /([\x21-\x7e]*) HTTP/1\.[01]")'),
+        Edit("walls/packages/mirror.py", "_check_fetches", "pass"),
     ),
     "52 projects and files only": mutant(
         "walls/packages/test_mirror.py::test_nothing_else_reaches_the_index",
@@ -788,6 +803,30 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}landlock.py::test_a_session_over_its_memory_ends",
         Edit("host/launch/kernel_spec.py", "KernelSpec.memory", "return None"),
     ),
+    "1 an unknown tier": mutant(
+        "host/test_checks.py::test_there_are_four_kinds_of_isolation",
+        Edit("host/checks.py", "find_tier", "return TIERS.get(name if isinstance(name, str) else '', TIERS['none'])"),
+    ),
+    "1 a variable that turns the sandbox off": mutant(
+        "host/test_checks.py::test_the_environment_does_not_turn_the_sandbox_off",
+        Edit("host/checks.py", "find_sandbox", "return TIERS.get(name, NATIVE)"),
+    ),
+    "1 a machine that cannot make the sandbox": mutant(
+        "host/test_checks.py::test_who_starts_a_host_learns_what_this_machine_lacks",
+        Edit("host/checks.py", "check_possible", "pass"),
+    ),
+    "56 hosts and sockets": mutant(
+        "host/test_checks.py::test_landlock_has_no_network_and_no_local_sockets",
+        Edit("walls/sandbox/tiers.py", "Landlock.fit", "return fit(policy, names_can_be_held=False)"),
+    ),
+    "56 names that cannot be held": mutant(
+        "walls/sandbox/test_tiers.py::test_a_policy_is_fitted_to_what_a_tier_can_hold",
+        Edit("walls/sandbox/tiers.py", "Landlock.fit", "return fit(policy)"),
+    ),
+    "49 tool ports that others can reach": mutant(
+        "service/session/test_services.py::test_the_token_is_only_where_others_could_reach_the_port",
+        Edit("walls/sandbox/tiers.py", "Landlock.own_network", "True"),
+    ),
     "57 another user": mutant(
         "launch/custody/test_custodian.py::test_a_directory_that_others_can_enter_is_refused",
         Edit("launch/custody/custodian.py", "_is_private", "return True"),
@@ -921,6 +960,10 @@ MUTANTS: dict[str, Mutant] = {
     "60 other sessions": mutant(
         "fronts/gateway/test_access.py::test_a_token_for_one_session_says_nothing_of_others",
         Edit("fronts/gateway/access.py", "check_session", "pass"),
+    ),
+    "60 sessions beside it": mutant(
+        "fronts/gateway/test_access.py::test_a_token_for_one_session_makes_and_uses_no_others",
+        Edit("fronts/gateway/routes.py", "check_others", "pass"),
     ),
     "60 scopes": mutant(
         "fronts/gateway/test_access.py::test_scopes_are_asked_for[read-POST-/kernels/mine/execute-body0]",
@@ -1378,15 +1421,41 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run]:
     await server.wait()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-async def test_the_tests_pass_on_a_copy_that_is_not_changed(tmp_path: Path, run: Run, part: int) -> None:
-    tests = sorted({row.test for row in MUTANTS.values()})[part::PARTS]
+@functools.cache
+def plan(which: str) -> proofs.Plan:
+    """Return which mutants run: see `proofs.planned`."""
+    digests = {name: proofs.digest(row.test, row.edits, name in ENDLESS) for name, row in MUTANTS.items()}
+    return proofs.planned(digests, which, os.environ[proofs.SEED])
+
+
+def _plan(config: pytest.Config) -> proofs.Plan:
+    """Return which mutants run: also, what somebody asks for by its name does."""
+    asked = config.option.keyword or any("test_mutants.py::" in argument for argument in config.args)
+    return plan("all" if asked else config.option.mutants)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make tests of the mutants that run."""
+    runs = _plan(metafunc.config).runs if selection["slow"] else [*MUTANTS]  # which are not run at all
+    if "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", runs)
+    if "tests" in metafunc.fixturenames:
+        tests = sorted({MUTANTS[name].test for name in runs})
+        parts = [tests[start : start + PART] for start in range(0, len(tests), PART)]
+        metafunc.parametrize("tests", parts, ids=map(str, range(len(parts))))
+
+
+async def test_the_tests_pass_on_a_copy_that_is_not_changed(
+    tmp_path: Path, run: Run, tests: list[str], record_property: Callable[[str, object], None]
+) -> None:
     status, said = await run(copied(tmp_path / "package"), *tests, seconds=200)
     assert status == 0, said
+    record_property(proofs.UNCHANGED, tests)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-async def test_a_test_fails_without_its_defence(tmp_path: Path, run: Run, name: str) -> None:
+async def test_a_test_fails_without_its_defence(
+    tmp_path: Path, run: Run, name: str, record_property: Callable[[str, object], None]
+) -> None:
     row = MUTANTS[name]
     package = copied(tmp_path / "package", *row.edits)
     status, said = await run(package, row.test, seconds=SECONDS if name in ENDLESS else 100)
@@ -1394,3 +1463,15 @@ async def test_a_test_fails_without_its_defence(tmp_path: Path, run: Run, name: 
     begun = f"::{row.test.partition('::')[2]}" in said
     assert status == 1 or (status is None and name in ENDLESS and begun), said
     assert "SyntaxError" not in said, said
+    record_property(proofs.PROVED, (name, row.test, plan("new").digests[name]))
+
+
+def test_the_record_is_up_to_date(pytestconfig: pytest.Config, record_property: Callable[[str, object], None]) -> None:
+    found = _plan(pytestconfig)
+    record_property(
+        SUMMARY,
+        f"{len(found.digests) - len(found.new)} mutants proved before with the same sources, {len(found.runs)} run now: "
+        f"{len(found.new)} for which these have changed, and a sample of {len(found.sample)} ({proofs.SEED}={os.environ[proofs.SEED]})",
+    )
+    wrong = [] if pytestconfig.option.record else [*found.new, *sorted(found.gone)]
+    assert not wrong, f"{proofs.RECORD.name} is about other sources of these: `make mutants` proves them, and writes it"

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from cellblock import Host
-from cellblock.host import host_kernels
 from cellblock.walls.linux import bpf, seccomp
+from cellblock.walls.sandbox import tiers
 from cellblock.walls.sandbox.plan import make_plan
 from cellblock.wire.sandbox import Bind, Mask, Plan, Protect, Step, Tmpfs
 from cells import value
@@ -191,7 +191,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Plan], Plan]
 
             return replace(plan, steps=tuple(map(renamed, plan.steps)))
 
-        monkeypatch.setattr(host_kernels, "make_plan", changed)
+        monkeypatch.setattr(tiers, "make_plan", changed)
 
     return change_plans
 

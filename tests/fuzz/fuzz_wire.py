@@ -51,7 +51,7 @@ SEEDS: tuple[m.Message, ...] = (
     m.Clear(wait=True),
     m.InputRequest(1, "name? ", password=False),
     m.Install(1, ("numpy", "pandas>=2")),
-    m.Command(1, "shell_magic", "echo 1\n", ("bash", "-e"), "/tmp", ("A=1", "B"), "both"),
+    m.Command(1, "shell_magic", "echo 1\n", "/tmp", ("bash", "-e"), ("A=1", "B"), "both"),
     m.Reply(3),
     m.Reply(4, "ValueError", "wrong", ("line 1", "line 2")),
     m.Changed(("x", "y"), ("int", "str"), ("z",)),

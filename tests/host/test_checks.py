@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from cellblock import InvalidInputError
+from cellblock import Host, InvalidInputError, SandboxError
+from cellblock.common.config import Isolate, SandboxName
 from cellblock.host import Network, Policy, Resources
 from cellblock.host.checks import (
     MAX_REQUIREMENTS,
     check_code,
     check_forbidding,
-    check_isolation,
     check_place,
+    check_possible,
     check_requirements,
     check_state_apart,
     check_timeout,
-    default_isolation,
+    default_tier,
+    find_sandbox,
+    find_tier,
     fit_policy,
     without_fence,
 )
-from cellblock.walls.sandbox import probe
+from cellblock.walls.linux import landlock
+from cellblock.walls.sandbox import probe, srt
 from cellblock.walls.sandbox.srt import SrtPolicy
+from cellblock.walls.sandbox.steps import Failure
+from cellblock.walls.sandbox.tiers import LANDLOCK, NATIVE, NONE, SRT, TIERS
 from cellblock.wire.fields import MAX_CODE
 
 
@@ -99,31 +106,59 @@ def test_a_place_in_code_is_its_end_by_default() -> None:
 
 
 def test_there_are_four_kinds_of_isolation() -> None:
-    assert check_isolation("none") == "none"
-    with pytest.raises(InvalidInputError, match="'native', 'landlock', 'srt' or 'none'"):
-        check_isolation("docker")  # type: ignore[arg-type]
+    assert [find_tier(name) for name in get_args(Isolate)] == [*TIERS.values()]
+    for unknown in ("docker", "Native", "", None, ["native"], NATIVE):
+        with pytest.raises(InvalidInputError, match=r"^isolate must be 'native', 'landlock', 'srt' or 'none', not "):
+            find_tier(unknown)
+
+
+def test_no_sandbox_is_no_kind_of_sandbox() -> None:
+    assert [find_sandbox(name, "isolate", "") for name in get_args(SandboxName)] == [NATIVE, LANDLOCK, SRT]
+    for unknown in ("none", "docker", "", ["native"]):
+        with pytest.raises(InvalidInputError, match=r"^kind must be 'native', 'landlock' or 'srt', not .*; do without$"):
+            find_sandbox(unknown, "kind", "do without")
+
+
+def test_who_starts_a_host_learns_what_this_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "missing", lambda: ("one thing", "another"))
+    monkeypatch.setattr(srt, "missing", lambda: ("srt itself",))
+    monkeypatch.setattr(probe, "unsupported", lambda: None)
+    monkeypatch.setattr(probe, "forbidden", lambda: Failure("user namespace", errno.EPERM, "not permitted"))
+    for tier, message in (
+        (LANDLOCK, "^this machine cannot run a sandbox made of Landlock: one thing; another$"),
+        (SRT, "^this machine cannot run a sandbox of srt: srt itself$"),
+        (NATIVE, "^this machine cannot run a sandbox: .*not permitted"),
+    ):
+        with pytest.raises(SandboxError, match=message):
+            check_possible(tier)
+        with pytest.raises(SandboxError, match=message):
+            Host(isolate=tier.name)
+    check_possible(NONE)
+    monkeypatch.setattr(probe, "unsupported", lambda: "it is a toaster")
+    with pytest.raises(SandboxError, match=r"^this machine cannot run a sandbox: it is a toaster$"):
+        check_possible(NATIVE)
 
 
 def test_programs_are_forbidden_only_in_a_native_sandbox_and_if_somebody_decides() -> None:
-    check_forbidding("native", True)
+    check_forbidding(NATIVE, True)
     with pytest.raises(InvalidInputError, match="needs isolate='native'"):
-        check_forbidding("none", True)
+        check_forbidding(NONE, True)
     with pytest.raises(InvalidInputError, match="needs on_command="):
-        check_forbidding("native", False)
+        check_forbidding(NATIVE, False)
 
 
 def test_no_policy_lets_a_session_write_this_program_or_read_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path))
-    fitted = fit_policy(Policy.parse({"filesystem": {"allowWrite": ["/"]}}), "native").filesystem
+    fitted = fit_policy(Policy.parse({"filesystem": {"allowWrite": ["/"]}}), NATIVE).filesystem
     assert str(tmp_path) in fitted.deny_read
     assert {*probe.own_directories(), str(tmp_path)} <= {*fitted.deny_write}
 
 
 def test_a_policy_for_srt_is_for_srt() -> None:
     with pytest.raises(InvalidInputError, match="for isolate='srt' only"):
-        fit_policy(SrtPolicy(), "native")
+        fit_policy(SrtPolicy(), NATIVE)
 
 
 def test_a_session_cannot_work_around_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,16 +193,16 @@ def test_a_session_cannot_work_around_the_settings(tmp_path: Path, monkeypatch: 
 
 def test_the_environment_chooses_the_sandbox_of_programs_that_do_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CELLBLOCK_ISOLATE", raising=False)
-    assert default_isolation() == "native"
+    assert default_tier() is NATIVE
     monkeypatch.setenv("CELLBLOCK_ISOLATE", "landlock")
-    assert default_isolation() == "landlock"
+    assert default_tier() is LANDLOCK
 
 
 @pytest.mark.parametrize("value", ["none", "Landlock", "docker"])
 def test_the_environment_does_not_turn_the_sandbox_off(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("CELLBLOCK_ISOLATE", value)
     with pytest.raises(InvalidInputError, match="CELLBLOCK_ISOLATE must be"):
-        default_isolation()
+        default_tier()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +210,7 @@ def test_the_environment_does_not_turn_the_sandbox_off(monkeypatch: pytest.Monke
 )
 def test_landlock_has_no_network_and_no_local_sockets(policy: Policy) -> None:
     with pytest.raises(InvalidInputError, match=r"isolate='landlock' (has|allows) no"):
-        fit_policy(policy, "landlock")
+        fit_policy(policy, LANDLOCK)
 
 
 @pytest.mark.parametrize(
@@ -188,4 +223,4 @@ def test_landlock_has_no_network_and_no_local_sockets(policy: Policy) -> None:
 )
 def test_what_is_not_a_policy_is_refused(policy: Any, complaint: str) -> None:
     with pytest.raises(InvalidInputError, match=complaint):
-        fit_policy(policy, "native")
+        fit_policy(policy, NATIVE)

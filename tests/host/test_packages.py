@@ -15,6 +15,7 @@ import pytest
 from cellblock import Host, InvalidInputError, LaunchError, Session
 from cellblock.host.packages import SessionPackages, _check, name_places, remove_places_of_the_dead
 from cellblock.launch.leftovers import make_place
+from cellblock.walls.sandbox.tiers import NATIVE
 from processes import eventually
 
 
@@ -41,7 +42,7 @@ def test_the_places_of_hosts_that_were_killed_are_removed() -> None:
 
 
 async def test_closing_does_not_wait_for_packages_that_take_long_to_remove(tmp_path: Path) -> None:
-    packages = SessionPackages(str(tmp_path / "place"), sys.executable, {}, "/", isolate="native")
+    packages = SessionPackages(str(tmp_path / "place"), sys.executable, {}, "/", tier=NATIVE)
     packages.prepare()
     for number in range(300):
         (tmp_path / "place" / f"{number}" / "inner").mkdir(parents=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pkgutil
+import subprocess
+import sys
+import typing
 from typing import Any
 
 import pytest
@@ -32,10 +35,18 @@ def default(field: dataclasses.Field[object]) -> str:
     return "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
 
 
+def without_limits(kind: type[Request[Any]], field: dataclasses.Field[Any]) -> str:
+    """Return the type of a field without what HTTP takes for it, which is no part of the daemon's protocol."""
+    if "Annotated" not in str(field.type) and not str(field.type).startswith("_"):
+        return str(field.type)
+    hint = typing.get_type_hints(kind)[field.name]
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+
+
 def shapes() -> str:
     """Return a digest of all requests: their names and fields, with types and defaults, and the options of sessions."""
     lines = [
-        f"{name}: " + ", ".join(f"{field.name}: {field.type}{default(field)}" for field in fields(kind))
+        f"{name}: " + ", ".join(f"{field.name}: {without_limits(kind, field)}{default(field)}" for field in fields(kind))
         for name, kind in operations.OPERATIONS.items()
     ]
     lines.append("options: " + ", ".join(sorted(options._SESSION | options._SERVICES | options._NAMED)))
@@ -62,6 +73,20 @@ def test_a_name_belongs_to_one_operation() -> None:
             """It takes a name that there is."""
 
     assert operations.OPERATIONS["status"] is Status
+
+
+def test_an_operation_has_a_docstring() -> None:
+    with pytest.raises(TypeError, match="the operation 'silent' needs a docstring"):
+
+        class Silent(Request[bool], op="silent"):
+            pass
+
+    assert "silent" not in operations.OPERATIONS
+
+
+def test_operations_can_be_imported_without_docstrings() -> None:
+    """``python -OO`` takes them away."""
+    subprocess.run([sys.executable, "-OO", "-c", "import cellblock.operations"], check=True)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_decision_and_the_end_of_a_command_can_come_together(desk: Desk) -> No
     desk.answer(Decided(1), Ended(1, 256, "/tmp/x"), Shutdown())
     number = desk.asker.command("shell", "ls", cwd="/", changes=("A=1",))
     assert desk.asker.outcome(number) == Ended(1, 256, "/tmp/x")
-    assert desk.heard() == [Command(1, "shell", "ls", (), "/", ("A=1",))]
+    assert desk.heard() == [Command(1, "shell", "ls", "/", (), ("A=1",))]
     assert desk.put_back == [Shutdown()]
 
 

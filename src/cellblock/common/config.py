@@ -11,9 +11,15 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
+
+SandboxName = Literal["native", "landlock", "srt"]
+"""What users call each kind of sandbox (`cellblock.walls.sandbox.tiers`)."""
+
+Isolate = Literal[SandboxName, "none"]
+"""How kernels can be isolated: in a sandbox, or not at all."""
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """What every MCP server gets of the host's environment: what the SDK gives, and no secret."""

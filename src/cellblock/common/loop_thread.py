@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for synchronous callers: from a script, a thread, a notebook or a running loop."""
+"""Runs an event loop in a thread, for synchronous callers."""
 
 from __future__ import annotations
 

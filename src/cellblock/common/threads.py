@@ -1,4 +1,4 @@
-"""Threads, on a machine that may have no room for another one: what was begun goes on with those that there are."""
+"""Runs functions in threads, and continues with the existing ones if no further one can be started."""
 
 from __future__ import annotations
 

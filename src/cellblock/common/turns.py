@@ -1,4 +1,4 @@
-"""Taking turns: work for others must not hold up the loop, neither for one connection nor for many together."""
+"""Takes turns, so that work for many connections does not block the event loop."""
 
 from __future__ import annotations
 

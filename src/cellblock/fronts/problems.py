@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457), and back: what the gateway answers and what its clients raise."""
+"""Converts errors to problem documents (RFC 9457) for the gateway, and back for its clients."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cellblock.host.session import Session
     from cellblock.walls.sandbox.policy import Filesystem, Network, Policy, Resources
     from cellblock.walls.sandbox.srt import SrtPolicy
+    from cellblock.walls.sandbox.tiers import Tier
 
 _HOME = {
     "Filesystem": "cellblock.walls.sandbox.policy",
@@ -25,6 +26,7 @@ _HOME = {
     "Session": "cellblock.host.session",
     "SessionOptions": "cellblock.host.options",
     "SrtPolicy": "cellblock.walls.sandbox.srt",
+    "Tier": "cellblock.walls.sandbox.tiers",
 }
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "Session",
     "SessionOptions",
     "SrtPolicy",
+    "Tier",
 ]
 
 

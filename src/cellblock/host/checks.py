@@ -6,27 +6,21 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Literal, cast, get_args
 
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, SandboxError, shown
 from cellblock.host.launch_failures import launch_error
 from cellblock.model.checkpoints import check_seeds
-from cellblock.walls.linux import landlock
-from cellblock.walls.sandbox import probe, srt
-from cellblock.walls.sandbox.fitting import fit
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import check_unnamed_workspace
 from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.srt import SrtPolicy
+from cellblock.walls.sandbox.steps import Failure
+from cellblock.walls.sandbox.tiers import NATIVE, SRT, TIERS, Tier
 from cellblock.wire.fields import MAX_CODE
 
 MAX_REQUIREMENTS = 32 * 1024
 """Characters of all requirements of one call together. They become one line of a cell."""
-
-Isolate = Literal["native", "landlock", "srt", "none"]
-
-OURS: frozenset[Isolate] = frozenset(("native", "landlock"))
-"""The sandboxes that cellblock makes itself."""
 
 _MAX_BRANCHES = 1000
 _SHOWN = 200  # maximum characters of a message that shows an invalid value
@@ -72,46 +66,72 @@ def without_fence(code: str) -> str:
     return rest.removesuffix(_FENCE) if language in ("", "py", "python", "python3", "ipython") else code
 
 
-def check_isolation(isolate: Isolate) -> Isolate:
-    """Check that kernels can be isolated in this way on this machine.
+def find_tier(name: object) -> Tier:
+    """Return the isolation tier of a name.
 
     Raises:
-        InvalidInputError: There is no such isolation.
-        SandboxError: This machine does not allow it; the message names the ways out.
+        InvalidInputError: There is no such tier.
     """
-    if isolate not in get_args(Isolate):
-        raise InvalidInputError(f"isolate must be 'native', 'landlock', 'srt' or 'none', not {isolate!r}")
-    if isolate == "srt" and (missing := srt.missing()):
-        raise SandboxError(f"this machine cannot run a sandbox of srt: {'; '.join(missing)}")
-    if isolate == "landlock" and (missing := landlock.missing()):
-        raise SandboxError(f"this machine cannot run a sandbox made of Landlock: {'; '.join(missing)}")
-    if isolate == "native":
-        if (why := probe.unsupported()) is not None:
-            raise SandboxError(f"this machine cannot run a sandbox: {why}")
-        if (failure := probe.forbidden()) is not None:
-            raise launch_error("this machine cannot run a sandbox", failure)
-    return isolate
+    tier = TIERS.get(name) if isinstance(name, str) else None
+    if tier is None:
+        raise InvalidInputError(f"isolate must be {_listed(TIERS)}, not {name!r}")
+    return tier
 
 
-def default_isolation() -> Isolate:
-    """Return the default isolation: that of ``CELLBLOCK_ISOLATE``, or the one for this kind of machine.
+def find_sandbox(name: object, option: str, advice: str) -> Tier:
+    """Return the isolation tier of the name of a sandbox: ``none`` is not one.
+
+    Args:
+        name: The name.
+        option: What it was given as.
+        advice: How to do without a sandbox.
+
+    Raises:
+        InvalidInputError: There is no such sandbox.
+    """
+    tier = TIERS.get(name) if isinstance(name, str) else None
+    if tier is None or not tier.sandboxed:
+        names = _listed(name for name, tier in TIERS.items() if tier.sandboxed)
+        raise InvalidInputError(f"{option} must be {names}, not {name!r}; {advice}")
+    return tier
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}"
+
+
+def names_of_ours() -> str:
+    """Return the names of the sandboxes that cellblock makes itself, for messages."""
+    return _listed(name for name, tier in TIERS.items() if tier.ours)
+
+
+def default_tier() -> Tier:
+    """Return the default tier: that of ``CELLBLOCK_ISOLATE``, or the one for this kind of machine.
 
     Raises:
         InvalidInputError: The variable's value is not the name of a sandbox.
     """
-    chosen = config.isolation()
-    if not chosen:
-        return "native" if sys.platform == "linux" else "srt"
-    if chosen not in ("native", "landlock", "srt"):
-        raise InvalidInputError(
-            f"CELLBLOCK_ISOLATE must be 'native', 'landlock' or 'srt', not {chosen!r}; to run without a sandbox, pass "
-            "sandbox=False in the program"
-        )
-    return cast("Isolate", chosen)
+    if not (chosen := config.isolation()):
+        return NATIVE if sys.platform == "linux" else SRT
+    return find_sandbox(chosen, "CELLBLOCK_ISOLATE", "to run without a sandbox, pass sandbox=False in the program")
 
 
-def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
-    """Return a policy for this kind of isolation, with the restrictions that no policy can lift (`fit`).
+def check_possible(tier: Tier) -> None:
+    """Check that kernels can be isolated in this way on this machine.
+
+    Raises:
+        SandboxError: This machine does not allow it; the message names the ways out.
+    """
+    missing = tier.missing()
+    if isinstance(missing, Failure):
+        raise launch_error(f"this machine cannot run {tier.described}", missing)
+    if missing:
+        raise SandboxError(f"this machine cannot run {tier.described}: {missing}")
+
+
+def fit_policy(policy: Policy, tier: Tier) -> Policy:
+    """Return a policy for this kind of isolation, with the restrictions that no policy can lift (`Tier.fit`).
 
     Raises:
         InvalidInputError: The policy is for another kind, or asks for something impossible.
@@ -119,35 +139,18 @@ def fit_policy(policy: Policy, isolate: Isolate) -> Policy:
     if not isinstance(policy, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: Policy.parse() makes one of a dict")
     policy.checked()
-    if isinstance(policy, srt.SrtPolicy) and isolate != "srt":
+    if isinstance(policy, SrtPolicy) and tier.policy_type is not SrtPolicy:
         raise InvalidInputError("an SrtPolicy is for isolate='srt' only: use Policy.load() for the same file")
-    if isinstance(policy, srt.SrtPolicy):
-        return policy.checked()
-    if isolate == "landlock":
-        _check_for_landlock(policy)
-    return fit(policy, names_can_be_held=isolate != "landlock")
+    return tier.fit(policy)
 
 
-def _check_for_landlock(policy: Policy) -> None:
-    if policy.network.allow or policy.network.ask:
-        raise InvalidInputError(
-            "isolate='landlock' has no network: without a network namespace nothing can confine a session to the hosts that "
-            "a policy allows. Use isolate='native', or take the hosts out of the policy"
-        )
-    if policy.unix_sockets:
-        raise InvalidInputError(
-            "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: take "
-            "allowAllUnixSockets out of the policy"
-        )
-
-
-def check_maker_directory(directory: str, isolate: Isolate) -> None:
+def check_maker_directory(directory: str, tier: Tier) -> None:
     """Check that a session without a named directory can work in the directory of the program that makes it.
 
     Raises:
         InvalidInputError: The session is sandboxed, and the directory contains the user's home directory.
     """
-    if isolate != "none":
+    if tier.sandboxed:
         check_unnamed_workspace(os.path.realpath(directory), os.path.expanduser("~"))
 
 
@@ -183,15 +186,15 @@ def check_state_apart(writable: Iterable[str]) -> None:
             )
 
 
-def check_forbidding(isolate: Isolate, asked: bool) -> None:
+def check_forbidding(tier: Tier, asked: bool) -> None:
     """Check that kernels can be kept from executing programs.
 
     Raises:
         InvalidInputError: This isolation cannot do it, or there is no `on_command` to decide about commands.
     """
-    if isolate not in OURS:
+    if not tier.ours:
         raise InvalidInputError(
-            f"forbid_programs needs isolate='native' or 'landlock': with isolate={isolate!r} nothing can keep code from "
+            f"forbid_programs needs isolate={names_of_ours()}: with isolate={tier.name!r} nothing can keep code from "
             "executing programs"
         )
     if not asked:

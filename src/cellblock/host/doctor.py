@@ -10,10 +10,10 @@ import resource
 import shutil
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, default_isolation, fit_policy
+from cellblock.host.checks import default_tier, fit_policy
 from cellblock.host.trial import Trial, try_session
 from cellblock.walls.linux import landlock
 from cellblock.walls.sandbox import cgroups, landlock_rules, probe
@@ -21,6 +21,7 @@ from cellblock.walls.sandbox.placeholders import names_to_keep
 from cellblock.walls.sandbox.plan import HOME, make_plan
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.steps import STEPS
+from cellblock.walls.sandbox.tiers import LANDLOCK, NATIVE, SRT, Tier
 from cellblock.wire.sandbox import Bind, Graft, Mask, Protect, ReadOnly, Tmpfs
 
 
@@ -43,16 +44,16 @@ class Check:
     remedy: str = ""
 
 
-_NAMES: dict[Isolate, str] = {"native": "native sandbox", "landlock": "landlock sandbox", "srt": "sandbox-runtime"}
+_NAMES: dict[Tier, str] = {NATIVE: "native sandbox", LANDLOCK: "landlock sandbox", SRT: "sandbox-runtime"}
 
 
-def examine(native: Trial, other: Trial | None = None, chosen: Isolate = "native") -> list[Check]:
+def examine(native: Trial, other: Trial | None = None, chosen: Tier = NATIVE) -> list[Check]:
     """Check this machine.
 
     Args:
         native: The result of trying a native sandbox.
         other: The result of trying a Landlock sandbox, if that was tried.
-        chosen: The default isolation here.
+        chosen: The default tier here.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     linux = sys.platform == "linux"
@@ -79,13 +80,13 @@ def examine(native: Trial, other: Trial | None = None, chosen: Isolate = "native
             "zygote: kernels are forked" if linux else "spawn: kernels start an interpreter each",
             "nothing to do: it takes half a second more",
         ),
-        _sandbox(native, needed=chosen == "native"),
-        _landlock(landlock.missing(), other, needed=chosen == "landlock"),
+        _sandbox(native, needed=chosen is NATIVE),
+        _landlock(landlock.missing(), other, needed=chosen is LANDLOCK),
         _memory(cgroups.find()),
         Check(
-            _NAMES["srt"],
+            _NAMES[SRT],
             shutil.which("srt") is not None,
-            chosen == "srt",
+            chosen is SRT,
             shutil.which("srt") or "not installed",
             "for isolate='srt' only: npm install -g @anthropic-ai/sandbox-runtime, and bubblewrap, socat and ripgrep",
         ),
@@ -107,7 +108,7 @@ def examine(native: Trial, other: Trial | None = None, chosen: Isolate = "native
 
 
 def _sandbox(trial: Trial, *, needed: bool) -> Check:
-    name = _NAMES["native"]
+    name = _NAMES[NATIVE]
     if trial.ok:
         return Check(name, True, needed, f"a session was made, and ran a cell, in {trial.seconds:.1f} s")
     if trial.failure is None:
@@ -116,7 +117,7 @@ def _sandbox(trial: Trial, *, needed: bool) -> Check:
 
 
 def _landlock(missing: tuple[str, ...], trial: Trial | None, *, needed: bool) -> Check:
-    name = _NAMES["landlock"]
+    name = _NAMES[LANDLOCK]
     if missing:
         return Check(name, False, needed, "not possible", "; ".join(missing))
     if trial is None:
@@ -139,9 +140,9 @@ def _memory(place: cgroups.Availability) -> Check:
 
 async def report() -> dict[str, Any]:
     """Try a session with the default policy, check this machine, and return the findings as JSON data."""
-    chosen = default_isolation()
+    chosen = default_tier()
     other: Trial | None = None
-    if chosen == "landlock":
+    if chosen is LANDLOCK:
         native, other = await asyncio.gather(try_session("native"), try_session("landlock"))
     else:
         native = await try_session("native")
@@ -151,37 +152,49 @@ async def report() -> dict[str, Any]:
         checks.append(_weaker_proc(await try_session("native", Policy(weaker_proc=True))))
     return {
         "ok": all(check.ok for check in checks if check.needed),
-        "isolate": chosen,
+        "isolate": chosen.name,
         "sandbox": next(check.ok for check in checks if check.name == _NAMES[chosen]),
         "checks": [asdict(check) for check in checks],
         "session": native.as_data(),
     }
 
 
-def explain_policy(
-    policy: Policy, workspace: str | os.PathLike[str] | None = None, isolate: Literal["native", "landlock"] = "native"
-) -> dict[str, Any]:
+def explain_policy(policy: Policy, workspace: str | os.PathLike[str] | None = None, tier: Tier = NATIVE) -> dict[str, Any]:
     """Return what a policy amounts to on this machine: what is readable, writable, masked, reachable and limited.
 
     Args:
         policy: The policy.
         workspace: The working directory of the session; the current one by default.
-        isolate: The kind of sandbox.
+        tier: The kind of sandbox, one of cellblock's own.
 
     Raises:
         InvalidInputError: The workspace is not valid, or this kind of sandbox cannot have such a policy there.
     """
     directory = str(environment.check_directory("workspace", workspace or os.getcwd()))
-    policy = fit_policy(policy, isolate)
-    files = _in_landlock(policy, directory) if isolate == "landlock" else _in_namespaces(policy, directory)
+    policy = fit_policy(policy, tier)
+    # Without mounts, the session's own /tmp is a directory on disk, and has no limit.
+    files = _in_landlock(policy, directory) if tier.private_directories else _in_namespaces(policy, directory)
+    limits = asdict(policy.resources)
+    if tier.private_directories:
+        del limits["tmp"]
     return {
-        "isolate": isolate,
+        "isolate": tier.name,
         **files,
         "reachable": list(policy.network.allow),
         "unreachable": list(policy.network.deny),
         "weaker_proc": policy.weaker_proc,
-        "limits": {name: value for name, value in asdict(policy.resources).items() if isolate == "native" or name != "tmp"},
+        "limits": limits,
     }
+
+
+def explainable_tier() -> Tier:
+    """Return the default tier here, or the native one if another program decides what the default one's policies mean.
+
+    Raises:
+        InvalidInputError: As for `default_tier`.
+    """
+    tier = default_tier()
+    return tier if tier.ours else NATIVE
 
 
 def _in_landlock(policy: Policy, directory: str) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
 from cellblock.common import config
+from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
 from cellblock.host.checkpoints.budget import Budget
-from cellblock.host.checks import DEFAULT_TIMEOUT, Isolate, check_isolation, default_isolation, fit_policy
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Kernels, Launch
 from cellblock.host.launch.launchers import key_of
@@ -52,7 +53,6 @@ class Host(AsyncOnly):
     manager.
 
     Attributes:
-        isolate: How kernels are isolated, unless a session says otherwise.
         defaults: The defaults of its sessions' options.
         facts: The facts of this machine.
         index: The package index for sessions.
@@ -102,10 +102,8 @@ class Host(AsyncOnly):
         if not start_timeout > 0:
             raise InvalidInputError(f"start_timeout must be a positive number of seconds, not {start_timeout!r}")
         interpreter, modules = environment.find_interpreter(python), environment.check_modules(preload)
-        self.isolate: Isolate = check_isolation(isolate or default_isolation())
-        self.defaults = Defaults(
-            interpreter, modules, self.isolate, fit_policy(policy or Policy(), self.isolate), ceiling=policy is not None
-        )
+        check_possible(tier := find_tier(isolate) if isolate else default_tier())
+        self.defaults = Defaults(interpreter, modules, tier, fit_policy(policy or Policy(), tier), ceiling=policy is not None)
         self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
@@ -142,9 +140,9 @@ class Host(AsyncOnly):
             LaunchError: It cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         self.check_usable()
-        if self.isolate == "srt":
+        if self.defaults.tier.wrapped:
             return  # it is made for a workspace, and a session will name it
-        key = (self.defaults.interpreter, self.defaults.preload, self.isolate, None, None)
+        key = (self.defaults.interpreter, self.defaults.preload, self.defaults.tier, None, None)
         self.kernels.launchers.begin(key)
         # The first session would load it otherwise. It takes long, so the loop keeps running meanwhile.
         await asyncio.to_thread(import_module, "cellblock.host.session")
@@ -160,10 +158,15 @@ class Host(AsyncOnly):
             StateError, InvalidInputError, InterpreterError: As for `session`.
         """
         self.check_usable()
-        isolate = options.isolate or self.isolate
-        key = (self.defaults.interpreter_for(options), self.defaults.modules_for(options), isolate, None, None)
-        if isolate != "srt" and key not in self.kernels.launchers:
+        tier = self.defaults.tier_for(options)
+        key = (self.defaults.interpreter_for(options), self.defaults.modules_for(options), tier, None, None)
+        if not tier.wrapped and key not in self.kernels.launchers:
             self.kernels.launchers.begin(key)
+
+    @property
+    def isolate(self) -> Isolate:
+        """How kernels are isolated, unless a session says otherwise."""
+        return self.defaults.tier.name
 
     @property
     def closed(self) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import logging
 import resource
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.checkpoints.branches import remove_branches_of_the_dead
-from cellblock.host.checks import OURS, Isolate
+from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
@@ -22,10 +21,7 @@ from cellblock.host.launch.srt import UnderSrt
 from cellblock.host.launch.start import Direct, Starter
 from cellblock.host.launch_failures import cannot_start
 from cellblock.host.packages import remove_places_of_the_dead
-from cellblock.walls.linux import landlock
-from cellblock.walls.sandbox import cgroups, srt
-from cellblock.walls.sandbox.plan import make_plan
-from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox import cgroups
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.cell import Cell, OnInput
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from cellblock.host.survival.keeping import Keeping
     from cellblock.host.survival.remains import KernelRemains, SessionRemains
     from cellblock.walls.sandbox.probe import Facts
+    from cellblock.walls.sandbox.tiers import Tier
     from cellblock.wire.control import Setup
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
@@ -122,7 +119,7 @@ class Kernels:
         _make_room_for(self._sessions() + 1)
         key = key_of(wanted)
         launcher = await self.launchers.started(key)
-        self._sweep(wanted.isolate)
+        self._sweep(wanted.tier)
         prepare()
         try:
             return await self._launch_by(launcher, wanted)
@@ -320,47 +317,34 @@ class Kernels:
         self._keeper.family_gone(family)
         self.launchers.kernel_closed(family.launcher)
 
-    def _sweep(self, isolate: Isolate) -> None:
+    def _sweep(self, tier: Tier) -> None:
         """Remove what killed hosts have left, in the background: it may be much, or in a large directory."""
         if self._sweeping is None:
             with contextlib.suppress(RuntimeError):  # no thread can be started now; a later kernel tries again
-                self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, isolate in OURS)
+                self._sweeping = asyncio.get_running_loop().run_in_executor(None, _remove_what_the_dead_left, tier.ours)
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
         """Return the setup for a kernel's init, including the sandbox."""
-        setup, policy = wanted.setup, wanted.policy
-        if wanted.isolate == "none":
-            return setup
-        if wanted.isolate == "srt":
-            return srt.complete(setup, policy, self._facts)
-        if wanted.isolate == "landlock":
-            return replace(setup, policy=_as_data(policy), landlock=landlock.version())
-        if launcher.interpreter is None:
-            return replace(setup, policy=policy.to_dict())
-        return replace(setup, plan=make_plan(policy, self._facts, setup.cwd, launcher.interpreter))
+        return wanted.tier.complete(wanted.setup, wanted.policy, self._facts, launcher.interpreter)
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
-        interpreter, preload, isolate, policy, workspace = key
+        interpreter, preload, tier, policy, workspace = key
         starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
-        boot = Boot(interpreter, preload, isolate, starter, self._keeper.places, self._groups_for(isolate))
-        return self._keeper.fork_server(boot, self._numbers) if self._launch == "zygote" else Spawner(boot)
+        boot = Boot(interpreter, preload, tier.basis, starter, self._keeper.places, self._groups_for(tier))
+        if self._launch == "spawn":
+            return Spawner(boot)
+        return ForkServer(boot) if tier.wrapped else self._keeper.fork_server(boot, self._numbers)
 
-    def _groups_for(self, isolate: Isolate) -> cgroups.Groups | None:
-        if self._groups is None and isolate == "native" and (place := cgroups.find().directory) is not None:
+    def _groups_for(self, tier: Tier) -> cgroups.Groups | None:
+        if self._groups is None and tier.own_group and (place := cgroups.find().directory) is not None:
             self._groups = cgroups.Groups(place)
-        return self._groups if isolate == "native" else None
+        return self._groups if tier.own_group else None
 
 
 def _remove_what_the_dead_left(places: bool) -> None:
     remove_branches_of_the_dead()
     if places:
         remove_places_of_the_dead()
-
-
-@functools.lru_cache(maxsize=64)
-def _as_data(policy: Policy) -> dict[str, Any]:
-    """Return a policy as data for init. Every kernel of a session, and mostly every session of a host, has the same."""
-    return policy.to_dict()
 
 
 def _make_room_for(kernels: int) -> None:

@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
+from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
-from cellblock.host.checks import Isolate, check_forbidding, check_isolation, check_state_apart, fit_policy
-from cellblock.walls.sandbox import srt
+from cellblock.host.checks import check_forbidding, check_possible, check_state_apart, find_tier, fit_policy
 from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.srt import SrtPolicy
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import OnCommand, OnListener
     from cellblock.host.output.limits import Limits
     from cellblock.walls.egress.network import OnHost
     from cellblock.walls.sandbox.probe import Facts
+    from cellblock.walls.sandbox.tiers import Tier
 
 
 _ELSEWHERE = {"timeout": " of a session: each execution has its own"}
@@ -223,14 +225,14 @@ class Defaults:
     Attributes:
         interpreter: Path of the kernels' interpreter.
         preload: Modules that they have imported at their start.
-        isolate: How they are isolated.
+        tier: How they are isolated.
         policy: What they are allowed to do.
         ceiling: Whether sessions may only narrow `policy`: it was given to the host.
     """
 
     interpreter: str
     preload: tuple[str, ...]
-    isolate: Isolate
+    tier: Tier
     policy: Policy
     ceiling: bool
 
@@ -250,20 +252,28 @@ class Defaults:
         """
         return self.preload if options.preload is None else environment.check_modules(options.preload)
 
-    def policy_for(self, policy: Policy | None, isolate: Isolate) -> Policy:
+    def tier_for(self, options: SessionOptions) -> Tier:
+        """Return how a session is isolated.
+
+        Raises:
+            InvalidInputError: There is no such tier.
+        """
+        return self.tier if options.isolate is None else find_tier(options.isolate)
+
+    def policy_for(self, policy: Policy | None, tier: Tier) -> Policy:
         """Return what a session is allowed to do.
 
         Raises:
             InvalidInputError: The policy is for another kind of isolation, or asks for more than the host's allows.
         """
         if policy is None:
-            return fit_policy(self.policy, isolate)
-        policy = fit_policy(policy, isolate)
+            return fit_policy(self.policy, tier)
+        policy = fit_policy(policy, tier)
         if not self.ceiling:
             return policy
-        if isinstance(policy, srt.SrtPolicy):
+        if isinstance(policy, SrtPolicy):
             return policy.narrow(self.policy)
-        return fit_policy(self.policy.narrow(policy), isolate)
+        return fit_policy(self.policy.narrow(policy), tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +283,7 @@ class ResolvedOptions:
     Attributes:
         interpreter: Path of its kernels' interpreter.
         preload: Modules that they have imported at their start.
-        isolate: How they are isolated.
+        tier: How they are isolated.
         policy: What they are allowed to do.
         cwd: Their initial working directory.
         stay_in: The directory that they return to after each cell, if there is one.
@@ -284,7 +294,7 @@ class ResolvedOptions:
 
     interpreter: str
     preload: tuple[str, ...]
-    isolate: Isolate
+    tier: Tier
     policy: Policy
     cwd: str
     stay_in: str | None
@@ -307,19 +317,19 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
     """
     from cellblock.walls.sandbox.plan import check_unnamed_workspace, check_workspace, writable_places
 
-    isolate = options.isolate or defaults.isolate
+    tier = defaults.tier_for(options)
     if options.forbid_programs:
-        check_forbidding(isolate, options.on_command is not None)
+        check_forbidding(tier, options.on_command is not None)
     if options.isolate is not None:
-        check_isolation(options.isolate)
-    policy = defaults.policy_for(options.policy, isolate)
+        check_possible(tier)
+    policy = defaults.policy_for(options.policy, tier)
     here = environment.current_directory()
     stay_in = None
     if options.working_dir is not None:
         stay_in = str(environment.check_directory("working_dir", options.working_dir))
     cwd = stay_in or here
     writable: tuple[str, ...] = ()
-    if isolate != "none":
+    if tier.sandboxed:
         writable = tuple(writable_places(policy, facts, cwd))
         if stay_in is None:
             check_unnamed_workspace(cwd, facts.home)
@@ -330,7 +340,7 @@ def resolve(options: SessionOptions, defaults: Defaults, facts: Facts) -> Resolv
     return ResolvedOptions(
         interpreter=defaults.interpreter_for(options),
         preload=defaults.modules_for(options),
-        isolate=isolate,
+        tier=tier,
         policy=policy,
         cwd=cwd,
         stay_in=stay_in,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, LaunchError, SandboxError
-from cellblock.host.checks import OURS, Isolate
 from cellblock.host.launch.srt import sandbox_apart
 from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
 from cellblock.launch.leftovers import find_places, remove_abandoned
@@ -29,9 +28,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.control import Control
     from cellblock.host.launch.kernel_spec import KernelSpec, RunningKernel
-
-PLACE = "/tmp/.packages"  # in the session's own /tmp
-"""Path of a sandboxed session's own packages: a directory can be mounted there in every sandbox."""
+    from cellblock.walls.sandbox.tiers import Tier
 
 _PREFIX = "cellblock-packages-"
 _RUN_PIP = str(Path(__file__).parents[1] / "worker" / "run_pip.py")
@@ -67,7 +64,7 @@ class SessionPackages:
     """
 
     def __init__(
-        self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, isolate: Isolate, places: Places = NO_PLACES
+        self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, tier: Tier, places: Places = NO_PLACES
     ) -> None:
         """Set the paths; nothing is created yet.
 
@@ -76,25 +73,24 @@ class SessionPackages:
             interpreter: The interpreter whose pip installs.
             env: The session's environment, used for pip.
             cwd: The session's directory.
-            isolate: How the session is isolated.
+            tier: How the session is isolated.
             places: Holds the directory for the next process, if it should outlive this one.
         """
         self._kept = SessionPlace(place, places)
         # In other sandboxes, pip has its own /tmp; without mounts, its build files are beside the packages meanwhile.
-        self._scratch = PrivateDirectories(f"{place}-pip", places) if isolate == "landlock" else None
-        # Under srt, the parent directory is known only once the sandbox exists.
-        self.inside = {"native": PLACE, "landlock": place, "srt": secrets.token_hex(8), "none": place}[isolate]
+        self._scratch = PrivateDirectories(f"{place}-pip", places) if tier.private_directories else None
+        self.inside = tier.packages(place)
         self._interpreter = interpreter
         self._env = env
         self._cwd = cwd
-        self._isolate = isolate
+        self._tier = tier
 
     def prepare(self) -> None:
         """Create what has to exist before a kernel.
 
         In other isolations, that is nothing: most sessions install nothing, and what was never created cannot be left behind.
         """
-        if self._isolate in OURS:
+        if self._tier.ours:
             self._kept.make()
 
     @property
@@ -147,7 +143,7 @@ class SessionPackages:
             self._kept.made = True
         self._kept.make()
         await self._check_size(limit)
-        prefix = self.place if self._isolate == "srt" else self.inside
+        prefix = self.place if self._tier.wrapped else self.inside
         async with self._sandbox(kernel, index, facts, launch) as control:
             listener, port = await control.listen()
             async with PackageMirror(listener, index, limit) as mirror:
@@ -167,10 +163,10 @@ class SessionPackages:
     ) -> AsyncIterator[Control]:
         """Make a sandbox for pip. It sees what the session sees, but the session's code neither runs in it nor reaches it."""
         wanted = kernel.wanted
-        if self._isolate == "none":
+        if not self._tier.sandboxed:
             yield kernel.control
             return
-        if self._isolate == "srt":
+        if self._tier.wrapped:
             policy = srt.for_installing(wanted.policy, self.place, index.directories, ())
             async with sandbox_apart(kernel, policy, facts) as control:
                 yield control
@@ -200,7 +196,7 @@ class SessionPackages:
     def _changes(self) -> dict[str, str | None]:
         """Return changes to the environment that keep pip and Python from obeying the session's settings or files."""
         places: dict[str, str | None] = {}
-        if self._isolate in OURS:
+        if self._tier.ours:
             # The session's home and temporary directory may be in its workspace; pip gets others.
             own = {"HOME": "/tmp", "TMPDIR": None} if self._scratch is None else self._scratch.environment
             places = {**own, "TEMP": None, "TMP": None}

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.host.new_file import NewFile, Telling
 from cellblock.model import HistoryEntry

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
+from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, LaunchError, StateError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import Checkpoints
@@ -23,7 +24,6 @@ from cellblock.host.checkpoints.forking import Branching, adopt
 from cellblock.host.checks import (
     DEFAULT_TIMEOUT,
     INSTALL_TIMEOUT,
-    Isolate,
     check_code,
     check_requirements,
     check_timeout,
@@ -267,7 +267,7 @@ class Session(AsyncOnly):
         self._cells.state = "running"
         began = time.perf_counter()
         try:
-            if self.wanted.isolate != "none":
+            if self.wanted.tier.sandboxed:
                 import_guard.distrust(self._writable)
             if self._branch is not None:
                 self._entered = True
@@ -380,7 +380,7 @@ class Session(AsyncOnly):
     @property
     def isolate(self) -> Isolate:
         """How its kernels are isolated."""
-        return self.wanted.isolate
+        return self.wanted.tier.name
 
     async def wait_for_kernel(self) -> None:
         """Wait for a kernel that takes cells, if the last one has died.
@@ -883,10 +883,10 @@ def _resolve(
 
 def _walls(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
     """Return the paths that a session cannot read or write; None if it has no sandbox."""
-    if resolved.isolate == "none":
+    if not resolved.tier.sandboxed:
         return None
     from cellblock.host.files.walls import Walls
 
     walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
-    # Landlock cannot protect names: the session's changes there must come back when it is undone.
-    return walls if resolved.isolate != "landlock" else replace(walls, protected=())
+    # If names cannot be protected, the session's changes there must come back when it is undone.
+    return walls if resolved.tier.holds_names else replace(walls, protected=())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cellblock.errors import InvalidInputError
 from cellblock.host import environment
-from cellblock.host.checks import OURS
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import ResolvedOptions, SessionOptions
 from cellblock.host.output.limits import Limits
@@ -16,7 +15,7 @@ from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, PrivateDirectories
 from cellblock.walls.egress.network import OnHost, SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
-from cellblock.walls.sandbox.plan import EGRESS_PORT, HOME
+from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
@@ -69,31 +68,31 @@ class SessionSurroundings:
         Raises:
             InvalidInputError: A name or a value cannot be in an environment.
         """
-        isolate = resolved.isolate
+        tier = resolved.tier
         self._resolved = resolved
-        kept = keeper.lasting and isolate != "srt"
+        kept = keeper.lasting and not tier.wrapped
         self._index = index
         self.kept = number if kept else None
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
-        self.network = SandboxNetwork(rules, note, on_host) if isolate in OURS else None
+        self.network = SandboxNetwork(rules, note, on_host) if tier.ours else None
         # Beside the packages, so that whatever removes those after the host's death removes this as well.
-        self._private = PrivateDirectories(f"{self.place}-own", self.places) if isolate == "landlock" else None
+        self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
             self.env = dict(remains.env)
         self.packages = SessionPackages(
-            self.place, resolved.interpreter, self.env, resolved.cwd, isolate=isolate, places=self.places
+            self.place, resolved.interpreter, self.env, resolved.cwd, tier=tier, places=self.places
         )
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self.network.environment() if self.network is not None else {}
-        home = HOME if resolved.isolate == "native" else None
+        home = resolved.tier.home
         if self._private is not None:
             home, proxies = self._private.home, proxies | self._private.environment
         env = environment.kernel_environment(resolved.interpreter, proxies | dict(given), home)
-        if resolved.isolate == "srt" and "HOME" not in given:
+        if resolved.tier.wrapped and "HOME" not in given:
             del env["HOME"]  # only known inside
         return env
 
@@ -122,7 +121,7 @@ class SessionSurroundings:
         if options.on_command is not None:
             commands = "forbidden" if options.forbid_programs else "asked"
         mounts: tuple[Step, ...] = ()
-        if resolved.isolate != "none":
+        if resolved.tier.sandboxed:
             mounts = self._mounts(resolved.policy)
         setup = Setup(
             env=self.env,
@@ -140,7 +139,7 @@ class SessionSurroundings:
         return KernelSpec(
             interpreter=resolved.interpreter,
             preload=resolved.preload,
-            isolate=resolved.isolate,
+            tier=resolved.tier,
             policy=resolved.policy,
             setup=setup,
             limits=limits,

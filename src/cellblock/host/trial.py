@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cellblock.common.config import Isolate
 from cellblock.errors import CellblockError, InterpreterError, LaunchError
-from cellblock.host.checks import Isolate
 from cellblock.host.host import Host
 from cellblock.walls.sandbox import causes
 from cellblock.walls.sandbox.policy import Policy

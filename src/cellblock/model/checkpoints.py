@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, shown
 from cellblock.model import HistoryEntry
+from cellblock.model.plain import Plain
 from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
@@ -49,7 +50,7 @@ def undo_note(result: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRecord:
+class CheckpointRecord(Plain):
     """A checkpoint of a named session.
 
     Attributes:
@@ -68,18 +69,9 @@ class CheckpointRecord:
     automatic: bool
     files: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return it from JSON data."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class Undone(Plain):
     """What `Session.undo` has undone.
 
     Attributes:
@@ -96,36 +88,16 @@ class Undone:
     files_left: str = ""
     outside: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data."""
-        cells = [
-            {"code": cell.code, "status": cell.status, "execution_count": cell.execution_count, "abandoned": cell.abandoned}
-            for cell in self.cells
-        ]
-        return {
-            "cells": cells,
-            "execution_count": self.execution_count,
-            "files": self.files,
-            "files_left": self.files_left,
-            "outside": self.outside,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return it from JSON data."""
-        cells = [HistoryEntry(**cell) for cell in data["cells"]]
-        return cls(cells, data["execution_count"], data["files"], data["files_left"], data["outside"])
-
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Plain):
     """What a restore has done with files. Paths are relative to the workspace.
 
     Attributes:
         written: Files and links that were made or replaced.
         removed: Files, links and folders that were removed; what was in such a folder is not named.
         kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
-        more: How many further paths there are: of each kind, only the first `MAX_FILE_CHANGES` are listed.
+        more: How many further paths there are: at most 1,000 of each kind are listed.
     """
 
     written: tuple[str, ...] = ()
@@ -133,14 +105,16 @@ class Changes:
     kept: tuple[str, ...] = ()
     more: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON data."""
-        return {"written": [*self.written], "removed": [*self.removed], "kept": [*self.kept], "more": self.more}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return it from JSON data."""
-        return cls(tuple(data["written"]), tuple(data["removed"]), tuple(data["kept"]), data["more"])
+@dataclass(frozen=True, slots=True)
+class Restored(CheckpointRecord):
+    """A checkpoint that a session has gone back to.
+
+    Attributes:
+        changes: What was done with files, if the checkpoint holds any.
+    """
+
+    changes: Changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +144,7 @@ class FileChanges:
         new: What is there only after.
         changed: Files that have another content or other permissions, and links that lead elsewhere.
         deleted: What was there only before.
-        more: How many further ones there are: of each kind, only the first `MAX_FILE_CHANGES` are listed.
+        more: How many further files differ: at most 1,000 of each kind are listed.
     """
 
     new: tuple[FileChange, ...] = ()
@@ -180,7 +154,7 @@ class FileChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class StateChanges:
+class StateChanges(Plain):
     """What has changed between a checkpoint and now.
 
     Attributes:
@@ -193,21 +167,3 @@ class StateChanges:
 
     def __bool__(self) -> bool:
         return bool(self.variables) or (self.files is not None and self.files != FileChanges())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        files = self.files
-        if files is None:
-            return {"variables": self.variables.to_dict(), "files": None}
-        kinds = {"new": files.new, "changed": files.changed, "deleted": files.deleted}
-        told = {kind: [asdict(one) for one in changes] for kind, changes in kinds.items()}
-        return {"variables": self.variables.to_dict(), "files": {**told, "more": files.more}}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the changes that `to_dict` has written."""
-        files = data["files"]
-        if files is not None:
-            kinds = {kind: tuple(FileChange(**one) for one in files[kind]) for kind in ("new", "changed", "deleted")}
-            files = FileChanges(**kinds, more=files["more"])
-        return cls(VariableChanges.from_dict(data["variables"]), files)

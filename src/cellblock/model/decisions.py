@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cellblock.model.plain import Plain
+
 CallKind = Literal["tool", "shell", "network", "server"]
 """What code wants to do outside its session: call an MCP tool, run a command, or reach a host."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommandRequest:
+class CommandRequest(Plain):
     """A program that code of a session wants to run, and that waits for a decision.
 
     Attributes:
@@ -30,16 +32,6 @@ class CommandRequest:
     program: tuple[str, ...] = ()
     cwd: str = ""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the request as plain JSON data."""
-        return {
-            "tool": self.tool,
-            "command": self.command,
-            "program": list(self.program),
-            "cwd": self.cwd,
-            "environment": dict(self.environment),
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from cellblock.model.plain import Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveReport:
+class SaveReport(Plain):
     """What `Session.save` has written.
 
     Attributes:
@@ -41,25 +41,9 @@ class SaveReport:
     cells: int = 0
     files: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {
-            "path": str(self.path),
-            "size": self.size,
-            "saved": self.saved,
-            "left_out": _plain(self.left_out),
-            "cells": self.cells,
-            "files": self.files,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> SaveReport:
-        """Return the report that `to_dict` has written."""
-        return cls(**{**data, "path": Path(data["path"]), "left_out": _read(data["left_out"])})
-
 
 @dataclass(frozen=True, slots=True)
-class LoadReport:
+class LoadReport(Plain):
     """What `Session.load` has brought back.
 
     Attributes:
@@ -73,20 +57,3 @@ class LoadReport:
     left_out: list[LeftOut] = field(default_factory=list)
     cells: int = 0
     files: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {"loaded": self.loaded, "left_out": _plain(self.left_out), "cells": self.cells, "files": self.files}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> LoadReport:
-        """Return the report that `to_dict` has written."""
-        return cls(**{**data, "left_out": _read(data["left_out"])})
-
-
-def _plain(left_out: list[LeftOut]) -> list[dict[str, str]]:
-    return [{"name": one.name, "reason": one.reason} for one in left_out]
-
-
-def _read(left_out: list[dict[str, str]]) -> list[LeftOut]:
-    return [LeftOut(one["name"], one["reason"]) for one in left_out]

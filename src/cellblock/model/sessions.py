@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from cellblock.model import CodeExecutionResult
+from cellblock.model.plain import Plain
 
 OWN_KERNEL = "python3"
 """The kernelspec that stands for cellblock's own kernel."""
@@ -84,7 +85,7 @@ class SessionRecord:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SessionRecord:
         """Return the record that `to_dict` has written."""
-        return cls(**{name: value for name, value in data.items() if name != "session_name"})
+        return cls(**{name: value for name, value in data.items() if name not in ("session_name", "age_seconds")})
 
 
 KernelRecord = SessionRecord
@@ -92,7 +93,7 @@ KernelRecord = SessionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionRecord:
+class ExecutionRecord(Plain):
     """One execution in a named session, which can be followed and asked for later by its id.
 
     Attributes:
@@ -112,15 +113,6 @@ class ExecutionRecord:
     begun: float | None = None
     ended: float | None = None
     key: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ExecutionRecord:
-        """Return the record that `to_dict` has written."""
-        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +152,7 @@ class ExecutionEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingApproval:
+class PendingApproval(Plain):
     """A call that waits for a decision, or a question for an answer, which any client may give that has the right to.
 
     Attributes:
@@ -189,18 +181,9 @@ class PendingApproval:
     text: str = ""
     state: Literal["pending", "withdrawn"] = "pending"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PendingApproval:
-        """Return what `to_dict` has written."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, slots=True)
-class Permission:
+class Permission(Plain):
     """What was allowed for the rest of a session. It can be revoked.
 
     Attributes:
@@ -226,12 +209,3 @@ class Permission:
     text: str = ""
     by: str = ""
     since: float = field(default_factory=time.time)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Permission:
-        """Return what `to_dict` has written."""
-        return cls(**data)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from cellblock.errors import ProtocolError
+from cellblock.model.plain import Plain
 
 MAX_SURVEY = 1024 * 1024
 """Bytes of the largest survey: the variables of a session as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Plain):
     """One variable of a session.
 
     Attributes:
@@ -31,16 +31,6 @@ class Variable:
     shape: tuple[int, ...] | None = None
     preview: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {**asdict(self), "shape": None if self.shape is None else list(self.shape)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Variable:
-        """Return the variable that `to_dict` has written."""
-        shape = data["shape"]
-        return cls(data["name"], data["type"], data["size"], None if shape is None else tuple(shape), data["preview"])
-
 
 @dataclass(frozen=True, slots=True)
 class ChangedVariable:
@@ -56,7 +46,7 @@ class ChangedVariable:
 
 
 @dataclass(frozen=True, slots=True)
-class VariableChanges:
+class VariableChanges(Plain):
     """How the variables of a session differ between two states.
 
     Attributes:
@@ -73,26 +63,6 @@ class VariableChanges:
 
     def __bool__(self) -> bool:
         return bool(self.new or self.changed or self.deleted or self.unknown)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {
-            "new": [one.to_dict() for one in self.new],
-            "changed": [{"before": one.before.to_dict(), "after": one.after.to_dict()} for one in self.changed],
-            "deleted": [one.to_dict() for one in self.deleted],
-            "unknown": [one.to_dict() for one in self.unknown],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> VariableChanges:
-        """Return the changes that `to_dict` has written."""
-        read = Variable.from_dict
-        return cls(
-            [read(one) for one in data["new"]],
-            [ChangedVariable(read(one["before"]), read(one["after"])) for one in data["changed"]],
-            [read(one) for one in data["deleted"]],
-            [read(one) for one in data["unknown"]],
-        )
 
 
 @dataclass(frozen=True, slots=True)

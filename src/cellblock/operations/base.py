@@ -1,12 +1,14 @@
-"""What the declaration of an operation says: its name, its fields, its answer, and whether it can be repeated."""
+"""What the declaration of an operation says: its name, its fields, its answer, its route, and whether it can be repeated."""
 
 from __future__ import annotations
 
+import re
+import sys
 import types
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
-from cellblock.wire.record import record
+from cellblock.wire.record import defaults_of, record
 
 PROTOCOL = 5
 """The version of all operations. A client and a daemon of different versions do not talk to each other."""
@@ -16,6 +18,59 @@ MAX_REQUEST = 64 * 1024 * 1024
 
 OPERATIONS: dict[str, type[Request[Any]]] = {}
 """Every operation, by its name. They are all there once `cellblock.operations` is imported."""
+
+
+class Limits:
+    """What HTTP takes for a field: ``Annotated[int, Limits(ge=1)]``. The daemon's own checks are those of the session.
+
+    Attributes:
+        choices: The texts that it can be, if these are few.
+        bounds: Bounds as pydantic has them: ``ge``, ``le``, ``lt``, ``min_length``, ``max_length``.
+    """
+
+    def __init__(self, *choices: str, **bounds: int) -> None:
+        self.choices = choices
+        self.bounds = bounds
+
+
+@record
+class Route:
+    """Where an operation is found over HTTP. The gateway makes its route of it, and the gateway's clients make their calls.
+
+    Fields of the operation are in the path, where it names them. The others are in the query if the method is GET or DELETE,
+    and in the body if it is POST.
+
+    Attributes:
+        method: ``GET``, ``POST`` or ``DELETE``.
+        path: Its path, as FastAPI has it.
+        summary: A few words about it.
+        scope: The scope that it takes.
+        within: The field of the answer's JSON object that holds the answer of the operation; empty if they are the same.
+        text: The field that becomes the body of the request.
+        text_limits: What HTTP takes for it.
+        without: Fields that HTTP does not have.
+        others: What it does with other sessions: tokens for one session cannot ask for it. Empty if it is about one session.
+    """
+
+    method: str
+    path: str
+    summary: str
+    scope: str = "run"
+    within: str = ""
+    text: str = ""
+    text_limits: Limits = Limits()
+    without: tuple[str, ...] = ()
+    others: str = ""
+
+    @property
+    def places(self) -> list[str]:
+        """The fields that are in the path."""
+        return [place.partition(":")[0] for place in re.findall("{(.+?)}", self.path)]
+
+    def sent(self, kind: type[Request[Any]]) -> list[str]:
+        """Return the fields of an operation that are in the query or in the body."""
+        left_out = {*self.places, *self.without}
+        return [one.name for one in fields(kind) if one.name not in left_out]  # type: ignore[arg-type]  # it is a dataclass
 
 
 AnswerT = TypeVar("AnswerT")
@@ -35,23 +90,33 @@ class Request(Generic[_AnswerT_co]):
     Attributes:
         op: Its name, on the daemon's socket and in errors.
         repeatable: Whether it can be repeated if it is not known whether it was carried out: twice is the same as once.
+        route: Where it is found over HTTP; None if it is not.
     """
 
     __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # quicker than typing, and every client loads them all
     op: ClassVar[str]
     repeatable: ClassVar[bool]
+    route: ClassVar[Route | None]
 
-    def __init_subclass__(cls, *, op: str, repeatable: bool = False) -> None:
+    def __init_subclass__(cls, *, op: str, repeatable: bool = False, route: Route | None = None) -> None:
         """Declare an operation.
 
         Raises:
-            TypeError: There is one of this name.
+            TypeError: There is one of this name, or it has no docstring, from which its documentation is made.
         """
         super().__init_subclass__()
+        if not cls.__doc__ and sys.flags.optimize < 2:
+            raise TypeError(f"the operation {op!r} needs a docstring: its documentation is made from it")
         if op in OPERATIONS:
             raise TypeError(f"two operations have the name {op!r}: {OPERATIONS[op].__name__} and {cls.__name__}")
-        cls.op, cls.repeatable = op, repeatable
+        cls.op, cls.repeatable, cls.route = op, repeatable, route
         OPERATIONS[op] = record(cls)
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the defaults of the fields that have one."""
+        made = {name: make for name, make in defaults_of(cls).items() if make is not None}
+        return {name: make() for name, make in made.items()}
 
     @property
     def may_repeat(self) -> bool:

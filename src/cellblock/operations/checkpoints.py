@@ -2,51 +2,69 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from cellblock.operations.base import Request
+from cellblock.operations.base import Limits, Request, Route
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
-    from cellblock.model.sessions import SessionRecord
+    from cellblock.model import checkpoints, sessions
     from cellblock.operations.data import Data
 
+_SESSION = "/sessions/{session}"
+_CHECKPOINT = f"{_SESSION}/checkpoints/{{checkpoint}}"
+_Files = Annotated[str, Limits("shared", "copy")]
 
-class MakeCheckpoint(Request["Data[CheckpointRecord]"], op="make checkpoint"):
-    """Keep the state of a session.
+
+class MakeCheckpoint(
+    Request["Data[checkpoints.CheckpointRecord]"],
+    op="make checkpoint",
+    route=Route("POST", f"{_SESSION}/checkpoints", "Keep the state that a session has now"),
+):
+    """Keep the state that a session has now, to go back to later.
 
     Attributes:
         session: The session.
         name: What to call it.
-        files: ``shared`` or ``copy``.
+        files: copy: the state of the files belongs to it.
     """
 
     session: str
-    name: str = ""
-    files: str = "shared"
+    name: Annotated[str, Limits(max_length=200)] = ""
+    files: _Files = "shared"
 
 
-class Checkpoints(Request["list[Data[CheckpointRecord]]"], op="checkpoints", repeatable=True):
+class Checkpoints(
+    Request["list[Data[checkpoints.CheckpointRecord]]"],
+    op="checkpoints",
+    repeatable=True,
+    route=Route("GET", f"{_SESSION}/checkpoints", "List checkpoints", scope="read", within="checkpoints"),
+):
     """List the checkpoints of a session, oldest first."""
 
     session: str
 
 
-class Restore(Request[dict[str, Any]], op="restore"):
-    """Go back to a checkpoint, by its id or its name. Answered by its `CheckpointRecord`, and ``changes``, a `Changes`."""
+class Restore(
+    Request["Data[checkpoints.Restored]"],
+    op="restore",
+    route=Route("POST", f"{_CHECKPOINT}/restore", "Go back to a checkpoint"),
+):
+    """Go back to a checkpoint, by its id or its name. It stays."""
 
     session: str
     checkpoint: str
 
 
-class DropCheckpoint(Request[bool], op="drop checkpoint"):
-    """Drop a checkpoint, by its id or its name. Answered by true."""
+class DropCheckpoint(
+    Request[bool], op="drop checkpoint", route=Route("DELETE", _CHECKPOINT, "Drop a checkpoint", within="done")
+):
+    """Drop a checkpoint, and free its memory."""
 
     session: str
     checkpoint: str
 
 
-class Undo(Request["Data[Undone]"], op="undo"):
+class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f"{_SESSION}/undo", "Undo cells")):
     """Go back over the last cells of a session.
 
     Attributes:
@@ -56,37 +74,55 @@ class Undo(Request["Data[Undone]"], op="undo"):
     """
 
     session: str
-    count: int = 1
+    count: Annotated[int, Limits(ge=1, le=1000)] = 1
     partial: bool = False
 
 
-class Diff(Request["Data[StateChanges]"], op="diff", repeatable=True):
-    """Compare a session with a checkpoint, by its id or its name."""
+class Diff(
+    Request["Data[checkpoints.StateChanges]"],
+    op="diff",
+    repeatable=True,
+    route=Route("GET", f"{_CHECKPOINT}/diff", "Compare with a checkpoint"),
+):
+    """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment."""
 
     session: str
     checkpoint: str
 
 
-class Fork(Request["list[Data[SessionRecord]]"], op="fork"):
-    """Make sessions of these names that begin with the state of a session.
+class Fork(
+    Request["list[Data[sessions.SessionRecord]]"],
+    op="fork",
+    route=Route("POST", f"{_SESSION}/fork", "Make branches", within="kernels", others="make"),
+):
+    """Make sessions that begin with the state that another one has now.
 
     Attributes:
         session: The session.
-        names: The names.
-        files: ``shared`` or ``copy``; empty for the default, as for `Session.fork`.
-        seeds: As for `Session.fork`: one for each; empty for none.
-        same_random_state: As for `Session.fork`.
+        names: Their names.
+        files: copy: each branch gets the files in a directory of its own. By default as for `Session.fork`.
+        seeds: What random numbers begin with in each branch; empty: something new.
+        same_random_state: Whether all branches draw the same random numbers.
     """
 
     session: str
-    names: tuple[str, ...]
-    files: str = ""
-    seeds: tuple[int, ...] = ()
+    names: Annotated[tuple[str, ...], Limits(min_length=1, max_length=100)]
+    files: _Files = ""
+    seeds: Annotated[tuple[Annotated[int, Limits(ge=-(2**63), lt=2**63)], ...], Limits(max_length=100)] = ()
     same_random_state: bool = False
 
 
-class Adopt(Request["Data[Changes]"], op="adopt"):
-    """Go on with the state of another session, a branch, which is ended by that."""
+class Adopt(
+    Request["Data[checkpoints.Changes]"],
+    op="adopt",
+    route=Route("POST", f"{_SESSION}/adopt", "Go on with a branch", others="use"),
+):
+    """Go on with the state of another session, mostly a branch, which is ended by that.
+
+    Attributes:
+        session: The session.
+        branch: The name or id of the other session.
+    """
 
     session: str
-    branch: str
+    branch: Annotated[str, Limits(max_length=200)]

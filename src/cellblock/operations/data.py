@@ -1,22 +1,89 @@
-"""Objects of `model` as JSON data, which is what most answers are."""
+"""What callers say, as operations have it, and what operations are answered by, as callers get it."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
+from cellblock.errors import InvalidInputError
+from cellblock.operations.base import Request
 
-class _ToDict(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
+if TYPE_CHECKING:
+    from cellblock.model.checkpoints import CheckpointRecord
+    from cellblock.model.sessions import ExecutionRecord, SessionRecord
 
-
-_ModelT = TypeVar("_ModelT", bound=_ToDict)
+_ModelT = TypeVar("_ModelT")
 _ModelT_co = TypeVar("_ModelT_co", covariant=True)
 
 
 class Data(dict[str, Any], Generic[_ModelT_co]):
-    """For type checkers: what `to_dict` of a class of `model` returns. There are no objects of this class, but plain dicts."""
+    """For type checkers: an object of a class of `model` as JSON data. There are no objects of this class, but plain dicts."""
 
 
 def as_data(found: _ModelT) -> Data[_ModelT]:
     """Return an object of `model` as JSON data."""
-    return found.to_dict()  # type: ignore[return-value]  # see `Data`
+    from cellblock.model.plain import as_dict
+
+    to_dict: Callable[[], Any] | None = getattr(found, "to_dict", None)
+    return as_dict(found) if to_dict is None else to_dict()  # type: ignore[return-value]  # see `Data`
+
+
+def session_of(kernel: SessionRecord | str) -> str:
+    """Return the name or the id of a session, from what a caller has said."""
+    if isinstance(kernel, str):
+        return kernel
+    from cellblock.model.sessions import SessionRecord
+
+    if isinstance(kernel, SessionRecord):
+        return kernel.kernel_id
+    raise InvalidInputError(f"a session is a SessionRecord, a name or an id, not {kernel!r}")
+
+
+def checkpoint_of(checkpoint: CheckpointRecord | str) -> str:
+    """Return the name or the id of a checkpoint, from what a caller has said."""
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.id
+
+
+def execution_of(execution: ExecutionRecord | str) -> str:
+    """Return the id of an execution, from what a caller has said."""
+    return execution if isinstance(execution, str) else execution.id
+
+
+def answer_type(kind: type[Request[Any]]) -> Any:
+    """Return the type of an operation's answer. Classes of `model` that it names are loaded."""
+    (answer,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]  # each is made from a generic class
+    return eval(answer, {}, _Names()) if isinstance(answer, str) else answer  # noqa: S307  # a text of our own
+
+
+class _Names(dict[str, Any]):
+    """What the texts of answers name: `Data`, and the modules of `model`."""
+
+    def __missing__(self, name: str) -> Any:
+        if name == "Data":
+            return Data
+        if name in ("list", "dict"):
+            raise KeyError(name)
+        return importlib.import_module("cellblock.model" if name == "model" else f"cellblock.model.{name}")
+
+
+def read_answer(kind: type[Request[Any]], answer: Any) -> Any:
+    """Return an answer as its declaration has it: objects of `model` instead of their JSON data."""
+    if kind not in _readers:
+        _readers[kind] = _reader(answer_type(kind))
+    read = _readers[kind]
+    return answer if read is None else read(answer)
+
+
+_readers: dict[type[Request[Any]], Callable[[Any], Any] | None] = {}
+
+
+def _reader(answer: Any) -> Callable[[Any], Any] | None:
+    origin, arguments = get_origin(answer), get_args(answer)
+    if origin is Data:
+        from cellblock.model.plain import reader
+
+        return reader(arguments[0])
+    if origin is list and (read := _reader(arguments[0])) is not None:
+        return lambda items: [read(item) for item in items]
+    return None

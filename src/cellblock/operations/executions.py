@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cellblock.operations.base import Request
+from cellblock.operations.base import Limits, Request, Route
 
 if TYPE_CHECKING:
-    from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
+    from cellblock.model import sessions
     from cellblock.operations.data import Data
 
 
@@ -49,7 +49,7 @@ class Submit(Request[Any], op="submit"):
         return bool(self.key)
 
 
-class Follow(Request["Data[ExecutionEvent]"], op="follow", repeatable=True):
+class Follow(Request["Data[sessions.ExecutionEvent]"], op="follow", repeatable=True):
     """Follow an execution. Answered by one reply for each `ExecutionEvent` after a number, until the last event.
 
     Attributes:
@@ -63,8 +63,19 @@ class Follow(Request["Data[ExecutionEvent]"], op="follow", repeatable=True):
     answers: bool = False
 
 
-class Lookup(Request["Data[ExecutionRecord]"], op="lookup", repeatable=True):
-    """Get the state of an execution.
+class Lookup(
+    Request["Data[sessions.ExecutionRecord]"],
+    op="lookup",
+    repeatable=True,
+    route=Route(
+        "GET",
+        "/executions/{execution}",
+        "Get the state of an execution",
+        scope="read",
+        without=("session", "key"),
+    ),
+):
+    """Return the state of an execution: queued, running or done.
 
     Attributes:
         execution: Its id, or nothing:
@@ -77,27 +88,59 @@ class Lookup(Request["Data[ExecutionRecord]"], op="lookup", repeatable=True):
     key: str = ""
 
 
-class Source(Request[str], op="source", repeatable=True):
-    """Say what an execution runs. Answered by its code."""
+class Source(
+    Request[str],
+    op="source",
+    repeatable=True,
+    route=Route("GET", "/executions/{execution}/source", "Get the code of an execution", scope="read", within="code"),
+):
+    """Return the code that an execution runs, or has run."""
 
     execution: str
 
 
-class Executions(Request["list[Data[ExecutionRecord]]"], op="executions", repeatable=True):
-    """List the last executions of a session, newest first, at most 1,000."""
+class Executions(
+    Request["list[Data[sessions.ExecutionRecord]]"],
+    op="executions",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/executions", "List executions", scope="read", within="executions"),
+):
+    """List the last executions of a session, newest first."""
 
     session: str
-    count: int = 100
+    count: Annotated[int, Limits(ge=1, le=1000)] = 100
 
 
-class Cancel(Request[bool], op="cancel", repeatable=True):
-    """Stop an execution, or keep one that waits from running. Answered by whether it had not ended."""
+class Cancel(
+    Request[bool],
+    op="cancel",
+    repeatable=True,
+    route=Route("POST", "/executions/{execution}/cancel", "Cancel an execution", within="done"),
+):
+    """Stop an execution, or keep one that waits from running.
+
+    Answered by whether it had not ended.
+    """
 
     execution: str
 
 
-class Answer(Request[bool], op="answer"):
-    """Answer the `input()` of an execution; the line is the body. Answered by whether it had asked.
+class Answer(
+    Request[bool],
+    op="answer",
+    route=Route(
+        "POST",
+        "/executions/{execution}/input",
+        "Answer input()",
+        within="done",
+        text="line",
+        text_limits=Limits(max_length=1_000_000),
+        without=("end",),
+    ),
+):
+    """Answer the input() for which an execution waits.
+
+    The line is the body. Answered by whether it had asked.
 
     Attributes:
         execution: Its id.

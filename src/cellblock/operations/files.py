@@ -1,18 +1,24 @@
-"""Files and packages of a session. A `FileInfo` comes as JSON data."""
+"""Files and packages of a session."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cellblock.operations.base import MAX_REQUEST, Request
+from cellblock.operations.base import MAX_REQUEST, Request, Route
 
 if TYPE_CHECKING:
-    from cellblock.model import CodeExecutionResult
+    from cellblock import model
+    from cellblock.model import files
     from cellblock.operations.data import Data
 
 
-class ListFiles(Request[list[dict[str, Any]]], op="list files", repeatable=True):
-    """List a folder of a session's workspace. Answered by a list of `FileInfo`."""
+class ListFiles(
+    Request["list[Data[files.FileInfo]]"],
+    op="list files",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/files", "List a folder", scope="read", within="files"),
+):
+    """List a folder of a session's workspace, sorted by path."""
 
     session: str
     path: str = "."
@@ -27,8 +33,8 @@ class ReadFile(Request[bytes], op="read file", repeatable=True):
     max_bytes: int = MAX_REQUEST
 
 
-class WriteFile(Request[dict[str, Any]], op="write file"):
-    """Write the body to a file. Answered by a `FileInfo`."""
+class WriteFile(Request["Data[files.FileInfo]"], op="write file"):
+    """Write the body to a file."""
 
     session: str
     path: str
@@ -50,8 +56,8 @@ class ReadPart(Request[dict[str, Any]], op="read part", repeatable=True):
     count: int = 4 * 1024 * 1024
 
 
-class WritePart(Request[dict[str, Any] | None], op="write part"):
-    """Write a file in parts, which are the bodies. Answered by null until its end, then by a `FileInfo`.
+class WritePart(Request["Data[files.FileInfo] | None"], op="write part"):
+    """Write a file in parts, which are the bodies. Answered by null until its end.
 
     Attributes:
         session: The session.
@@ -68,15 +74,19 @@ class WritePart(Request[dict[str, Any] | None], op="write part"):
     abort: bool = False
 
 
-class RemoveFile(Request[bool], op="remove file"):
-    """Remove a file, or a folder with all that is in it if `recursive` says so. Answered by true."""
+class RemoveFile(
+    Request[bool],
+    op="remove file",
+    route=Route("DELETE", "/sessions/{session}/files/{path:file}", "Remove a file or a folder", within="done"),
+):
+    """Remove a file, a link, or an empty folder; a folder with all that is in it if `recursive` says so."""
 
     session: str
     path: str
     recursive: bool = False
 
 
-class Install(Request["Data[CodeExecutionResult]"], op="install"):
+class Install(Request["Data[model.CodeExecutionResult]"], op="install"):
     """Install packages for a session. Answered by the result of pip (`CodeExecutionResult.to_dict`)."""
 
     session: str

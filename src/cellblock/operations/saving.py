@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cellblock.operations.base import Request
+from cellblock.operations.base import Request, Route
 
 if TYPE_CHECKING:
-    from cellblock.model.saving import LoadReport, SaveReport
-    from cellblock.model.variables import Variable
+    from cellblock.model import saving, variables
     from cellblock.operations.data import Data
 
 
-class Save(Request["Data[SaveReport]"], op="save", repeatable=True):
+class Save(Request["Data[saving.SaveReport]"], op="save", repeatable=True):
     """Save a session to a file.
 
     Attributes:
@@ -28,7 +27,7 @@ class Save(Request["Data[SaveReport]"], op="save", repeatable=True):
     timeout: int = 120_000
 
 
-class Load(Request["Data[LoadReport]"], op="load"):
+class Load(Request["Data[saving.LoadReport]"], op="load"):
     """Continue a saved session in a session, which gets a fresh kernel.
 
     Attributes:
@@ -51,7 +50,12 @@ class Export(Request[bool], op="export", repeatable=True):
     path: str
 
 
-class Variables(Request["list[Data[Variable]]"], op="variables", repeatable=True):
-    """List the variables of a session."""
+class Variables(
+    Request["list[Data[variables.Variable]]"],
+    op="variables",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/variables", "List variables", within="variables"),
+):
+    """List the variables of a session. It looks when it runs nothing else."""
 
     session: str

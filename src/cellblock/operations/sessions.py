@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cellblock.operations.base import Request
+from cellblock.operations.base import Limits, Request, Route
 
 if TYPE_CHECKING:
-    from cellblock.model.sessions import SessionRecord
+    from cellblock import model
+    from cellblock.model import sessions
     from cellblock.operations.data import Data
+
+
+_Cursor = Annotated[int, Limits(ge=-1, le=2**31)]
 
 
 class Hello(Request[dict[str, Any]], op="hello"):
@@ -39,7 +43,7 @@ class End(Request[bool], op="end"):
     keep: bool = False
 
 
-class Create(Request["Data[SessionRecord]"], op="create"):
+class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     """Make a session, or return the one of that name.
 
     Attributes:
@@ -62,8 +66,13 @@ class Create(Request["Data[SessionRecord]"], op="create"):
         return not self.fresh
 
 
-class List(Request["list[Data[SessionRecord]]"], op="list", repeatable=True):
-    """List the sessions.
+class List(
+    Request["list[Data[sessions.SessionRecord]]"],
+    op="list",
+    repeatable=True,
+    route=Route("GET", "/kernels", "List the sessions", scope="read", within="kernels"),
+):
+    """List the sessions that the token is for, oldest first.
 
     Attributes:
         refresh: Whether to look first whether their kernels are alive.
@@ -72,30 +81,56 @@ class List(Request["list[Data[SessionRecord]]"], op="list", repeatable=True):
     refresh: bool = False
 
 
-class Status(Request["Data[SessionRecord]"], op="status", repeatable=True):
-    """Get the status of a session. `session` is its name or id, here and below."""
+class Status(
+    Request["Data[sessions.SessionRecord]"],
+    op="status",
+    repeatable=True,
+    route=Route("GET", "/kernels/{session}", "Get the status of a session", scope="read", within="kernel"),
+):
+    """Return the status of a session."""
 
     session: str
 
 
-class Restart(Request["Data[SessionRecord]"], op="restart", repeatable=True):
+class Restart(
+    Request["Data[sessions.SessionRecord]"],
+    op="restart",
+    repeatable=True,
+    route=Route("POST", "/kernels/{session}/restart", "Give it a fresh kernel"),
+):
     """Give a session a fresh kernel, without variables."""
 
     session: str
 
 
-class Destroy(Request[bool], op="destroy", repeatable=True):
-    """End a session. Answered by whether there was one."""
+class Destroy(
+    Request[bool],
+    op="destroy",
+    repeatable=True,
+    route=Route("DELETE", "/kernels/{session}", "End a session", within="destroyed"),
+):
+    """End a session, with its variables."""
 
     session: str
 
 
-class Wipe(Request[list[str]], op="wipe", repeatable=True):
-    """End all sessions. Answered by the list of their ids."""
+class Wipe(
+    Request[list[str]],
+    op="wipe",
+    repeatable=True,
+    route=Route("DELETE", "/kernels", "End all sessions", scope="admin", within="destroyed"),
+):
+    """End all sessions, whoever has made them."""
 
 
-class Interrupt(Request[bool], op="interrupt"):
-    """Stop what runs in a session. Answered by whether something ran, after the code has stopped.
+class Interrupt(
+    Request[bool],
+    op="interrupt",
+    route=Route("POST", "/kernels/{session}/interrupt", "Stop what runs", within="done", without=("key",)),
+):
+    """Stop what runs in a session; its variables stay.
+
+    Answered by whether something ran, after the code has stopped.
 
     Attributes:
         session: The session.
@@ -111,23 +146,53 @@ class Interrupt(Request[bool], op="interrupt"):
         return bool(self.key)
 
 
-class Complete(Request[dict[str, Any]], op="complete", repeatable=True):
-    """Complete the code in the body. `cursor` is an index into it, -1 its end. Answered by ``matches``, ``start``, ``end``."""
+class Complete(
+    Request["Data[model.Completions]"],
+    op="complete",
+    repeatable=True,
+    route=Route("POST", "/sessions/{session}/complete", "Complete code", text="code"),
+):
+    """Say what could stand at the cursor.
+
+    The code is the body.
+
+    Attributes:
+        session: The session.
+        cursor: An index into the code; -1: its end.
+    """
 
     session: str
-    cursor: int = -1
+    cursor: _Cursor = -1
 
 
-class Inspect(Request[str | None], op="inspect", repeatable=True):
-    """Describe the name at a place of the code in the body. Answered by a text or null."""
+class Inspect(
+    Request[str | None],
+    op="inspect",
+    repeatable=True,
+    route=Route("POST", "/sessions/{session}/inspect", "Describe a name", within="text", text="code"),
+):
+    """Describe the name at the cursor.
+
+    The code is the body.
+
+    Attributes:
+        session: The session.
+        cursor: An index into the code; -1: its end.
+        detail: 1: with its source.
+    """
 
     session: str
-    cursor: int = -1
-    detail: int = 0
+    cursor: _Cursor = -1
+    detail: Annotated[int, Limits(ge=0, le=1)] = 0
 
 
-class History(Request[list[dict[str, Any]]], op="history", repeatable=True):
-    """List the cells that a session ran, oldest first. Answered by a list of ``code``, ``status``, ``execution_count``."""
+class History(
+    Request["list[Data[model.HistoryEntry]]"],
+    op="history",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/history", "List what ran", scope="read", within="history"),
+):
+    """List the cells that the session ran, oldest first."""
 
     session: str
-    count: int = 1000
+    count: Annotated[int, Limits(ge=1, le=10_000)] = 1000

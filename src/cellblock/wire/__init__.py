@@ -1,4 +1,4 @@
-"""The wire between host and worker: frames, messages, and who may say what when. No I/O happens here.
+"""The protocols between our processes: frames, messages and their order, without I/O.
 
-docs/wire.md is the authority on what the bytes mean.
+docs/wire.md is the specification.
 """

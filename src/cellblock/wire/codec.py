@@ -1,9 +1,9 @@
-"""Frozen dataclasses to JSON data and back, by the types of their fields.
+"""Converts frozen dataclasses to JSON data and back, by the types of their fields.
 
 Decoding checks every value: a field that is missing, unknown or of the wrong type is a `ProtocolError` that names it. Fields
 can be texts, booleans, integers of 64 bits, `Literal`, ``X | None``, tuples, mappings with texts as keys, `Any` (JSON as it
-is), and such dataclasses again. The members of a union of dataclasses have a ``kind`` and plain fields, and travel as lists:
-the kind, then the fields in order.
+is), and such dataclasses again. `Annotated` with `Most` limits them. The members of a union of dataclasses have a ``kind`` and
+plain fields, and travel as lists: the kind, then the fields in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cellblock.errors import ProtocolError
 
@@ -23,12 +23,18 @@ Convert = Callable[[Any], Any]
 MAX_INTEGER = 2**63
 
 
+class Most(NamedTuple):
+    """In `Annotated`: the largest integer of a field (none is negative), its longest text in characters, or its most items."""
+
+    value: int
+
+
 _encoders: dict[Any, Convert | None] = {}
 _decoders: dict[Any, Convert] = {}
 
 
 def encoder(hint: Any) -> Convert | None:
-    """Return what turns a value of this type into JSON data; None if it is that already."""
+    """Return a function that converts a value of this type to JSON data; None if it is JSON data already."""
     if hint not in _encoders:
         _encoders[hint] = _make_encoder(hint)
     return _encoders[hint]
@@ -36,6 +42,8 @@ def encoder(hint: Any) -> Convert | None:
 
 def _make_encoder(hint: Any) -> Convert | None:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return encoder(arguments[0])
     if dataclasses.is_dataclass(hint):
         return _object_encoder(typing.cast("type", hint))
     if origin in (typing.Union, types.UnionType):
@@ -80,7 +88,7 @@ def _kind_encoder(members: list[Any]) -> Convert:
 
 
 def decoder(hint: Any) -> Convert:
-    """Return what turns JSON data into a value of this type, or raises `ProtocolError`."""
+    """Return a function that converts JSON data to a value of this type, or raises `ProtocolError`."""
     if hint not in _decoders:
         _decoders[hint] = _make_decoder(hint)
     return _decoders[hint]
@@ -92,6 +100,8 @@ def _make_decoder(hint: Any) -> Convert:
         return lambda value: value
     if hint is int:
         return _integer
+    if origin is Annotated:
+        return _limited(arguments[0], next(note.value for note in arguments[1:] if isinstance(note, Most)))
     if hint in (str, bool):
         return _exactly(hint)
     if dataclasses.is_dataclass(hint):
@@ -125,6 +135,26 @@ def _integer(value: Any) -> int:
     if type(value) is not int or not -MAX_INTEGER <= value < MAX_INTEGER:
         raise ProtocolError("must be an integer of 64 bits")
     return value
+
+
+def _limited(hint: Any, most: int) -> Convert:
+    if hint is int:
+
+        def number(value: Any) -> int:
+            if type(value) is not int or not 0 <= value <= most:
+                raise ProtocolError(f"must be an integer from 0 to {most}")
+            return value
+
+        return number
+    inner, what = decoder(hint), "characters" if hint is str else "items"
+
+    def check(value: Any) -> Any:
+        found = inner(value)
+        if len(found) > most:
+            raise ProtocolError(f"has {len(found)} {what}, over the limit of {most}")
+        return found
+
+    return check
 
 
 def _one_of(values: tuple[Any, ...]) -> Convert:
@@ -190,7 +220,7 @@ def _object_decoder(kind: type) -> Convert:
 def _kind_decoder(members: list[Any]) -> Convert:
     kinds = {member.kind: (member, [decoder(hint) for _, hint in _fields(member)]) for member in members}
 
-    # Most of what is decoded was decoded before: sessions have nearly all their steps in common, and inherit these.
+    # Most values were decoded before: sessions share nearly all their steps, and forks inherit this cache.
     @functools.lru_cache(maxsize=1024, typed=True)
     def make(kind: Any, *values: Any) -> Any:
         if type(kind) is not str or kind not in kinds:
@@ -205,14 +235,14 @@ def _kind_decoder(members: list[Any]) -> Convert:
             raise ProtocolError("must be a list that is not empty")
         try:
             return make(*value)
-        except TypeError:  # something in it cannot be looked up
+        except TypeError:  # a value in it is not hashable
             raise ProtocolError("must be a list of texts, integers and booleans") from None
 
     return decode
 
 
 def _fields(kind: type) -> list[tuple[str, Any]]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return [(item.name, hints[item.name]) for item in dataclasses.fields(kind)]
 
 

@@ -1,4 +1,4 @@
-"""Control messages between host, fork server, init and worker, and who may send which. docs/wire.md describes them."""
+"""Control messages between host, fork server, init and worker (docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cellblock.wire.sandbox import Confinement, Plan, Restrictions, Step
 
 EXIT_NO_IPYTHON = 65
 EXIT_PRELOAD = 66
-"""How a zygote, or a fresh interpreter, exits that cannot become one: see `worker.warm`."""
+"""Exit status of a zygote, or a fresh interpreter, whose preparation failed: see `worker.warm`."""
 
 EXIT_UNCONFINED = 71
-"""How a worker exits that could not confine itself."""
+"""Exit status of a worker that could not confine itself."""
 
 FORK_DESCRIPTORS = 4
-"""What comes with ``fork``: the worker's channel, init's control socket, and the write ends of the two output pipes."""
+"""The descriptors that come with ``fork``: the worker's channel, init's control socket, the write ends of the output pipes."""
 
 Commands: TypeAlias = Literal["asked", "forbidden"]
-"""What becomes of the commands of cells: the host is asked about them, or runs them as well, since the worker cannot."""
+"""How commands of cells run: after asking the host, or by the host as well, because the worker cannot run them."""
 
 Keep: TypeAlias = Literal["nothing", "out", "err", "both", "together"]
 """Which output of a program goes to files."""
@@ -31,7 +31,7 @@ Keep: TypeAlias = Literal["nothing", "out", "err", "both", "together"]
 
 @record
 class Hello:
-    """The first message. ``places``: what the paths begin with that are to be removed after the host."""
+    """The first message. ``places``: the prefix of the paths to remove after the host has ended."""
 
     op: ClassVar[str] = "hello"
     places: str | None
@@ -39,7 +39,7 @@ class Hello:
 
 @record
 class Fork:
-    """Make a kernel of the descriptors that come along."""
+    """Make a kernel, with the descriptors that come along."""
 
     op: ClassVar[str] = "fork"
     session: int
@@ -55,7 +55,7 @@ class Kill:
 
 @record
 class End:
-    """End; the host goes on."""
+    """End, although the host continues."""
 
     op: ClassVar[str] = "end"
 
@@ -65,7 +65,7 @@ class End:
 
 @record
 class Ready:
-    """The modules are imported. ``interpreter``: directories that a native sandbox shows to have it run."""
+    """The modules are imported. ``interpreter``: directories that a native sandbox must show for the interpreter to run."""
 
     op: ClassVar[str] = "ready"
     interpreter: tuple[str, ...] | None
@@ -86,7 +86,7 @@ class Failed:
 
 @record
 class Listener:
-    """A listener to make in the session before there is code: its port (0 is any), and the variable that tells it."""
+    """A listener to make in the session before any code runs: its port (0: any), and the variable that gets the port."""
 
     port: int
     variable: str
@@ -94,22 +94,22 @@ class Listener:
 
 @record
 class Setup:
-    """What init and its worker are to be.
+    """The specification of an init and its worker.
 
     Attributes:
         env: The whole environment.
-        cwd: The directory that the worker begins in, which is the workspace.
-        stay_in: The directory that it comes back to after each cell; None: it stays where the code went.
-        packages: Where the session's own packages lie; relative to what srt gives it, if that runs it.
-        commands: What becomes of the commands of its cells; None: nobody is asked.
+        cwd: The worker's initial directory, which is the workspace.
+        stay_in: The directory that it returns to after each cell; None: it stays where the code went.
+        packages: The directory of the session's own packages; relative to srt's directory, if srt runs it.
+        commands: How commands of its cells run; None: without asking.
         listeners: What to listen on, by name.
         mounts: Steps for the file system after those of the plan.
         plan: What to build, in a native sandbox.
-        policy: What to make a plan of, if the host does not know this interpreter (`Policy.to_dict`).
+        policy: The policy to make a plan from, if the host does not know this interpreter (`Policy.to_dict`).
         inherit: Variables to take over from the sandbox around this one.
-        restrictions: What the worker puts on itself in a sandbox that is not ours.
-        landlock: The version of Landlock that the sandbox is made of, with the policy; `mounts` are what the session has
-            besides. 0: another sandbox.
+        restrictions: The restrictions that the worker applies to itself in a sandbox that is not ours.
+        landlock: The version of Landlock for a sandbox made of it, by the policy; `mounts` are what the session has besides.
+            0: another sandbox.
     """
 
     op: ClassVar[str] = "setup"
@@ -150,7 +150,7 @@ class Freeze:
 
 @record
 class Thaw:
-    """Have what was frozen go on."""
+    """Resume frozen processes."""
 
     op: ClassVar[str] = "thaw"
 
@@ -164,9 +164,9 @@ class Run:
         argv: The program and its arguments.
         cwd: The directory that it runs in.
         env: Its environment; None: the session's.
-        changes: What differs in it; None takes a variable away.
+        changes: Changes to it; None removes a variable.
         keep: Which output goes to files.
-        place: What the names of these files begin with.
+        place: The prefix of the names of these files.
     """
 
     op: ClassVar[str] = "run"
@@ -181,7 +181,7 @@ class Run:
 
 @record
 class Stop:
-    """Kill the programs that were run, and whatever was started since they began, except the worker's own children."""
+    """Kill the programs that were run, and all processes started since, except the worker's own children."""
 
     op: ClassVar[str] = "stop"
 
@@ -195,7 +195,7 @@ class Listen:
 
 @record
 class Measure:
-    """Measure the session's memory; what is certainly not over ``enough`` bytes need not be exact."""
+    """Measure the session's memory; it need not be exact if it is certainly at most ``enough`` bytes."""
 
     op: ClassVar[str] = "measure"
     enough: int
@@ -203,7 +203,7 @@ class Measure:
 
 @record
 class Connect:
-    """Another connection comes along: for copies of kernels (`ToFamily`). Copies live no longer than it is open."""
+    """Pass the connection for copies of kernels (`ToFamily`). Copies end when it is closed."""
 
     op: ClassVar[str] = "connect"
 
@@ -213,7 +213,7 @@ class Connect:
 
 @record
 class HttpServer:
-    """A listener was made, and comes along. ``name``: one that `Setup` asked for; None: one that `Listen` asked for."""
+    """A listener was made, and comes along. ``name``: that of `Setup`; None: `Listen` requested it."""
 
     op: ClassVar[str] = "listening"
     port: int
@@ -222,7 +222,7 @@ class HttpServer:
 
 @record
 class Memory:
-    """What the session uses. Without copies, that would be at most ``copies`` bytes less: known if it is over the limit."""
+    """The session's memory. Without copies, it would be at most ``copies`` bytes less; measured if it is over the limit."""
 
     op: ClassVar[str] = "memory"
     bytes: int
@@ -243,8 +243,8 @@ class Refused:
     """The sandbox, or the processes in it, could not be made; no code has run in it.
 
     Attributes:
-        error: What the system said.
-        step: What failed (`cellblock.walls.sandbox.steps`); empty if the machine could, but what was asked for makes no sense.
+        error: The system's message.
+        step: The failed step (`cellblock.walls.sandbox.steps`); empty if the request, not the machine, is at fault.
         code: The system's error number; 0 if there is none.
     """
 
@@ -282,11 +282,11 @@ class Exited:
 
 @record
 class WorkerSetup:
-    """What a worker is to be: see `Setup`.
+    """The specification of a worker: see `Setup`.
 
     Attributes:
-        confinement: What is applied before any code runs; None: nothing is.
-        offline: What explains failed connections, if the sandbox has no network.
+        confinement: Applied before any code runs; None: nothing is.
+        offline: The explanation of failed connections, if the sandbox has no network.
     """
 
     op: ClassVar[str] = "setup_worker"
@@ -301,7 +301,7 @@ class WorkerSetup:
 
 @record
 class Held:
-    """Names are kept from being made in the directory that comes along, locked: to be released when init has ended."""
+    """The creation of names is prevented in the directory that comes along, locked: release it when init has ended."""
 
     op: ClassVar[str] = "held"
     names: tuple[str, ...]
@@ -320,8 +320,8 @@ class ServerSetup:
         plan: What to build.
         cwd: The directory that it runs in.
         port: The port of the listener for the proxy; None: there is no network.
-        holds: Descriptors of directories, inherited, and the names that are kept from being made in each.
-        group: A descriptor of the control group that it is to be in, inherited.
+        holds: Inherited descriptors of directories, each with the names whose creation is prevented there.
+        group: An inherited descriptor of its control group.
     """
 
     op: ClassVar[str] = "setup_server"
@@ -336,7 +336,7 @@ class ServerSetup:
 
 @record
 class Made:
-    """It was made, and the server is about to start. ``hidden``: arguments that name what the sandbox does not show."""
+    """The sandbox was made, and the server is about to start. ``hidden``: arguments that name paths outside the sandbox."""
 
     op: ClassVar[str] = "made"
     hidden: tuple[str, ...]

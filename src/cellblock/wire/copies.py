@@ -1,4 +1,4 @@
-"""Control messages about copies of kernels: of the host, of init and of the copies. docs/wire.md describes them."""
+"""Control messages about copies of kernels, between host, init and copies (docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cellblock.wire.record import record
 
 @record
 class Resume:
-    """Make a kernel of a copy, with the descriptors that come along: those of `Fork`.
+    """Make a kernel from a copy, with the descriptors that come along: those of `Fork`.
 
     Attributes:
         number: The copy's.
         env: Variables that change.
-        listeners: What to listen on for it, by name.
+        listeners: Its listeners, by name.
         stay_in: As for `Setup`.
-        seed: What random generators begin with; None: something new. If they go on, those without a state begin with it.
-        same_random_state: Whether they go on where the copy's were.
+        seed: The seed of random generators; None: a new one. If they continue, only those without a state use it.
+        same_random_state: Whether they continue from the copy's state.
     """
 
     op: ClassVar[str] = "resume"
@@ -47,7 +47,7 @@ class Keep:
     """End all copies but some. For each of these that is not there, the answer is `Gone`.
 
     Attributes:
-        numbers: Those that stay: a host that takes a session over knows of no others.
+        numbers: Those that stay. A host that takes over a session knows no others.
     """
 
     op: ClassVar[str] = "keep"
@@ -59,7 +59,7 @@ class Keep:
 
 @record
 class Copied:
-    """There is a copy, and it has shown that it lives. Copies themselves say so to init, with a connection to each."""
+    """A copy exists, and has reported itself. Copies send this to init, with a connection to each."""
 
     op: ClassVar[str] = "copied"
     number: int
@@ -78,10 +78,10 @@ class Gone:
 
 @record
 class Start:
-    """Init → copy: make a kernel, of the channel and the outputs that come along. See `Resume`.
+    """Init → copy: make a kernel, with the channel and the outputs that come along. See `Resume`.
 
     Attributes:
-        kernel: What the kernel is to call itself in `Taken`.
+        kernel: The kernel's number, for `Taken`.
     """
 
     op: ClassVar[str] = "start"

@@ -1,4 +1,4 @@
-"""Control messages as bytes: one JSON object in one datagram of a SOCK_SEQPACKET socket.
+"""Encodes control messages: one JSON object per datagram of a SOCK_SEQPACKET socket.
 
 On a stream socket two messages can arrive as one, and a descriptor passed with the second is then silently dropped.
 """
@@ -12,7 +12,7 @@ from cellblock.errors import ProtocolError
 from cellblock.wire.codec import decoder, encoder
 
 MAX_CONTROL = 160 * 1024
-"""Largest message, in bytes: below what the kernel lets a datagram carry with its default buffers."""
+"""Largest message, in bytes: below the kernel's limit for a datagram with default buffers."""
 
 MAX_DESCRIPTORS = 8
 
@@ -32,7 +32,7 @@ def encode_control(message: ControlMessage) -> bytes:
     """Return one message as bytes.
 
     Raises:
-        ProtocolError: It is larger than one datagram may be.
+        ProtocolError: It is too large for one datagram.
     """
     convert = encoder(type(message))
     assert convert is not None
@@ -43,7 +43,7 @@ def encode_control(message: ControlMessage) -> bytes:
 
 
 class Incoming(Generic[_M]):
-    """The messages that one end of a connection may be sent."""
+    """The messages that one end of a connection accepts."""
 
     def __init__(self, *kinds: type[_M]) -> None:
         self.kinds: dict[str, type[_M]] = {kind.op: kind for kind in kinds}
@@ -68,6 +68,6 @@ class Incoming(Generic[_M]):
         return message
 
     def read(self, data: bytes) -> _M:
-        """Return one message with plain fields from a trusted sender. Not to check them spares a fresh fork 100 pages."""
+        """Decode a message with plain fields from a trusted sender, without checks: that saves a fresh fork 100 pages."""
         fields = json.loads(data.decode())
         return self.kinds[fields.pop("op")](**fields)

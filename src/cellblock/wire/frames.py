@@ -1,7 +1,7 @@
 """Frames: a length prefix, a small JSON header, and raw bytes.
 
-The layout is in docs/wire.md. The parser takes bytes and returns frames; it never reads, blocks or guesses, and the only
-error that comes out of it is `ProtocolError`.
+The layout is in docs/wire.md. The parser takes bytes and returns frames; it never reads, blocks or guesses, and raises only
+`ProtocolError`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ MAX_HEADER = 64 * 1024
 MAX_BODY = 5 * 1024 * 1024
 MAX_DEPTH = 8
 
-# Made once: `json.dumps` with options builds an encoder for every call. Not ASCII only: so a lone surrogate is an error.
+# Made once: `json.dumps` with options builds an encoder for every call. Not limited to ASCII, so that a lone surrogate is an
+# error.
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 _PREFIX = struct.Struct("!II")
 
@@ -36,21 +37,21 @@ def encode_frame(header: dict[str, Any], body: bytes = b"", *, max_body: int = M
 
     Args:
         header: JSON data; must hold a ``type``.
-        body: Raw bytes that go with it.
-        max_body: How long that may be, in bytes.
+        body: Raw bytes that follow it.
+        max_body: Its maximum size in bytes.
 
     Raises:
-        ProtocolError: The other side would not accept it: it is too large, nested too deep, or no JSON.
+        ProtocolError: The other side would not accept it: it is too large, nested too deeply, or not JSON.
     """
     return encode_head(header, len(body), max_body) + body
 
 
 def encode_head(header: dict[str, Any], size: int, max_body: int) -> bytes:
-    """Return the bytes of a frame up to its body, which a caller sends by itself if it is too large to be copied.
+    """Return the bytes of a frame up to its body, for callers that send a large body without copying it.
 
     Args:
         header: As for `encode_frame`.
-        size: How many bytes the body has.
+        size: The size of the body in bytes.
         max_body: As for `encode_frame`.
 
     Raises:
@@ -60,7 +61,7 @@ def encode_head(header: dict[str, Any], size: int, max_body: int) -> bytes:
         head = _encode(header).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a {header['type']} frame's header is not valid JSON: {error}") from None
-    if head.count(b"[") + head.count(b"{") > MAX_DEPTH:  # else it cannot be too deep
+    if head.count(b"[") + head.count(b"{") > MAX_DEPTH:  # otherwise it cannot be too deep
         _check_depth(header)
     if len(head) > MAX_HEADER or size > max_body:
         raise ProtocolError(
@@ -70,12 +71,12 @@ def encode_head(header: dict[str, Any], size: int, max_body: int) -> bytes:
 
 
 class FrameParser:
-    """Turns a stream of bytes into frames.
+    """Parses a stream of bytes into frames.
 
-    After a `ProtocolError` the parser is of no more use: the stream cannot be trusted to be in step.
+    After a `ProtocolError` the parser cannot be used any more: the stream may be out of step.
 
     Attributes:
-        position: How many bytes the frames had that were returned.
+        position: The total bytes of the returned frames.
     """
 
     __slots__ = ("_max_body", "_pending", "position")
@@ -84,21 +85,21 @@ class FrameParser:
         """Begin.
 
         Args:
-            max_body: How many bytes the body of a frame may have.
+            max_body: Maximum bytes of the body of a frame.
         """
         self._max_body = max_body
         self._pending = bytearray()
         self.position = 0
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take bytes as they came and return the frames that are complete now, or raise: see `frames`."""
+        """Add received bytes; return the frames that are complete now, or raise as `frames`."""
         return list(self.frames(data))
 
     def frames(self, data: bytes) -> Iterator[Frame]:
-        """Take bytes as they came and yield the frames that are complete now.
+        """Add received bytes, and yield the frames that are complete now.
 
-        Memory is bounded: what is kept between calls is less than one frame. What stands before a mistake is yielded
-        before it is raised: the last words of a worker that then sent garbage count.
+        Memory is bounded: less than one frame is kept between calls. Frames before an error are yielded before it is raised:
+        the last messages of a worker that then sent garbage count.
 
         Args:
             data: The bytes, cut anywhere.
@@ -154,7 +155,7 @@ def _parse_header(data: bytes) -> dict[str, Any]:
     try:
         header = _decode(data.decode("utf-8"))
         if b"\\u" in data:
-            _encode(header).encode()  # an escape can spell a lone surrogate, which nobody could write out again
+            _encode(header).encode()  # an escape can make a lone surrogate, which could not be encoded again
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame's header is not valid JSON: {error}") from None
     if not isinstance(header, dict) or not isinstance(header.get("type"), str):

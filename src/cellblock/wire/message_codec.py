@@ -1,63 +1,62 @@
-"""Messages as frames: `encode` and `decode` are the only ways between the two.
+"""Messages as frames, by the types of their fields: `encode` and `decode` are the only ways between the two.
 
-Decoding checks every field's type and range, because what a worker sends is hostile.
+Fields with a `Body` travel as bytes in the body of the frame, in their order; the header says how long each is. All others are
+JSON in the header. The last fields of a body are left out if they have their defaults. Both sides check the type and the limit
+of every field: what a worker sends is hostile, and a kernel ends if its host refuses what it sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import dataclasses
+import functools
+import operator
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.fields import (
-    MAX_ARGUMENTS,
-    MAX_BUFFERS,
-    MAX_COMM,
-    MAX_COMMAND,
-    MAX_ERROR,
-    MAX_MIMES,
-    MAX_NAMES,
-    MAX_TEXT,
-    Fields,
-    arguments,
-    code,
-    few,
-    names_of,
-    piece,
-    short,
-    strictly,
-    to_bytes,
-    to_text,
-    within,
-)
-from cellblock.wire.frames import Frame, encode_frame
-from cellblock.wire.messages import (
-    Changed,
-    Changes,
-    Clear,
-    Comm,
-    Command,
-    Complete,
-    Completed,
-    Decided,
-    Display,
-    Ended,
-    Execute,
-    InputReply,
-    InputRequest,
-    Inspect,
-    Inspected,
-    Install,
-    Installed,
-    Message,
-    Park,
-    Parked,
-    Part,
-    Ready,
-    Reply,
-    Shutdown,
-    Stream,
-)
+from cellblock.wire.codec import Convert, Most, decoder
+from cellblock.wire.fields import Body, Number, Short, to_bytes, to_text
+from cellblock.wire.frames import MAX_BODY, Frame, encode_frame
+from cellblock.wire.messages import Message, ToHost, ToWorker
+
+_NONE = dataclasses.MISSING
+
+
+class _Head(NamedTuple):
+    """A field in the header."""
+
+    name: str
+    check: Convert
+    default: Any
+
+
+class _Part(NamedTuple):
+    """A field in the body."""
+
+    name: str
+    body: Body
+    shape: Any  # bytes, str, tuple or Mapping
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+    default: Any
+    counted: _Head | None  # where the header says how many there are
+
+
+class _Plan(NamedTuple):
+    """How a kind of message travels."""
+
+    kind: type
+    names: tuple[str, ...]
+    get: Callable[[Any], tuple[Any, ...]]  # the type and the fields of the header
+    heads: tuple[_Head, ...]
+    chosen: tuple[_Head, ...]  # those that code in the session can choose: the sender checks them, too
+    parts: tuple[_Part, ...]
+    most: int
+
+
+_plans: dict[type, _Plan] = {}
+_named: dict[str, _Plan] = {}
 
 
 def encode(message: Message) -> bytes:
@@ -66,184 +65,204 @@ def encode(message: Message) -> bytes:
     Raises:
         ProtocolError: The other side would not accept it.
     """
-    header, buffers = _WRITERS[message.type](message)
-    header["type"] = message.type
+    plan = _plans.get(type(message)) or _plan(type(message))
+    header = dict(zip(plan.names, plan.get(message), strict=False))
+    for head in plan.chosen:
+        value = header[head.name]
+        _checked(message.type, head, [*value] if type(value) is tuple else value)
+    buffers: list[bytes] = []
+    for part in _sent(message, plan.parts):
+        value = getattr(message, part.name)
+        if part.shape is bytes or part.shape is str:
+            data = part.write(value)
+            if len(data) > part.body.most:
+                _check_sizes(message.type, part, [data])
+            buffers.append(data)
+            continue
+        if part.shape is tuple:
+            written = [part.write(item) for item in value]
+            if part.counted is not None:
+                header[part.name] = _checked(message.type, part.counted, len(value))
+            elif part.body.like and len(value) != len(getattr(message, part.body.like)):
+                raise ProtocolError(f"{message.type}: {part.name} must be as many as {part.body.like}")
+        else:
+            written = [part.write(item) for item in value.values()]
+            header[part.body.keys] = [*value]
+            _checked(message.type, cast("_Head", part.counted), [*value])
+        _check_sizes(message.type, part, written)
+        buffers += written
     if not buffers:
         return encode_frame(header)
-    header["sizes"] = [len(buffer) for buffer in buffers]
+    header["sizes"] = sizes = [len(buffer) for buffer in buffers]
+    _check_total(message.type, sum(sizes), plan.most)
     return encode_frame(header, buffers[0] if len(buffers) == 1 else b"".join(buffers))
 
 
-def _write_display(message: Display) -> _Written:
-    header = {
-        "kind": message.kind,
-        "mimes": short(message.data),
-        "metadata": dict(message.metadata),
-        "display_id": message.display_id if message.display_id is None else short([message.display_id])[0],
-        "parts": short(message.parts),
-        "behind": message.behind,
-        "texts": short(message.texts),
-    }
-    return header, list(message.data.values())
+def _sent(message: Message, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+    """Return the fields of the body without the last ones that have their defaults."""
+    while parts and (default := parts[-1].default) is not _NONE and getattr(message, parts[-1].name) == default:
+        parts = parts[:-1]
+    return parts
 
 
-def _write_command(message: Command) -> _Written:
-    header = {"number": message.number, "tool": message.tool, "program": len(message.program), "keep": message.keep}
-    texts = [message.cwd, *arguments(message.program), *arguments(message.changes)]
-    return header, within(MAX_COMMAND, [strictly(message.text), *map(to_bytes, texts)])
+def _checked(kind: str, head: _Head, data: Any) -> Any:
+    try:
+        return head.check(data)
+    except ProtocolError as error:
+        raise ProtocolError(f"{kind}: {head.name} {error}") from None
 
 
-def _write_reply(message: Reply) -> _Written:
-    header = {"execution_count": message.execution_count, "ename": message.ename}
-    if message.ename is None:
-        return header, []
-    header["later"] = message.later
-    return header, within(MAX_ERROR, [to_bytes(text) for text in (message.evalue, *message.traceback)])
+def _check_sizes(kind: str, part: _Part, buffers: list[bytes]) -> None:
+    body = part.body
+    if len(buffers) > body.items:
+        raise ProtocolError(f"{kind}: {part.name} has {len(buffers)} items, over the limit of {body.items}")
+    for buffer in buffers:
+        if len(buffer) > body.most:
+            raise ProtocolError(f"{kind}: {part.name} has {len(buffer)} bytes, over the limit of {body.most}")
 
 
-def _write_changed(message: Changed) -> _Written:
-    names, types, gone = map(names_of, (message.names, message.types, message.gone))
-    return {"names": len(names)}, [*names, *types, *gone]
-
-
-_Written: TypeAlias = tuple[dict[str, Any], list[bytes]]
-
-_WRITERS: dict[str, Callable[[Any], _Written]] = {
-    "execute": lambda m: ({"stdin": m.stdin, "silent": m.silent, "parent": m.parent}, [code(m.code)]),
-    "input_reply": lambda m: ({"number": m.number}, [] if m.text is None else [to_bytes(m.text)]),
-    "installed": lambda m: ({"number": m.number, "status": m.status}, [] if m.refusal is None else [to_bytes(m.refusal)]),
-    "decided": lambda m: ({"number": m.number}, [] if m.refusal is None else [to_bytes(m.refusal)]),
-    "ended": lambda m: ({"number": m.number, "status": m.status}, [] if m.place is None else [to_bytes(m.place)]),
-    "changes": lambda m: ({}, []),
-    "complete": lambda m: ({"cursor": m.cursor}, [code(m.code)]),
-    "inspect": lambda m: ({"cursor": m.cursor, "detail": m.detail}, [code(m.code)]),
-    "park": lambda m: ({"number": m.number}, []),
-    "shutdown": lambda m: ({}, []),
-    "ready": lambda m: ({"version": m.version}, []),
-    "stream": lambda m: ({"name": m.name, "behind": m.behind}, [piece(m.text)]),
-    "part": lambda m: ({"mime": short([m.mime])[0]}, [piece(m.data)]),
-    "display": _write_display,
-    "clear": lambda m: ({"wait": m.wait}, []),
-    "comm": lambda m: ({"kind": m.kind}, within(MAX_COMM, [m.content, *few(m.buffers)])),
-    "input": lambda m: ({"number": m.number, "password": m.password}, [to_bytes(m.prompt)]),
-    "install": lambda m: ({"number": m.number}, [to_bytes(text) for text in arguments(m.arguments)]),
-    "command": _write_command,
-    "reply": _write_reply,
-    "changed": _write_changed,
-    "completed": lambda m: ({"start": m.start, "end": m.end}, [to_bytes(text) for text in m.matches]),
-    "inspected": lambda m: ({}, [] if m.text is None else [to_bytes(m.text)]),
-    "parked": lambda m: ({}, [] if m.refusal is None else [to_bytes(m.refusal)]),
-}
+def _check_total(kind: str, size: int, most: int) -> None:
+    if size > most:
+        raise ProtocolError(f"{kind}: {size} bytes are over the limit of {most}")
 
 
 def decode(frame: Frame) -> Message:
     """Return the message of a frame.
 
     Raises:
-        ProtocolError: The type is unknown, or a field is missing, of the wrong type or out of range.
+        ProtocolError: The type is unknown, or a field is missing, of the wrong type or over its limit.
     """
-    kind = frame.header["type"]
-    reader = _READERS.get(kind)
-    if reader is None:
+    header = frame.header
+    kind = header["type"]
+    if (plan := _named.get(kind) or _plan_named(kind)) is None:
         raise ProtocolError(f"unknown message type {kind[:40]!r}")
-    return reader(Fields(frame))
-
-
-def _read_display(fields: Fields) -> Display:
-    mimes = fields.texts("mimes", MAX_MIMES)
-    if len(mimes) != len(fields.buffers) or len(set(mimes)) != len(mimes):
-        raise fields.fail("mimes", "distinct, one for each buffer")
-    return Display(
-        kind=fields.text("kind", ("display_data", "update_display_data", "execute_result", "error")),
-        data=dict(zip(mimes, fields.buffers, strict=True)),
-        metadata=fields.mapping("metadata"),
-        display_id=fields.optional_text("display_id"),
-        parts=fields.texts("parts", MAX_MIMES),
-        behind=fields.boolean("behind"),
-        texts=fields.texts("texts", MAX_MIMES),
-    )
-
-
-def _read_comm(fields: Fields) -> Comm:
-    if not 1 <= len(fields.buffers) <= 1 + MAX_BUFFERS:
-        raise fields.fail("sizes", f"1 to {1 + MAX_BUFFERS} lengths")
-    within(MAX_COMM, fields.buffers)
-    content, *buffers = fields.buffers
-    return Comm(fields.text("kind", ("comm_open", "comm_msg", "comm_close")), content, tuple(buffers))
-
-
-def _read_install(fields: Fields) -> Install:
-    if len(fields.buffers) > MAX_ARGUMENTS:
-        raise fields.fail("sizes", f"at most {MAX_ARGUMENTS} lengths")
-    return Install(fields.integer("number"), tuple(to_text(buffer) for buffer in fields.buffers))
-
-
-def _read_command(fields: Fields) -> Command:
-    program = fields.integer("program", most=MAX_ARGUMENTS)
-    within(MAX_COMMAND, fields.buffers)
-    if not 2 + program <= len(fields.buffers) <= 2 + program + MAX_ARGUMENTS:
-        raise fields.fail("sizes", f"2, as many as program says, and at most {MAX_ARGUMENTS} lengths")
-    _, cwd, *others = (to_text(buffer) for buffer in fields.buffers)
+    values: dict[str, Any] = {}
+    name = ""
     try:
-        text = fields.buffers[0].decode()
+        for name, check, default in plan.heads:
+            value = header.get(name, _NONE)
+            if value is not _NONE:
+                values[name] = check(value)
+            elif default is _NONE:
+                raise ProtocolError("is missing")
+    except ProtocolError as error:
+        raise ProtocolError(f"{kind}: {name} {error}") from None
+    if plan.parts or frame.body or "sizes" in header:
+        _read_body(plan, frame, values)
+    return cast("Message", plan.kind(**values))
+
+
+def _read_body(plan: _Plan, frame: Frame, values: dict[str, Any]) -> None:
+    kind = frame.header["type"]
+    buffers = _cut(frame, plan.most)
+    start = 0
+    for part in plan.parts:
+        end = start + _count(frame.header, part, values, len(buffers) - start)
+        if end > len(buffers):
+            raise ProtocolError(f"{kind}: sizes must have more lengths, for {part.name}")
+        is_sent = end > start or part.default is _NONE
+        values[part.name] = _read(kind, part, buffers[start:end], frame.header) if is_sent else part.default
+        start = end
+    if start < len(buffers):
+        raise ProtocolError(f"{kind}: sizes has {len(buffers) - start} more than there are fields")
+
+
+def _cut(frame: Frame, most: int) -> list[bytes]:
+    """Return the body, cut as the header says."""
+    kind, sizes, body = frame.header["type"], frame.header.get("sizes", []), frame.body
+    if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_BODY for size in sizes):
+        raise ProtocolError(f"{kind}: sizes must be a list of lengths")
+    if sum(sizes) != len(body):
+        raise ProtocolError(f"{kind}: sizes add up to {sum(sizes)}, the body has {len(body)}")
+    _check_total(kind, len(body), most)
+    if len(sizes) == 1:
+        return [body]
+    buffers, start = [], 0
+    for size in sizes:
+        buffers.append(body[start : start + size])
+        start += size
+    return buffers
+
+
+def _count(header: dict[str, Any], part: _Part, values: dict[str, Any], left: int) -> int:
+    """Return how many buffers belong to a field."""
+    if part.shape is bytes or part.shape is str:
+        return 1 if left or part.default is _NONE else 0
+    if part.shape is Mapping:
+        counted = cast("_Head", part.counted)
+        keys = _checked(header["type"], counted, header.get(counted.name, []))
+        if len({*keys}) != len(keys) or len(keys) != left:
+            raise ProtocolError(f"{header['type']}: {counted.name} must be distinct, one for each buffer")
+        return left
+    if part.counted is not None:
+        return int(_checked(header["type"], part.counted, header.get(part.name, 0)))
+    return len(values[part.body.like]) if part.body.like else left
+
+
+def _read(kind: str, part: _Part, buffers: list[bytes], header: dict[str, Any]) -> Any:
+    _check_sizes(kind, part, buffers)
+    try:
+        if part.shape is bytes or part.shape is str:
+            return part.read(buffers[0])
+        found = (*map(part.read, buffers),)
     except UnicodeDecodeError:
-        raise fields.fail("text", "UTF-8") from None
-    return Command(
-        number=fields.integer("number"),
-        tool=fields.text("tool", ("shell", "shell_magic")),
-        text=text,
-        program=tuple(others[:program]),
-        cwd=cwd,
-        changes=tuple(others[program:]),
-        keep=fields.text("keep", ("nothing", "out", "err", "both", "together")),
-    )
+        raise ProtocolError(f"{kind}: {part.name} must be UTF-8") from None
+    return found if part.shape is tuple else dict(zip(header.get(part.body.keys, ()), found, strict=True))
 
 
-def _read_reply(fields: Fields) -> Reply:
-    ename = fields.optional_text("ename")
-    count = fields.integer("execution_count")
-    if ename is None:
-        return Reply(count)
-    if not fields.buffers:
-        raise fields.fail("sizes", "at least one length if there is an ename")
-    within(MAX_ERROR, fields.buffers)
-    evalue, *traceback = (to_text(buffer) for buffer in fields.buffers)
-    return Reply(count, ename, evalue, tuple(traceback), fields.integer("later"))
+def _plan_named(kind: str) -> _Plan | None:
+    """Return how messages of a type travel; None if there is no such type."""
+    for message in (*typing.get_args(ToWorker), *typing.get_args(ToHost)):
+        if message.type == kind:
+            _named[kind] = _plan(message)
+    return _named.get(kind)
 
 
-def _read_changed(fields: Fields) -> Changed:
-    names = fields.integer("names", most=MAX_NAMES)
-    if not 2 * names <= len(fields.buffers) <= 2 * names + MAX_NAMES:
-        raise fields.fail("sizes", f"two for each of the names, and at most {MAX_NAMES} more")
-    if any(len(buffer) > MAX_TEXT for buffer in fields.buffers):
-        raise fields.fail("sizes", f"at most {MAX_TEXT} each")
-    texts = tuple(to_text(buffer) for buffer in fields.buffers)
-    return Changed(texts[:names], texts[names : 2 * names], texts[2 * names :])
+def _plan(kind: type) -> _Plan:
+    """Work out how a kind of message travels, when the first one does."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    heads, parts = [], []
+    for item in dataclasses.fields(kind):
+        hint, default = hints[item.name], item.default if item.default_factory is _NONE else item.default_factory()
+        body = next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Body)), None)
+        if body is not None:
+            parts.append((item.name, typing.get_args(hint)[0], body, default))
+            continue
+        heads.append(_Head(item.name, decoder(hint), default))
+    last = len(parts) - 1
+    made = tuple(_part(*part, is_last=number == last) for number, part in enumerate(parts))
+    names = ("type", *(head.name for head in heads))
+    chosen = tuple(head for head in heads if hints[head.name] not in (bool, Number) and not _is_literal(hints[head.name]))
+    get = operator.attrgetter(*names, "type")  # of one name alone, it would not be a tuple
+    _plans[kind] = plan = _Plan(kind, names, get, (*heads,), chosen, made, getattr(kind, "most", MAX_BODY))
+    return plan
 
 
-_READERS: dict[str, Callable[[Fields], Message]] = {
-    "execute": lambda f: Execute(f.code(), f.boolean("stdin"), f.boolean("silent"), f.text("parent")),
-    "input_reply": lambda f: InputReply(f.integer("number"), f.optional_buffer_text()),
-    "installed": lambda f: Installed(f.integer("number"), f.integer("status"), f.optional_buffer_text()),
-    "decided": lambda f: Decided(f.integer("number"), f.optional_buffer_text()),
-    "ended": lambda f: Ended(f.integer("number"), f.integer("status", most=0xFFFF), f.optional_buffer_text()),
-    "changes": lambda f: Changes(),
-    "complete": lambda f: Complete(f.code(), f.integer("cursor")),
-    "inspect": lambda f: Inspect(f.code(), f.integer("cursor"), f.integer("detail", most=1)),
-    "park": lambda f: Park(f.integer("number")),
-    "shutdown": lambda f: Shutdown(),
-    "ready": lambda f: Ready(f.integer("version")),
-    "stream": lambda f: Stream(f.text("name", ("stdout", "stderr")), f.piece(), f.boolean("behind")),
-    "part": lambda f: Part(f.text("mime"), f.piece()),
-    "display": _read_display,
-    "clear": lambda f: Clear(f.boolean("wait")),
-    "comm": _read_comm,
-    "input": lambda f: InputRequest(f.integer("number"), to_text(f.buffer()), f.boolean("password")),
-    "install": _read_install,
-    "command": _read_command,
-    "reply": _read_reply,
-    "changed": _read_changed,
-    "completed": lambda f: Completed(tuple(to_text(buffer) for buffer in f.buffers), f.integer("start"), f.integer("end")),
-    "inspected": lambda f: Inspected(f.optional_buffer_text()),
-    "parked": lambda f: Parked(f.optional_buffer_text()),
-}
+def _is_literal(hint: Any) -> bool:
+    return typing.get_origin(hint) is Literal
+
+
+def _part(name: str, hint: Any, body: Body, default: Any, *, is_last: bool) -> _Part:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if type(None) in arguments:
+        hint, default = arguments[0], None
+    item = {tuple: arguments[:1], Mapping: arguments[1:]}.get(origin, (hint,))[0]
+    counted = None
+    if origin is Mapping:
+        counted = _Head(body.keys, decoder(Annotated[tuple[Short, ...], Most(body.items)]), _NONE)
+    elif origin is tuple and not is_last and not body.like:
+        counted = _Head(name, decoder(Annotated[int, Most(body.items)]), 0)
+    shape = origin if origin in (tuple, Mapping) else item
+    if item is bytes:
+        return _Part(name, body, shape, bytes, bytes, default, counted)
+    if body.strict:
+        return _Part(name, body, shape, functools.partial(_strictly, name), bytes.decode, default, counted)
+    return _Part(name, body, shape, to_bytes, to_text, default, counted)
+
+
+def _strictly(name: str, text: str) -> bytes:
+    """Return text that must arrive as it is."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"the {name} is not UTF-8: {error}") from None

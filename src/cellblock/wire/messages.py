@@ -1,18 +1,40 @@
-"""Messages between host and worker, as typed data: each class states its fields. `message_codec` makes frames of them."""
+"""Messages between host and worker, as typed data: each class states its fields and their limits.
+
+`message_codec` makes frames of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from cellblock.wire.fields import MAX_NAMES
+from cellblock.wire.codec import Most
+from cellblock.wire.fields import (
+    MAX_BUFFERS,
+    MAX_COMM,
+    MAX_COMMAND,
+    MAX_ERROR,
+    MAX_MIMES,
+    MAX_NAMES,
+    MAX_TEXT,
+    Arguments,
+    Body,
+    Code,
+    Number,
+    OptionalText,
+    Piece,
+    Short,
+    Shorts,
+    Text,
+)
 
 VALUE_MIME = "application/vnd.cellblock.value"
-"""The type of what a silent cell displays to hand the value of a variable to the host."""
+"""The MIME type of the value of a variable that a silent cell passes to the host."""
 
 TEXT_MIME = "text/vnd.cellblock.readable"
-"""The type of the text for readers of an object whose own plain text says nothing. It is not part of the object's bundle."""
+"""The MIME type of a readable text for an object whose plain text is not informative. It is not part of the object's bundle.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +42,25 @@ class Execute:
     """Host → worker: run a cell."""
 
     type: ClassVar[str] = "execute"
-    code: str
+    code: Code
     stdin: bool = False
-    """Whether somebody answers `input()`; if not, asking is an immediate error."""
+    """Whether `input()` is answered; if not, it raises at once."""
     silent: bool = False
     """Whether it leaves no trace: no number, no history."""
-    parent: str = ""
-    """The id of the Jupyter message that asks for it; empty if no Jupyter client does. If one does, prompts and answers of
-    `input()` are not shown, because the client shows them, and comm messages are sent."""
+    parent: Short = ""
+    """The id of the Jupyter message that requests it; empty without a Jupyter client. With one, prompts and answers of
+    `input()` are not shown, because the client shows them, and comm messages are sent.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class InputReply:
-    """Host → worker: the answer to `InputRequest`; None if nobody can answer."""
+    """Host → worker: the answer to `InputRequest`; None if there is none."""
 
     type: ClassVar[str] = "input_reply"
-    number: int
+    number: Number
     """The request's; an answer to a question that is no longer open is ignored."""
-    text: str | None
+    text: OptionalText
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +68,10 @@ class Installed:
     """Host → worker: the answer to `Install`: pip's exit status, or why it was not run."""
 
     type: ClassVar[str] = "installed"
-    number: int
+    number: Number
     """The request's, as for `InputReply`."""
-    status: int
-    refusal: str | None = None
+    status: Number
+    refusal: OptionalText = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +79,9 @@ class Decided:
     """Host → worker: the answer to `Command`: whether it may run, or why not."""
 
     type: ClassVar[str] = "decided"
-    number: int
+    number: Number
     """The request's, as for `InputReply`."""
-    refusal: str | None = None
+    refusal: OptionalText = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +89,28 @@ class Ended:
     """Host → worker: a command that was run for the worker has ended."""
 
     type: ClassVar[str] = "ended"
-    number: int
+    number: Number
     """The request's, as for `InputReply`."""
-    status: int
+    status: Annotated[int, Most(0xFFFF)]
     """Its wait status."""
-    place: str | None = None
-    """What the files with its output begin with, if it was not to be shown: ``.out`` and ``.err`` follow."""
+    place: OptionalText = None
+    """The prefix of the files with its output, if it is not shown: ``.out`` and ``.err`` are appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Host → worker: what has happened to the variables since this was last asked?"""
+    """Host → worker: report the changes of variables since the last time."""
 
     type: ClassVar[str] = "changes"
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Host → worker: what could stand at this place? ``cursor`` counts characters."""
+    """Host → worker: complete the code at this place. ``cursor`` counts characters."""
 
     type: ClassVar[str] = "complete"
-    code: str
-    cursor: int
+    code: Code
+    cursor: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +118,18 @@ class Inspect:
     """Host → worker: describe the name at this place; ``detail`` 1 adds the source."""
 
     type: ClassVar[str] = "inspect"
-    code: str
-    cursor: int
-    detail: int = 0
+    code: Code
+    cursor: Number
+    detail: Annotated[int, Most(1)] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Host → worker: leave a copy of yourself, to go on from later. The answer is `Parked`; init hears of the copy itself."""
+    """Host → worker: leave a copy of yourself. The answer is `Parked`; the copy reports itself to init."""
 
     type: ClassVar[str] = "park"
-    number: int
-    """What the copy is to say when it calls itself a copy. It cannot be guessed by another kernel of the same init."""
+    number: Number
+    """The copy reports itself with this number. Other kernels of the same init cannot guess it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +141,22 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker → host: the kernel takes cells. The first message on every channel."""
+    """Worker → host: the kernel accepts cells. The first message on every channel."""
 
     type: ClassVar[str] = "ready"
-    version: int
+    version: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Worker → host: text was written to stdout or stderr.
 
-    ``behind`` says that bytes lay unread in the pipes of descriptors 1 and 2 when this was written: they come first.
+    ``behind``: the pipes of descriptors 1 and 2 had unread bytes when this was written: they come first.
     """
 
     type: ClassVar[str] = "stream"
     name: Literal["stdout", "stderr"]
-    text: bytes
+    text: Piece
     behind: bool = False
 
 
@@ -142,8 +165,8 @@ class Part:
     """Worker → host: a piece of a value too large for one frame; the next `Display` completes it."""
 
     type: ClassVar[str] = "part"
-    mime: str
-    data: bytes
+    mime: Short
+    data: Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +178,17 @@ class Display:
 
     type: ClassVar[str] = "display"
     kind: Literal["display_data", "update_display_data", "execute_result", "error"]
-    data: Mapping[str, bytes]
+    data: Annotated[Mapping[str, bytes], Body(items=MAX_MIMES, keys="mimes")]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    display_id: str | None = None
-    parts: tuple[str, ...] = ()
+    display_id: Short | None = None
+    parts: Shorts = ()
     behind: bool = False
-    texts: tuple[str, ...] = ()
+    texts: Shorts = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Worker → host: forget what the cell showed so far; with ``wait``, when the next output comes."""
+    """Worker → host: discard the cell's output so far; with ``wait``, when the next output arrives."""
 
     type: ClassVar[str] = "clear"
     wait: bool
@@ -173,13 +196,14 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """Worker → host: a widget, or something like it, has a message for its counterpart in a Jupyter client."""
+    """Worker → host: a message of a widget, or the like, for its counterpart in a Jupyter client."""
 
     type: ClassVar[str] = "comm"
+    most: ClassVar[int] = MAX_COMM
     kind: Literal["comm_open", "comm_msg", "comm_close"]
-    content: bytes
-    """The content and the metadata of the Jupyter message, as JSON. The host passes them on unread."""
-    buffers: tuple[bytes, ...] = ()
+    content: Annotated[bytes, Body()]
+    """The content and the metadata of the Jupyter message, as JSON. The host forwards them unread."""
+    buffers: Annotated[tuple[bytes, ...], Body(items=MAX_BUFFERS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,66 +211,68 @@ class InputRequest:
     """Worker → host: the code asks for a line."""
 
     type: ClassVar[str] = "input"
-    number: int
-    prompt: str
+    number: Number
+    prompt: Text
     password: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Worker → host: the code asks for packages; what pip says goes to descriptors 1 and 2."""
+    """Worker → host: the code asks for packages; pip's output goes to descriptors 1 and 2."""
 
     type: ClassVar[str] = "install"
-    number: int
-    arguments: tuple[str, ...]
+    number: Number
+    arguments: Arguments
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Worker → host: the code asks to run a program; where the system forbids it programs, to have it run.
+    """Worker → host: the code asks to run a program, or, if it may not execute programs, asks the host to run it.
 
     Its text is strict UTF-8: what is shown to the decider is what runs.
     """
 
     type: ClassVar[str] = "command"
-    number: int
+    most: ClassVar[int] = MAX_COMMAND
+    number: Number
     tool: Literal["shell", "shell_magic"]
-    text: str
+    text: Annotated[str, Body(strict=True)]
     """A line for the shell, or a script for the standard input of `program`."""
-    program: tuple[str, ...] = ()
+    cwd: Text = ""
+    program: Arguments = ()
     """For a script: the program and its arguments."""
-    cwd: str = ""
-    changes: tuple[str, ...] = ()
-    """How the environment differs from the one it began with: ``NAME=value``, or ``NAME`` for one that is gone."""
+    changes: Arguments = ()
+    """Changes of the environment since the start: ``NAME=value``, or ``NAME`` for a removed variable."""
     keep: Literal["nothing", "out", "err", "both", "together"] = "nothing"
-    """What of the output is not to be shown, but kept for the code; ``together``: both streams as one."""
+    """The output that is kept for the code instead of being shown; ``together``: both streams as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Worker → host: the cell has ended; all it wrote from Python was sent before this."""
+    """Worker → host: the cell has ended; all output of its Python code was sent before."""
 
     type: ClassVar[str] = "reply"
-    execution_count: int
-    ename: str | None = None
-    evalue: str = ""
-    traceback: tuple[str, ...] = ()
-    later: int = 0
+    most: ClassVar[int] = MAX_ERROR
+    execution_count: Number
+    ename: Short | None = None
+    evalue: Text = ""
+    traceback: Annotated[tuple[str, ...], Body()] = ()
+    later: Number = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Worker → host: the answer to `Changes`; after the first, also said before the `Reply` of each cell."""
+    """Worker → host: the answer to `Changes`; after the first, it is also sent before the `Reply` of each cell."""
 
     type: ClassVar[str] = "changed"
-    names: tuple[str, ...] = ()
-    """Variables that are new, or mean another object than before."""
-    types: tuple[str, ...] = ()
+    names: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
+    """Variables that are new, or refer to another object than before."""
+    types: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES, like="names")] = ()
     """The names of their types, one for each."""
-    gone: tuple[str, ...] = ()
+    gone: Annotated[tuple[str, ...], Body(MAX_TEXT, MAX_NAMES)] = ()
 
     def then(self, later: Changed) -> Changed:
-        """Return what both have said, one after the other."""
+        """Return the combination of two consecutive reports."""
         changed = dict(zip((*self.names, *later.names), (*self.types, *later.types), strict=True))
         gone = dict.fromkeys(name for name in (*self.gone, *later.gone) if name not in later.names)
         left = [(name, of) for name, of in changed.items() if name not in gone][:MAX_NAMES]
@@ -258,9 +284,9 @@ class Completed:
     """Worker → host: the answer to `Complete`."""
 
     type: ClassVar[str] = "completed"
-    matches: tuple[str, ...]
-    start: int
-    end: int
+    matches: Annotated[tuple[str, ...], Body()]
+    start: Number
+    end: Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,15 +294,15 @@ class Inspected:
     """Worker → host: the answer to `Inspect`; None if nothing of that name was found."""
 
     type: ClassVar[str] = "inspected"
-    text: str | None
+    text: OptionalText
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Worker → host: the answer to `Park`: nothing if there is a copy, or why there can be none, for a person."""
+    """Worker → host: the answer to `Park`: empty if there is a copy; else the reason why there is none, for a person."""
 
     type: ClassVar[str] = "parked"
-    refusal: str | None = None
+    refusal: OptionalText = None
 
 
 ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Shutdown

@@ -1,11 +1,11 @@
-"""JSON data that has bytes and long texts in it, as bytes: these lie beside the JSON, as they are.
+"""Packs JSON data with bytes and long texts, which are stored unencoded beside the JSON.
 
-A result can hold many megabytes of pictures and pages. In JSON, each would be base64 and escaped, which takes a hundred
-milliseconds in which nothing else in the process runs.
+A result can hold many megabytes of pictures and pages. In JSON, each would be escaped or in base64, which takes a hundred
+milliseconds and blocks the process.
 
-The layout: the length of the JSON, as four bytes; the JSON; the values that were taken out, one behind the other. The JSON is
-a list of the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length,
-and a list of the other paths at which it is, too. The text of a result is at four.
+The layout: the length of the JSON, as four bytes; the JSON; the extracted values, one after the other. The JSON is a list of
+the data, with null in place of each such value, and of what was taken out: its path, whether it is text, its length, and a
+list of the other paths at which it is, too. The text of a result is at four.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from cellblock.errors import ProtocolError
 
 _LENGTH = struct.Struct("!I")
 _LONG = 16 * 1024
-"""Characters of a text that goes beside the JSON."""
+"""Minimum characters of a text that is stored beside the JSON."""
 
 
 class Packed(bytes):
-    """Data that was packed before, in place of the data itself."""
+    """Data that is packed already, in place of the data itself."""
 
 
 _Taken = tuple[list[str | int], bool, int, list[list[str | int]]]
 _Path = tuple[Any, str | int] | None
-"""Where a value is: the path of what holds it, and its key there."""
+"""The path of a value: that of its container, and its key there."""
 _SMALL = frozenset((bool, float, int, type(None)))
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def pack(data: Any) -> Packed:
-    """Return JSON data, in which values can also be bytes, as bytes.
+    """Pack JSON data, in which values can also be bytes.
 
     Args:
         data: Dicts with texts as keys, lists, tuples, texts, numbers, booleans, None and bytes. Lone surrogates become ``?``.
@@ -50,18 +50,18 @@ def pack(data: Any) -> Packed:
 
 
 def encode_item(data: Any) -> bytes:
-    """Return JSON data without bytes in it, as an item for `pack_items`."""
+    """Encode JSON data without bytes as an item for `pack_items`."""
     return _encode(data).encode("utf-8", "replace")
 
 
 def pack_items(items: Iterable[bytes]) -> Packed:
-    """Return a list, of which each item was encoded by itself, as `pack` does: encoding all at once may take long."""
+    """Pack a list of items that were encoded one by one, because encoding all at once may take long. See `pack`."""
     head = b"[[%s],[]]" % b",".join(items)
     return Packed(_LENGTH.pack(len(head)) + head)
 
 
 def unpack(packed: bytes) -> Any:
-    """Return the data that `pack` has packed.
+    """Unpack data of `pack`.
 
     Raises:
         ProtocolError: It has not.
@@ -70,7 +70,7 @@ def unpack(packed: bytes) -> Any:
         (length,) = _LENGTH.unpack_from(packed)
         data, taken = json.loads(packed[4 : 4 + length])
         start = 4 + length
-        for path, text, size, *others in taken:  # what was packed by earlier versions has no others
+        for path, text, size, *others in taken:  # data of earlier versions has no others
             value: Any = packed[start : start + size]
             start += size
             if len(value) != size:
@@ -84,13 +84,13 @@ def unpack(packed: bytes) -> Any:
 
 
 def plain_json(packed: Packed) -> bytes | None:
-    """Return the JSON of data that was packed, if nothing lies beside it; else None. It is not parsed."""
+    """Return the unparsed JSON of packed data if nothing is stored beside it; else None."""
     nothing_beside = int.from_bytes(packed[:4]) == len(packed) - 4
     return packed[5:-4] if nothing_beside and packed.endswith(b",[]]") else None
 
 
 def _without_large(value: Any, path: _Path, taken: dict[int, _Taken], values: list[bytes]) -> Any:
-    """Return data without what is large, which is put into `values`. What has nothing large in it is not copied."""
+    """Return data without large values, which are added to `values`. Parts without large values are not copied."""
     kind = type(value)
     if kind is str or kind is bytes:
         return _take(value, path, taken, values)

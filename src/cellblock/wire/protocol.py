@@ -1,7 +1,7 @@
-"""Who may say what when: one transition table, seen from both sides.
+"""The order of messages: one transition table for both sides.
 
-A conversation is in one state. Each row of the table says which messages may pass in that state, who sends them, and which
-state follows. Anything else is a `ProtocolError`, and the host's answer to that is to kill the worker.
+A conversation is in one state. Each row of the table lists messages that are allowed in that state, their sender, and the next
+state. Everything else is a `ProtocolError`; the host then kills the worker.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Side(Enum):
 
 
 class State(Enum):
-    """Where a conversation stands."""
+    """The state of a conversation."""
 
     STARTING = "starting"
-    """The worker was made and has not said `ready`."""
+    """The worker was made and has not sent `ready`."""
     IDLE = "idle"
     """No cell runs. Background tasks of earlier cells may still write."""
     BUSY = "busy"
     """A cell runs."""
     ASKING = "asking"
-    """A cell runs and waits for an answer: a line of input, the end of an installation, or leave to run a command."""
+    """A cell runs and waits for an answer: a line of input, the end of an installation, or permission to run a command."""
     QUERY = "query"
-    """A completion or an inspection is being worked out, or a copy made."""
+    """The worker answers a query, such as a completion or an inspection, or makes a copy."""
     CLOSED = "closed"
     """The worker was told to leave."""
 
@@ -81,7 +81,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
         },
         State.CLOSED: {(worker, kind): State.CLOSED for kind in _LATE},
     }
-    # An answer can cross an interrupt on its way: then nobody waits for it any more, and the worker drops it.
+    # An answer can cross an interrupt on its way: then the worker no longer waits for it, and drops it.
     for state in (State.IDLE, State.BUSY):
         table[state].update({(host, kind): state for kind in (*_ANSWERS, "ended")})
     for state, row in table.items():
@@ -98,7 +98,7 @@ class Conversation:
     """One side's view of one channel: bytes in, messages out, and the state that follows.
 
     Attributes:
-        state: Where the conversation stands.
+        state: Its state.
     """
 
     __slots__ = ("_other", "_own", "_parser", "state")
@@ -115,10 +115,10 @@ class Conversation:
         return self._parser.position
 
     def resume(self, state: State, position: int) -> None:
-        """Go on in the middle of a conversation, between two messages.
+        """Continue a conversation in its middle, between two messages.
 
         Args:
-            state: Where it stands.
+            state: Its state.
             position: How many bytes the messages had that were received.
         """
         self._parser = FrameParser()
@@ -126,10 +126,10 @@ class Conversation:
         self.state = state
 
     def send(self, message: Message) -> bytes:
-        """Return the bytes that say this, and move to the state that follows.
+        """Encode a message, and move to the next state.
 
         Raises:
-            ProtocolError: It may not be said now, or is too large; the state has not moved.
+            ProtocolError: It is not allowed now, or is too large; the state has not changed.
         """
         following = self._step(self._own, message)
         data = encode(message)
@@ -137,14 +137,14 @@ class Conversation:
         return data
 
     def receive(self, data: bytes) -> list[Message]:
-        """Take bytes as they came and return the messages that are complete now, or raise: see `messages`."""
+        """Add received bytes; return the messages that are complete now, or raise as `messages`."""
         return list(self.messages(data))
 
     def messages(self, data: bytes) -> Iterator[Message]:
-        """Take bytes as they came and yield the messages that are complete now.
+        """Add received bytes, and yield the messages that are complete now.
 
         Yields:
-            Messages, in order, also those that came before a mistake.
+            Messages, in order, including those before an error.
 
         Raises:
             ProtocolError: The other side broke the protocol. The conversation is over.

@@ -1,8 +1,8 @@
-"""Frozen dataclasses that cost little to define, for the many messages that every process knows and few of which are made.
+"""Frozen dataclasses that are cheap to define, for message types that are rarely instantiated.
 
 `dataclass` writes and compiles an `__init__`, an `__eq__` and so on for each class. That takes half a millisecond for each, in
-every program and in every zygote. Records share these methods. Making one takes a microsecond, so messages of a cell are plain
-dataclasses.
+every program and in every zygote. Records share these methods. Instantiating one takes a microsecond, so messages of a cell
+are plain dataclasses.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ def record(cls: type[_T]) -> type[_T]:
     """Make a class a frozen dataclass. `dataclasses.fields` and `replace` and pattern matching work as for any other."""
     for name, method in _METHODS.items():
         setattr(cls, name, method)
+    if not cls.__doc__:  # otherwise `dataclass` makes one from the signature, which is not known yet
+        cls.__doc__ = cls.__name__
     made = dataclass(init=False, repr=False, eq=False)(cls)
     _DEFAULTS[made] = {item.name: _default(item) for item in fields(made)}  # type: ignore[arg-type]  # it is one now
     return made
 
 
 _DEFAULTS: dict[type, dict[str, Callable[[], Any] | None]] = {}
-"""What makes the default of each field of each record, in order; None: the field must be given."""
+"""See `defaults_of`."""
+
+
+def defaults_of(kind: type) -> dict[str, Callable[[], Any] | None]:
+    """Return the default factories of the fields of a record, in order; None: the field is required."""
+    return _DEFAULTS[kind]
 
 
 def _default(item: Any) -> Callable[[], Any] | None:
@@ -73,7 +80,7 @@ def _frozen(self: Any, name: str, *_: object) -> NoReturn:
 
 
 class _Signature:
-    """What `help` and `inspect.signature` show, worked out when they ask: ``*given, **named`` would tell nobody anything."""
+    """The signature for `help` and `inspect.signature`, computed on demand; ``*given, **named`` would not be informative."""
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         hints = typing.get_type_hints(owner)

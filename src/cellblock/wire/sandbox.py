@@ -1,4 +1,4 @@
-"""What a sandbox is made of, as data: worked out on the trusted side, built by a session's init, applied by its worker."""
+"""The description of a sandbox, computed on the trusted side and built by a session's init."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class File:
 
 @record
 class ReadOnly:
-    """Make what lies there read-only, if it exists."""
+    """Make this path read-only, if it exists."""
 
     kind: ClassVar[str] = "read_only"
     target: str
@@ -91,7 +91,7 @@ class ReadOnly:
 
 @record
 class Seal:
-    """Make a file system read-only, but not what is mounted in it."""
+    """Make a file system read-only, but not file systems mounted in it."""
 
     kind: ClassVar[str] = "seal"
     target: str
@@ -99,7 +99,7 @@ class Seal:
 
 @record
 class Protect:
-    """Keep what lies at a path below the writable directory ``top`` from being changed, moved or replaced."""
+    """Keep a path below the writable directory ``top`` from being changed, moved or replaced."""
 
     kind: ClassVar[str] = "protect"
     top: str
@@ -108,9 +108,9 @@ class Protect:
 
 @record
 class Mask:
-    """Hide what lies there, except what is bound in it.
+    """Hide this path, except what is bound in it.
 
-    A link is followed. If it lies in the writable directory ``top``, that is only within this directory.
+    Links are followed; a link in the writable directory ``top``, only within this directory.
     """
 
     kind: ClassVar[str] = "mask"
@@ -120,9 +120,9 @@ class Mask:
 
 @record
 class Sysctl:
-    """Change a setting of the kernel that each namespace has for itself since a version of Linux: ``major``, ``minor``.
+    """Change a setting that each namespace has separately since this version of Linux: ``major``, ``minor``.
 
-    An ``optional`` one is not there in every kernel.
+    An ``optional`` one does not exist in every kernel.
     """
 
     kind: ClassVar[str] = "sysctl"
@@ -134,16 +134,16 @@ class Sysctl:
 
 
 Step: TypeAlias = Bind | Graft | Tmpfs | Devpts | Proc | Directory | Link | File | ReadOnly | Seal | Protect | Mask | Sysctl
-"""One step in building a session's file system. What each does is in `cellblock.walls.sandbox.mounts`."""
+"""One step in building a session's file system; `cellblock.walls.sandbox.mounts` carries them out."""
 
 
 @record
 class Restrictions:
-    """What a process puts on itself.
+    """The restrictions that a process applies to itself.
 
     Attributes:
         limits: Resource limits, by their names without ``RLIMIT_``.
-        nice: How far it stands back for other processes.
+        nice: Its niceness.
         seccomp: The filter for system calls, a BPF program in base64.
     """
 
@@ -154,25 +154,25 @@ class Restrictions:
 
 @record
 class Allow:
-    """Let a process use what lies at a path and below, in a sandbox made of Landlock; ``optional``: if it exists."""
+    """Allow the use of a path and everything below, in a sandbox made of Landlock; ``optional``: if it exists."""
 
     path: str
     access: Literal["read", "write", "device"]
-    """``device`` is for a file that is read and written, and neither removed nor replaced."""
+    """``device``: a file that may be read and written, but not removed or replaced."""
     optional: bool = False
 
 
 @record
 class Plan:
-    """What to do for one session.
+    """The plan of one session's sandbox.
 
     Attributes:
-        everything: Whether the tree is the host's, read-only, instead of one of the session's own.
+        everything: Whether the session sees the host's tree, read-only, instead of a tree of its own.
         home: The session's home directory.
         steps: The steps for the file system, in order.
-        reserve: Names below each writable directory that must not come to be if they do not exist.
-        restrictions: What the worker and every program in the sandbox put on themselves.
-        weaker_proc: Whether the /proc that is around the sandbox may be shown in it, read-only, if it cannot have its own.
+        reserve: Names below each writable directory that must not be created if they do not exist.
+        restrictions: Restrictions of the worker and every program in the sandbox.
+        weaker_proc: Whether the outer /proc may be shown in the sandbox, read-only, if it cannot have its own.
     """
 
     everything: bool
@@ -185,14 +185,14 @@ class Plan:
 
 @record
 class Confinement:
-    """What a process applies to itself before it runs anything.
+    """The confinement that a process applies to itself before it runs any code.
 
     Attributes:
-        root: Device and inode of the root directory that it must have.
-        restrictions: What it puts on itself.
+        root: Device and inode of its expected root directory.
+        restrictions: Its restrictions.
         programs: Whether it and its children may execute programs.
-        allowed: All that it may use of the file system, in a sandbox made of Landlock. None: another sandbox.
-        landlock: The version of Landlock that such a sandbox is made for.
+        allowed: All allowed parts of the file system, in a sandbox made of Landlock. None: another sandbox.
+        landlock: The version of Landlock for such a sandbox.
     """
 
     root: tuple[int, int]

@@ -1,4 +1,4 @@
-"""What is told of a saved session beside its pickles: by the worker that saves it, in the file, and to the one that loads."""
+"""The description of a saved session beside its pickles: in the file, and to and from workers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cellblock.wire.codec import decoder, encoder
 from cellblock.wire.record import record
 
 FORMAT = 1
-"""The version of the file's format, and of what the pickles name."""
+"""The version of the file's format, and of the names in the pickles."""
 
 MAX_STATE = 1024 * 1024
 """Bytes of the largest state or manifest, as JSON."""
 
 DATA, END = b"+", b"."
-"""What the worker sends begins with one of these: bytes of the pickles; the state, which is the last."""
+"""The first byte of the worker's messages: bytes of the pickles, or the state, which is the last."""
 
 _T = TypeVar("_T")
 
@@ -28,8 +28,8 @@ class Group:
     """Variables that are in one pickle, because their values share objects.
 
     Attributes:
-        names: The variables; none if the pickle is not to be used.
-        size: How many bytes it has. The pickles follow each other.
+        names: The variables; empty if the pickle must not be used.
+        size: Its size in bytes. The pickles follow each other.
         code: Whether functions or classes are in it, which only the same version of Python can read.
     """
 
@@ -40,7 +40,7 @@ class Group:
 
 @record
 class State:
-    """What a session is, beside its pickles.
+    """The state of a session, beside its pickles.
 
     Attributes:
         groups: The pickles, in order.
@@ -50,8 +50,8 @@ class State:
         directory: The working directory.
         count: The number of the last cell.
         python: The version of Python, such as ``3.13``.
-        libraries: Versions of libraries that the variables are of.
-        left_out: What could not be kept.
+        libraries: Versions of the variables' libraries.
+        left_out: Variables that could not be saved.
     """
 
     groups: tuple[Group, ...]
@@ -72,11 +72,11 @@ class State:
 
 @record
 class Loaded:
-    """What the worker tells when it has loaded a session.
+    """The worker's report after loading a session.
 
     Attributes:
         names: The variables.
-        left_out: What could not be brought back.
+        left_out: Variables that could not be loaded.
     """
 
     names: tuple[str, ...]
@@ -85,7 +85,7 @@ class Loaded:
 
 @record
 class Manifest:
-    """What stands in the file.
+    """The file's manifest.
 
     Attributes:
         format: As `FORMAT`.
@@ -101,14 +101,14 @@ class Manifest:
 
 
 def write(value: object) -> bytes:
-    """Return one of these as JSON."""
+    """Encode one of these as JSON."""
     convert = encoder(type(value))
     assert convert is not None
     return json.dumps(convert(value), ensure_ascii=True).encode()
 
 
 def read(kind: type[_T], data: bytes) -> _T:
-    """Return one of these, checked.
+    """Decode and check one of these.
 
     Raises:
         ProtocolError: It is too large, or not one.

@@ -1,7 +1,8 @@
-"""Pickles functions and classes of cells for processes that `multiprocessing` does not fork ("spawn", "forkserver").
+"""Pickles functions and classes of cells for processes that `multiprocessing` does not fork.
 
-Such a process starts with an empty ``__main__``, where pickle would not find them. A script is imported there again; cells
-cannot be. So they are pickled by value, by cloudpickle, and added to the ``__main__`` of the process:
+Such a process ("spawn", "forkserver") starts with an empty ``__main__``, where pickle would not find them. A script is
+imported there again; cells cannot be. So they are pickled by value, by cloudpickle, and added to the ``__main__`` of the
+process:
 
 - All functions share these variables as their globals there, as in a script: an initializer sets what others read.
 - What the process returns is looked up here by name, so that its class is the session's own class.

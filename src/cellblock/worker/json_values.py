@@ -1,6 +1,7 @@
-"""Converts what libraries call JSON to valid JSON: numbers of NumPy, sets, generators and NaN occur in it, and are not valid.
+"""Converts JSON-like data of libraries to valid JSON.
 
-The result matches that of Jupyter's kernels, so that JavaScript can read it.
+NumPy's numbers, sets, generators and NaN occur in it, and are not valid. The result matches that of Jupyter's kernels, so
+that JavaScript can read it.
 """
 
 from __future__ import annotations

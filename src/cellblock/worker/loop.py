@@ -1,4 +1,4 @@
-"""The worker's event loop: it keeps running between cells, survives a fork, and applies a SIGINT to the running cell."""
+"""The worker's event loop, which runs between cells, survives a fork, and applies SIGINT to cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a notebook's shell that libraries and magics expect, although there is no page and no window.
+"""The parts of a notebook's shell that libraries and magics expect, without a page or a window.
 
 Libraries detect a notebook in three ways: by the name of the shell's class, by its ``kernel``, and by ``IPKernelApp`` in its
 configuration. All three are provided: libraries then show output that works as text and MIME bundles.

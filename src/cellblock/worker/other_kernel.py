@@ -1,7 +1,8 @@
-"""Runs cells in another Jupyter kernel, a process of this session: in its sandbox, with its limits, ended with it.
+"""Runs cells in another Jupyter kernel, a process in this session.
 
-The session's own kernel is the client of the other one. It forwards code, and shows the other's output as its own, so that
-everything else (results, streams, timeouts, files) works as for Python. It needs jupyter_client in the session's interpreter.
+The other kernel has the session's sandbox and limits, and ends with it. The session's own kernel is its client. It forwards
+code, and shows the other's output as its own, so that everything else (results, streams, timeouts, files) works as for Python.
+It needs jupyter_client in the session's interpreter.
 """
 
 from __future__ import annotations

@@ -340,7 +340,7 @@ class _Ticker:
         try:
             # Signals belong to the main thread: one delivered here would not interrupt its system call.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            with contextlib.suppress(OSError):  # without /proc, nobody waits until the thread has left the process
+            with contextlib.suppress(OSError):  # without /proc, there is no waiting until the thread has left the process
                 self._place = f"/proc/{os.readlink('/proc/thread-self')}"
             quiet = 0
             while quiet < _QUIET_TICKS or not self._outbox.last_tick():

@@ -1,4 +1,4 @@
-"""Pickles for a saved session: functions and classes of the session by value, bound to its variables again when loaded.
+"""Pickles a session's functions and classes by value, to be bound to its variables again.
 
 cloudpickle does most of this. By itself, it would give each loaded function its own globals.
 """

@@ -1,7 +1,8 @@
-"""Text for a displayed object whose plain text is not informative, such as ``<IPython.core.display.Markdown object>``.
+"""Makes text for displayed objects whose plain text is not informative.
 
-It is made from the object's other types: Markdown and LaTeX unchanged, JSON, or HTML as Markdown. This happens in the kernel:
-parsing a library's output takes time, which should be that of its own session.
+An example is ``<IPython.core.display.Markdown object>``. The text is made from the object's other types: Markdown and LaTeX
+unchanged, JSON, or HTML as Markdown. This happens in the kernel: parsing a library's output takes time, which should be that
+of its own session.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Requester:
         return answer
 
     def install(self, arguments: list[str]) -> None:
-        """Have the host install packages for this session.
+        """Ask the host to install packages for this session.
 
         Args:
             arguments: pip's arguments after ``install``.

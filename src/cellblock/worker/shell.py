@@ -90,7 +90,7 @@ class Shell(NotebookShell):
         self.profile_dir = _Profile()
 
     def init_completer(self) -> None:
-        """Have each variable examined once: IPython's two namespaces are the same here, and it searches both."""
+        """Examine each variable once: IPython's two namespaces are the same here, and it searches both."""
         super().init_completer()
         if self.Completer.global_namespace is self.Completer.namespace:
             self.Completer.global_namespace = {}

@@ -1,4 +1,4 @@
-"""Skips IPython's transformation of cells that it would not change: checking that takes a fifth of a small cell's time."""
+"""Skips IPython's transformation of cells that it would not change. It takes a fifth of a small cell's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes processes started by `multiprocessing` print whole lines, so that lines of several processes do not mix.
+"""Makes processes of `multiprocessing` print whole lines, so that their lines do not mix.
 
 The environment has ``PYTHONUNBUFFERED``, for programs whose output should appear at once. But Python then writes each argument
 of `print` separately. There are usually many processes of `multiprocessing`; they write their output when they end.

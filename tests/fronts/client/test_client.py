@@ -137,6 +137,7 @@ def test_executions_are_submitted_followed_and_answered(client: Client) -> None:
     assert [event.kind for event in client.follow(record, after=len(kinds) - 1)] == ["result"]
     assert client.wait(record).return_value == "7"
     assert client.lookup(record).state == "done"
+    assert client.source(record) == "print(input('? '))\n7"
     assert record.id in [one.id for one in client.executions("same")]
     assert client.cancel(record) is False
     assert client.answer(record, "late") is False

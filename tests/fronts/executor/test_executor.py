@@ -501,7 +501,7 @@ async def test_a_sandbox_is_left_out_by_that_word(executor: CodeExecutor) -> Non
 @pytest.mark.srt
 async def test_an_executor_is_isolated_like_the_other_sessions_of_its_host(tmp_path: Path) -> None:
     async with Host(isolate="srt") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
-        assert executor.session.wanted.isolate == "srt"
+        assert executor.session.isolate == "srt"
 
 
 async def test_a_home_directory_is_no_workspace_by_accident(
@@ -592,7 +592,8 @@ async def main():
     executor = CodeExecutor(sandbox=False)
     sys.meta_path.insert(0, Watch())
     async with executor:
-        print([Watch.loaded.get(name) for name in ("cellblock.host.shared", "cellblock.host.session", "cellblock.service.session.services")])
+        names = "cellblock.host.shared", "cellblock.host.session", "cellblock.service.session.services"
+        print([Watch.loaded.get(name) for name in names])
 
 asyncio.run(main())
 """

@@ -90,6 +90,16 @@ def test_a_token_for_one_session_says_nothing_of_others(mine: httpx.Client, api:
     assert {one["name"] for one in api.get("/kernels").json()["kernels"]} == {"mine", "other"}
 
 
+def test_a_token_for_one_session_makes_and_uses_no_others(mine: httpx.Client, api: httpx.Client) -> None:
+    for path, body, what in (("fork", {"names": ["new"]}, "make"), ("adopt", {"branch": "other"}, "use")):
+        refused = mine.post(f"/sessions/mine/{path}", json=body)
+        assert (refused.status_code, refused.json()["detail"]) == (
+            403,
+            f"this token is for one session, and cannot {what} others",
+        )
+    assert {one["name"] for one in api.get("/kernels").json()["kernels"]} == {"mine", "other"}
+
+
 def test_a_web_socket_of_another_session_is_refused(gateway: Gateway, api: httpx.Client) -> None:
     execution = api.post("/sessions/other/executions", json={"code": "1"}).json()["id"]
     address = f"{gateway.url.replace('http', 'ws')}/executions/{execution}/events?token={token('run', session='mine')}"

@@ -1,4 +1,4 @@
-"""Checkpoints over HTTP: by hand, and by both clients."""
+"""Checkpoints over HTTP: by hand, and by the client."""
 
 from __future__ import annotations
 
@@ -57,20 +57,6 @@ def test_the_client_goes_back_and_branches(gateway: Gateway, session: str) -> No
             client.undo(session, 99)
         with pytest.raises(NotFoundError):
             client.checkpoint("missing")
-
-
-async def test_the_client_for_asyncio_does_the_same(gateway: Gateway, session: str) -> None:
-    async with AsyncClient(gateway.url, token("admin")) as client:
-        made = await client.checkpoint(session, "before")
-        await client.execute(session, "x = 2")
-        assert [one.after.name for one in (await client.diff(session, made)).variables.changed] == ["x"]
-        assert [one for one in await client.checkpoints(session) if one.name] == [made]
-        assert [cell.code for cell in (await client.undo(session)).cells] == ["x = 2"]
-        await client.restore(session, made)
-        assert [one.name for one in await client.fork(session, ["branch"])] == ["branch"]
-        await client.drop_checkpoint(session, "before")
-        with pytest.raises(CheckpointError):
-            await client.restore(session, "before")
 
 
 def test_both_clients_have_what_python_has() -> None:

@@ -137,6 +137,10 @@ def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         pass
 
 
+# All points of all operations, in both: together they are a tenth of the quick tests.
+EACH = pytest.mark.parametrize("killed", ["none", pytest.param("native", marks=pytest.mark.slow)], indirect=True)
+
+
 def cells(count: int) -> str:
     """Return code that runs cells, each of which leaves a variable and a file."""
     return f"""
@@ -292,6 +296,7 @@ POINTS = [
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", POINTS)
+@EACH
 async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(3)
@@ -317,6 +322,7 @@ async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: 
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", ["CheckpointFiles.restore", "restore._finish", "KernelSlot.renew", "Checkpoints.begin_anew"])
+@EACH
 async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
@@ -337,6 +343,7 @@ async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: 
     "point", ["Resuming.resume", "Checkpoints.replace_kernel", "KernelSlot._put", "Kernel.take_over_output"]
 )
 @pytest.mark.parametrize("after", [False, True])
+@EACH
 async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
@@ -481,9 +488,10 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
 
 
 @pytest.mark.parametrize("recovery", ["restored", "restored_earlier"])
-@pytest.mark.parametrize("chain", [1, 3])
+@pytest.mark.parametrize("chain", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", ["Kernel.close", "KernelSlot._put", "Checkpoints.recover"])
+@EACH
 async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_result(
     killed: Killed, call: str, after: bool, chain: int, recovery: str
 ) -> None:
@@ -561,6 +569,7 @@ async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
+@EACH
 async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:
     killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.restore = die\n    await session.undo(2)")
     async with killed.host() as (host, remains):

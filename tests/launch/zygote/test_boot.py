@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InterpreterError
+from cellblock.launch.zygote import boot
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
@@ -28,6 +29,13 @@ async def test_an_interpreter_that_is_too_old_is_refused(tmp_path: Path, launch:
         async with host, host.session():
             pass
     await host.close()
+
+
+@pytest.mark.parametrize("basis", ["srt", "walls", ""])
+@pytest.mark.parametrize("mode", ["zygote", "spawn"])
+def test_what_cannot_be_prepared_is_refused(mode: str, basis: str) -> None:
+    done = subprocess.run([sys.executable, boot.__file__, mode, basis], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"boot.py cannot prepare {basis!r}\n")
 
 
 def _old_pythons() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from typing import Any, get_args
@@ -51,7 +52,8 @@ import cellblock.service.daemon.client
 def declared(kind: type[Request[Any]]) -> str:
     """Return the type of an operation's answer as its declaration has it."""
     (answer,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]  # each is made from a generic class
-    return answer if isinstance(answer, str) else inspect.formatannotation(answer).replace("typing.", "")
+    text = answer if isinstance(answer, str) else inspect.formatannotation(answer).replace("typing.", "")
+    return re.sub(r"\b[a-z]+\.", "", text)  # handlers name classes without their module
 
 
 @pytest.mark.parametrize("kind", OPERATIONS.values(), ids=OPERATIONS.keys())

@@ -12,6 +12,7 @@ from cellblock import InvalidInputError, LaunchError
 from cellblock.fronts.functions.connection import call
 from cellblock.operations.sessions import Complete, Inspect
 from cellblock.service.named.kernel_types import cell, check_kernel_type
+from cellblock.walls.sandbox.tiers import NATIVE, NONE
 from daemons import own_daemon
 
 
@@ -23,11 +24,11 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_kernel_type_is_a_name_and_has_a_sandbox_in_which_it_works() -> None:
-    for isolate in ("native", "none"):
-        check_kernel_type("bash", isolate)
+    for tier in (NATIVE, NONE):
+        check_kernel_type("bash", tier)
     for name in ("../bash", "a b", "x" * 101):
         with pytest.raises(InvalidInputError, match="name of a Jupyter kernelspec"):
-            check_kernel_type(name, "native")
+            check_kernel_type(name, NATIVE)
     with pytest.raises(InvalidInputError, match="needs isolate='native', or sandbox=False"):
         cellblock.get_or_create("landlocked", kernel_type="bash", isolate="landlock")
 

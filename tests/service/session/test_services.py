@@ -83,6 +83,7 @@ async def test_the_token_is_only_where_others_could_reach_the_port(make: Any) ->
         return {name: value for name, value in given.items() if name.startswith("CELLBLOCK_")}
 
     assert {*environment(isolate="native")} == {"CELLBLOCK_TOOL_HOST"}
+    assert {*environment(isolate="landlock")} == {"CELLBLOCK_TOOL_HOST", "CELLBLOCK_TOOL_TOKEN"}
     first, second = environment(isolate="none"), environment(isolate="none")
     assert len(first["CELLBLOCK_TOOL_TOKEN"]) >= 32
     assert first["CELLBLOCK_TOOL_TOKEN"] != second["CELLBLOCK_TOOL_TOKEN"]

@@ -12,6 +12,7 @@ import pytest
 from cellblock.tools.serving import http
 from cellblock.tools.serving.http import Request
 from cellblock.tools.serving.listen import HttpServer
+from clocks import Clock
 from processes import eventually
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -215,20 +216,26 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_any_further()
     await listening.stop()
 
 
-async def test_an_idle_connection_is_closed_and_one_that_is_used_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "IDLE", 0.3)
+async def test_an_idle_connection_is_closed_and_one_that_is_used_is_not() -> None:
     app = Echo()
-    async with served(app) as (reader, writer):
-        for _ in range(4):
-            writer.write(post(b"one"))
-            await answer(reader)
-            await asyncio.sleep(0.15)
-        app.go.clear()
-        writer.write(post(b"two"))
-        await asyncio.sleep(0.4)
-        app.go.set()
-        assert (await answer(reader))[1] == b"two", "it is not idle while it waits for an answer"
-        assert await ended(reader) == b""
+    with Clock() as clock:
+        async with served(app) as (reader, writer):
+            for _ in range(4):
+                writer.write(post(b"one"))
+                await answer(reader)
+                await clock.advance(http.IDLE / 2)
+            app.go.clear()
+            writer.write(post(b"two"))
+            await eventually(lambda: len(app.begun) == 5)
+            for _ in range(3):
+                await clock.advance(http.IDLE)
+            app.go.set()
+            assert (await answer(reader))[1] == b"two", "it is not idle while it waits for an answer"
+            await clock.advance(http.IDLE / 2)
+            writer.write(post(b"three"))
+            assert (await answer(reader))[1] == b"three"
+            await clock.advance(http.IDLE)
+            assert await ended(reader) == b""
 
 
 async def test_stopping_lets_an_answer_that_is_on_its_way_come() -> None:

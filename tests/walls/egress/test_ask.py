@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from egress.conftest import Running, Starter
 
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate
 from cellblock.walls.egress.names import Address, Target
 from cellblock.walls.egress.rules import Denial, Rules
+from clocks import Clock
 from processes import eventually
+
+from .conftest import Running, Starter
 
 NAMES = {"asked.test": ["93.184.215.14"], "inner.test": ["10.0.0.1"], "mixed.test": ["93.184.215.14", "127.0.0.1"]}
 
@@ -93,15 +95,15 @@ async def test_nobody_can_let_an_inner_address_through(name: str) -> None:
 
 
 async def test_waiting_for_an_answer_takes_nothing_off_the_time_to_connect() -> None:
-    async with world(True) as there:
-        there.gate._limits = EgressLimits(connect_seconds=0.05)
+    with Clock() as clock:
+        async with world(True) as there:
 
-        async def slow(host: str, port: int) -> bool:
-            await asyncio.sleep(0.2)
-            return True
+            async def slow(host: str, port: int) -> bool:
+                await clock.advance(2 * EgressLimits().connect_seconds)
+                return True
 
-        there.gate._ask = slow
-        (await there.open("asked.test")).close()
+            there.gate._ask = slow
+            (await there.open("asked.test")).close()
 
 
 class Person:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -79,6 +79,41 @@ async def test_nothing_else_reaches_the_index(upstream: Index, request_line: str
         assert status in (404, 405)
         assert b"secret" not in body
     assert {*upstream.asked} <= {"GET /simple/tiny-demo/"}  # to find out what the page names
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"garbage\r\n\r\n",
+        b"GET {path} HTTP/1.1\r\n\r\n",
+        b"GET {path} HTTP/1.1\r\nHost: x\r\n" + 3000 * b"a: b\r\n",
+        b"GET {path}" + bytes(100) + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n",
+        b"",
+    ],
+    ids=["garbage", "no host", "a head that is too long", "NUL", "two framings", "nothing"],
+)
+async def test_what_does_not_speak_http_gets_no_answer(upstream: Index, data: bytes) -> None:
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data.replace(b"{path}", f"{path}tiny-demo/".encode()))
+        writer.write_eof()
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        assert upstream.asked == []
+        assert (await ask(port, f"GET {path}tiny-demo/"))[0] == 200
+
+
+async def test_a_request_may_come_in_pieces(upstream: Index) -> None:
+    async with mirror(PackageIndex((upstream.url,))) as (port, path):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in f"GET {path}tiny-demo/ HTTP/1.1\r\nHost: x\r\n\r\n".encode():
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
 
 
 async def test_a_page_in_json_is_served_as_every_pip_reads_it(upstream: Index) -> None:

@@ -13,6 +13,7 @@ from cellblock.tools.mcp.sandboxed import ServerSandbox
 from cellblock.walls.sandbox import probe
 from cellblock.walls.sandbox.fitting import fit
 from cellblock.walls.sandbox.policy import Policy, Resources
+from cellblock.walls.sandbox.tiers import NATIVE, SRT
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_the_state_is_neither_read_nor_written_and_what_the_host_runs_is_not_wri
 
 def test_sessions_and_servers_are_kept_from_the_same(state: Path) -> None:
     policy = Policy()
-    assert fit_policy(policy, "native") == fit_policy(policy, "srt") == fit(policy)
+    assert fit_policy(policy, NATIVE) == fit_policy(policy, SRT) == fit(policy)
     assert not state.exists()
     sandbox = ServerSandbox("some", policy, None)
     assert sandbox.policy == fit(policy)

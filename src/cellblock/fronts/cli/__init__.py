@@ -1,4 +1,4 @@
-"""The terminal front: ``cellblock``. docs/cli.md describes it."""
+"""The command line ``cellblock`` (docs/cli.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: What stands behind the program's name; the process's own by default.
+        arguments: The arguments after the program's name; those of the process by default.
 
     Returns:
         The exit status (docs/cli.md).
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problems.say("cellblock: interrupted")
         return problems.INTERRUPTED
     except BrokenPipeError:
-        # The reader has what it wants, as in `cellblock list --json | head`. Python would complain when it closes stdout.
+        # The reader has left, as in `cellblock list --json | head`. Python would complain when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return problems.OK
     return status
@@ -64,7 +64,7 @@ def _run_quickly(command: str, given: dict[str, Any]) -> int:
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Have warnings said as errors are: people do not look for the line of our code that warns."""
+    """Print warnings in one line, as errors are: the line of our code that warns means nothing to users."""
     from cellblock.fronts.cli.problems import say
 
     with warnings.catch_warnings():
@@ -73,7 +73,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _open_what_is_closed() -> None:
-    """Reopen standard descriptors that are closed: a socket would get the number 0, 1 or 2, and be taken for one."""
+    """Reopen standard descriptors that are closed: otherwise a socket could get the number 0, 1 or 2 and be used as one."""
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one

@@ -1,4 +1,4 @@
-"""The commands, as typer knows them. What a command needs is loaded when it runs."""
+"""The commands of ``cellblock``, declared for typer; each loads what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _MEANT = {
     "stop": "destroy",
     "version": "--version",
 }
-"""What people mean by commands that other programs have."""
+"""Suggestions for commands that other programs have."""
 _SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
         return OK
     command: Any = typer.main.get_command(app)
     try:
-        # Not its main(), which has its own mind about pipes that are closed and about exit statuses.
+        # Not its main(), which handles closed pipes and exit statuses in its own way.
         with command.make_context("cellblock", arguments) as context:
             status: int = command.invoke(context)
     except _USAGE_ERROR as error:
@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _show_types_of_values_only() -> None:
-    """Have the help show no types of flags, which take no value, and of arguments, whose names say enough.
+    """Hide the types of flags, which take no value, and of arguments, whose names say enough, in the help.
 
     Newer versions of typer show them; with older ones, this changes nothing.
     """
@@ -118,7 +118,7 @@ def _type_shown(original: Any) -> Any:
 
 
 def _complete(what: str) -> None:
-    """Print what a shell asks for: the script that completes, or what could stand at its cursor."""
+    """Print the completion script for a shell, or the candidates at its cursor."""
     from typer.completion import completion_init  # type: ignore[attr-defined]  # typer has it, and does not list it
 
     completion_init()
@@ -128,12 +128,12 @@ def _complete(what: str) -> None:
 
 
 def _say_how(error: Any, arguments: list[str]) -> int:
-    """Say in one line what is wrong with the usage, and where the right one stands."""
+    """Print in one line what is wrong with the usage, and which help describes the right one."""
     context = error.ctx
     path = context.command_path if context is not None else "cellblock"
     message = error.format_message().rstrip(".").replace("Value error, ", "")
     if not message:
-        return USAGE  # there was no command, so that the help was printed
+        return USAGE  # there was no command, so the help was printed
     commands = getattr(getattr(context, "command", None), "commands", {})
     unknown = next((word for word in arguments if not word.startswith("-") and word not in path.split()), "")
     if commands and "No such command" in message:
@@ -146,7 +146,7 @@ def _say_how(error: Any, arguments: list[str]) -> int:
 
 def _version(asked: bool) -> None:
     if asked:
-        from cellblock import __version__
+        from cellblock.common.version import __version__
 
         print(f"cellblock {__version__}")
         raise typer.Exit
@@ -158,7 +158,7 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the options that belong to no command."""
+    """Handle the options that belong to no command."""
 
 
 @app.command("exec", rich_help_panel=RUN)

@@ -1,4 +1,4 @@
-"""``cellblock approvals``: what waits for a decision, and what was decided."""
+"""``cellblock approvals``: shows pending and past decisions, and decides."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
 
 
 def _shown(decision: Decision) -> str:
-    """Return what was decided about in one line, which says so if it is not all of it."""
-    from cellblock.tools.approvals.request import visible  # it imports asyncio, which --help does not need
+    """Return what was decided about in one line, with a mark if it was cut."""
+    from cellblock.tools.approvals.request import visible  # imports asyncio, which --help does not need
 
     call = visible(f"{decision.server}.{decision.tool} {decision.payload.decode(errors='replace')}")
     left_out = []
@@ -78,7 +78,7 @@ def _shown(decision: Decision) -> str:
 
 
 def _is_whole(decision: Decision) -> bool:
-    """Whether all of what was decided about is on record: of long arguments only the beginning is."""
+    """Return whether the record has all arguments: long ones are cut."""
     try:
         json.loads(decision.payload)
     except ValueError:
@@ -87,7 +87,7 @@ def _is_whole(decision: Decision) -> bool:
 
 
 def _names() -> dict[str, str]:
-    """Return the names of the sessions that there are, by their ids. Decisions are shown without them, too."""
+    """Return the names of existing sessions by id; empty if there is no daemon, as decisions can be shown without names."""
     with suppress(CellblockError):
         if (connection := connect_if_running()) is not None:
             with closing(connection):
@@ -97,7 +97,7 @@ def _names() -> dict[str, str]:
 
 def _as_data(decision: Decision, names: Mapping[str, str]) -> dict[str, object]:
     fields = ("at", "session", "kind", "server", "tool", "outcome", "by", "reason")
-    arguments = decision.payload.decode(errors="replace")  # text, because of long ones only the beginning is kept
+    arguments = decision.payload.decode(errors="replace")  # text, because only the beginning of long ones is kept
     return {name: getattr(decision, name) for name in fields} | {
         "session_name": names.get(decision.session, ""),
         "arguments": arguments,
@@ -117,7 +117,7 @@ def pending(
         return OK
     if not found:
         print("Nothing waits for a decision.")
-    for each in found:  # no table: it would cut what is decided about
+    for each in found:  # no table: it would cut the arguments
         about = f"{each['id']}  {each['session_name']}  {age(time.time() - each['since'])}"
         print(painted(printable(about, lines=False), "dim", sys.stdout))
         print(f"  {printable(_with_form(each), lines=False)}")
@@ -156,7 +156,7 @@ def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: 
         raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
     waiting = ask(Pending())
     known = [each["id"] for each in waiting]
-    # A question has to be answered, which one answer cannot do for all of them.
+    # Questions need an answer each; one answer does not fit all of them.
     chosen = [each["id"] for each in waiting if not allow or each["kind"] != "question"]
     if not every:
         chosen = [_complete(each, known) for each in ids]
@@ -170,7 +170,7 @@ def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: 
 
 
 def _all_of(chosen: list[str], done: list[str], why: str, where: str) -> int:
-    """Name the ids that nothing was done about, and the command that lists the others; return the exit status."""
+    """Print the ids that no longer wait, and the command that lists the others; return the exit status."""
     if missing := [each for each in chosen if each not in done]:
         say(f"cellblock: {why}: {', '.join(missing)} (see 'cellblock approvals {where}')")
         return FAILED
@@ -178,7 +178,7 @@ def _all_of(chosen: list[str], done: list[str], why: str, where: str) -> int:
 
 
 def _complete(given: str, known: list[str]) -> str:
-    """Return the id that begins like this, if there is one alone."""
+    """Return the only id with this prefix, if there is exactly one."""
     found = [each for each in known if each.startswith(given)]
     return found[0] if len(found) == 1 else given
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FILES = "Files and saved sessions"
 TOOLS = "Tools and approvals"
 SERVERS = "Servers"
 MACHINE = "This machine"
-"""The parts of `cellblock --help`, in their order there."""
+"""The panels of `cellblock --help`, in order."""
 
 
 def new_app(about: str, **options: Any) -> typer.Typer:
-    """Return a group of commands with the settings that all have."""
+    """Return a group of commands with the settings that all groups share."""
     return typer.Typer(
         help=about,
         no_args_is_help=options.pop("no_args_is_help", True),
@@ -31,7 +31,7 @@ def new_app(about: str, **options: Any) -> typer.Typer:
 
 
 def known_names(incomplete: str) -> list[str]:
-    """Return names of sessions for completion; none if there is no daemon."""
+    """Return names of sessions for completion; empty if there is no daemon."""
     from cellblock.errors import CellblockError
     from cellblock.fronts.cli.client import connect_if_running
     from cellblock.operations.sessions import List
@@ -81,7 +81,7 @@ def made_options(
     no_sandbox: bool,
     option: list[str] | None,
 ) -> dict[str, Any]:
-    """Return what these arguments say as options of a session that is made."""
+    """Return these arguments as options of a new session."""
     import os
 
     given = sandbox_options(allow_host, sandbox_config, no_sandbox) | _options(option or [])
@@ -91,7 +91,7 @@ def made_options(
 
 
 def _options(given: list[str]) -> dict[str, Any]:
-    """Return options: a value that is JSON means that, any other is text. A name that is repeated means a list."""
+    """Return options by name: values are parsed as JSON if possible, else taken as text; repeated names make a list."""
     import json
 
     options: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def _options(given: list[str]) -> dict[str, Any]:
 
 
 def pair(option: str, text: str) -> tuple[str, str]:
-    """Return what stands before and behind the first ``=`` of an option's value.
+    """Split an option's value at its first ``=``.
 
     Raises:
         InvalidInputError: There is none.
@@ -120,7 +120,7 @@ def pair(option: str, text: str) -> tuple[str, str]:
 
 
 def sandbox_options(allow_host: list[str] | None, sandbox_config: str | None, no_sandbox: bool) -> dict[str, Any]:
-    """Return what these arguments say as options of a session."""
+    """Return these arguments as options of a session."""
     import os
 
     options: dict[str, Any] = {"allow_hosts": allow_host} if allow_host else {}

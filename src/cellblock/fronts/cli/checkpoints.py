@@ -1,4 +1,4 @@
-"""The commands that go back to earlier states of a session, and branch it: checkpoint, restore, undo, diff, fork, adopt."""
+"""The commands checkpoint, restore, undo, diff, fork and adopt."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> 
 
 
 def _print_changes(changes: dict[str, Any]) -> None:
-    """Print which files are not as they were."""
+    """Print which files were changed."""
     for kind in ("written", "removed", "kept"):
         for path in changes[kind]:
             print(f"{kind}: {printable(path, lines=False)}")
@@ -185,7 +185,7 @@ def fork(
 
 
 def _numbered(session: str, count: int) -> list[str]:
-    """Return names for so many branches that no session has yet, such as demo-1 and demo-2.
+    """Return unused names for this many branches, such as demo-1 and demo-2.
 
     Raises:
         InvalidInputError: They are too few or too many.

@@ -1,4 +1,4 @@
-"""The command line's way to the daemon. Standard library only: `cellblock exec` has no time for more."""
+"""The command line's connection to the daemon. Standard library only, so that `cellblock exec` starts quickly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
 from cellblock.fronts.given_options import as_meant
 from cellblock.operations.base import AnswerT, Request
@@ -45,7 +45,7 @@ def _start() -> Connection:
 
 @contextmanager
 def connected() -> Iterator[Connection]:
-    """Have a connection that is closed at the end. Errors about missing sessions say which there are."""
+    """Open a connection for a ``with`` block. Errors about missing sessions list the existing ones."""
     with closing(connect()) as connection:
         try:
             yield connection
@@ -57,7 +57,7 @@ def connected() -> Iterator[Connection]:
 
 
 def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-    """Ask the daemon for one thing, and return its answer."""
+    """Send one request to the daemon, and return its answer."""
     with connected() as connection:
         return connection.call(request, body)
 
@@ -83,7 +83,7 @@ def chosen(*names: str | None) -> str:
 
 
 def session_options(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options of a session: as given, as the settings say, and as suits where this command runs.
+    """Return the options of a session: those given, then those of the settings, then defaults for where this command runs.
 
     Raises:
         InvalidInputError: The current directory is gone, or a setting is wrong.

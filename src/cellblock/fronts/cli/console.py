@@ -1,4 +1,4 @@
-"""``cellblock attach``: a console on a session."""
+"""``cellblock attach``: an interactive console on a session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_HISTORY = 1000
 
 
 def attach(name: str, options: Mapping[str, Any]) -> int:
-    """Read cells from the terminal and run them in a session, until whoever sits there leaves it.
+    """Read cells from the terminal and run them in a session, until the user leaves.
 
     Args:
         name: The session's name.
@@ -51,7 +51,7 @@ class _Console:
     def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
         self._connection = connect()
         self._asking = connect()
-        """For completions, which are asked for in a thread."""
+        """For completions, which are requested in a thread."""
         if options:
             self._session = make(self._connection, name, options)
         else:
@@ -92,9 +92,9 @@ class _Console:
         try:
             self._try(code)
         except NotRunError as error:
-            if self._connection.usable:  # it was taken back while it waited
+            if self._connection.usable:  # it was withdrawn while it was queued
                 problems.report(error)
-            else:  # the daemon was killed while nothing ran: the code was not sent, and the session goes on in the next one
+            else:  # the daemon was killed while nothing ran: the code was not sent, and the next daemon has the session
                 self._try(code)
 
     def _try(self, code: str) -> None:
@@ -108,7 +108,7 @@ class _Console:
         try:
             result = live.follow(connection, lambda: str(connection.call(request, body)["id"]), reader, name)
             self._number = (result["execution_count"] or self._number) + 1
-        except NotFoundError:  # the message has its id, which means nothing to people
+        except NotFoundError:  # the message names the id, which means nothing to users
             raise NotFoundError(f"there is no session {name!r}: somebody has ended it") from None
         except NotRunError:
             raise
@@ -122,7 +122,7 @@ class _Console:
 
 
 def _prompt(history: Iterable[str], ask: _Ask) -> PromptSession[str]:
-    """Return what reads cells: with history, completion, colours, and several lines where the code goes on."""
+    """Return the prompt that reads cells: with history, completion, colours, and several lines if the code continues."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.lexers import PygmentsLexer
@@ -148,7 +148,7 @@ def _completer(ask: _Ask) -> Completer:
     from prompt_toolkit.completion import Completer, Completion
 
     class FromSession(Completer):
-        """Asks the session. What it answers is the session's word: nothing that steers a terminal is offered."""
+        """Completes by asking the session. Its answers are untrusted: those with control characters are not offered."""
 
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
             found = ask(document.text, document.cursor_position)
@@ -163,7 +163,7 @@ def _completer(ask: _Ask) -> Completer:
 
 
 def _keys() -> KeyBindings:
-    """Return what Enter does: it ends the cell if the code is complete, or begins a line, as Ctrl-O does in any case."""
+    """Return the key bindings: Enter runs complete code, and begins a new line otherwise; Ctrl-O always begins a new line."""
     from IPython.core.inputtransformer2 import TransformerManager
     from prompt_toolkit.application.current import get_app
     from prompt_toolkit.filters import Condition

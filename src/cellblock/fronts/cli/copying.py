@@ -1,4 +1,4 @@
-"""Copying files into and out of sessions, part by part: of any size, and each appears when it is complete, or not at all."""
+"""Copies files of any size into and out of sessions, part by part and atomically."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def received(connection: Connection, session: str, path: str, progress: Progress
 
 
 def send(connection: Connection, session: str, source: str, target: str, progress: Progress) -> Any:
-    """Copy a file of this machine into a session, and return what it is there.
+    """Copy a local file into a session, and return its description there.
 
     Raises:
         InvalidInputError: It cannot be read.
@@ -54,7 +54,7 @@ def send(connection: Connection, session: str, source: str, target: str, progres
                 progress.text = f"{said} {_bar(sent, size)}"
                 part = following
         return connection.call(WritePart(session, target, upload, more=False), part)
-    except BaseException:  # Ctrl-C as well, which may have left this connection in the middle of a request
+    except BaseException:  # also Ctrl-C, which may have interrupted a request on this connection
         with suppress(CellblockError, OSError), connected() as another:
             another.call(WritePart(session, target, upload, abort=True))
         raise
@@ -70,15 +70,15 @@ def _readable(path: str) -> Iterator[IO[bytes]]:
 
 
 def save(parts: Iterator[bytes], target: str, *, force: bool) -> int:
-    """Write a file of this machine, which appears when it is complete; return how many bytes it has.
+    """Write a local file, which appears when it is complete; return its size in bytes.
 
     Args:
-        parts: What is to be in it.
+        parts: Its content.
         target: The file.
-        force: Whether it may be there already.
+        force: Whether to replace an existing file.
 
     Raises:
-        InvalidInputError: It is there already, or cannot be written.
+        InvalidInputError: It exists already, or cannot be written.
     """
     target = os.path.realpath(target)
     try:
@@ -110,6 +110,6 @@ def _written(file: IO[bytes], parts: Iterator[bytes]) -> int:
 
 
 def _bar(done: int, size: int) -> str:
-    """Return how far something is, as text."""
+    """Return a progress bar as text."""
     share = min(done / size, 1.0) if size else 1.0
     return f"[{'#' * round(share * _BAR):.<{_BAR}}] {share:.0%} of {size:,} bytes"

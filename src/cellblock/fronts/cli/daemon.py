@@ -1,4 +1,4 @@
-"""``cellblock daemon``: the process that keeps the sessions."""
+"""``cellblock daemon``: starts, stops and shows the process that keeps the sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cellblock exec`: runs code in a session. Standard library only, as `client`."""
+"""``cellblock exec``: runs code in a session. Standard library only, as `client`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cellblock.service import settings
 from cellblock.service.daemon.connection import Connection
 
 DEFAULT_SESSION = "default"
-"""The session of code for which nobody has named one."""
+"""The session that runs code if none is named."""
 
 
 def run(
@@ -39,7 +39,7 @@ def run(
     for_model: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Run code in a session, which is made if there is none of that name; return the exit status.
+    """Run code in a session, which is made if it does not exist; return the exit status.
 
     Args:
         name: The session's name.
@@ -49,7 +49,7 @@ def run(
         bash: Whether it is for bash.
         timeout: Seconds that it may run.
         as_json: Whether to print JSON, although standard output is a terminal.
-        as_text: Whether to print what the code prints, although standard output is none.
+        as_text: Whether to print the code's output, although standard output is not a terminal.
         for_model: Whether to print one text for a language model instead.
         options: Options of the session; it must not exist then.
 
@@ -107,7 +107,7 @@ def make(connection: Connection, name: str, options: Mapping[str, Any]) -> dict[
 
 
 def _print_for_model(connection: Connection, session: str, data: Mapping[str, Any], execution: str) -> None:
-    """Print the text of a result for a language model. What it leaves out is in a file that the session can open."""
+    """Print the text of a result for a language model. A file that the session can open has the whole output."""
     from cellblock.model import MODEL_CHARS, CodeExecutionResult
     from cellblock.model.overflow import for_model
 
@@ -121,7 +121,7 @@ def _print_for_model(connection: Connection, session: str, data: Mapping[str, An
 
 
 def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool) -> str:
-    """Submit code; return the execution's id. With `make`, a session that is missing is made."""
+    """Submit code; return the execution's id. With `make`, a missing session is made."""
     try:
         return str(connection.call(request, body)["id"])
     except NotFoundError:
@@ -132,7 +132,7 @@ def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool)
 
 
 def milliseconds(timeout: str | None) -> int:
-    """Return a timeout as the daemon takes it; that of the settings if none is given.
+    """Return a timeout in the daemon's unit, milliseconds; that of the settings if none is given.
 
     Raises:
         InvalidInputError: It is not a positive number of seconds, or a setting is wrong.
@@ -149,7 +149,7 @@ def milliseconds(timeout: str | None) -> int:
 
 
 def _code(code: str | None, file: str | None) -> bytes:
-    """Return the code, from wherever it comes."""
+    """Return the code: the argument, standard input, or a file."""
     if (code is None) == (file is None):
         raise InvalidInputError("give the code as CODE, as - to read it from standard input, or with --file FILE")
     if file is not None:
@@ -179,7 +179,7 @@ def read_source(file: str) -> bytes:
 def _checked(data: bytes, origin: str) -> bytes:
     if len(data) > MAX_REQUEST:
         raise InvalidInputError(f"{origin} is larger than {MAX_REQUEST >> 20} MiB")
-    data = data.removeprefix(codecs.BOM_UTF8)  # bash would take it for a part of the first command
+    data = data.removeprefix(codecs.BOM_UTF8)  # bash would read it as part of the first command
     try:
         if "\0" not in data.decode("utf-8"):
             return data

@@ -52,7 +52,7 @@ def ls(
 
 
 def _moment(seconds: float) -> str:
-    """Return a time for people. Code in the session can set any number."""
+    """Format a time. Code in the session can set any number."""
     try:
         return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")[:16]
     except (OverflowError, OSError, ValueError):
@@ -88,7 +88,7 @@ def get(
 
 
 def _tell(name: str, size: int, as_json: bool) -> None:
-    """Tell a person that a file was copied, while others are still to come."""
+    """Print that a file was copied, if more files follow."""
     if not wants_json(as_json):
         print(f"{printable(name, lines=False)} ({size:,} bytes)")
 
@@ -129,7 +129,7 @@ def put(
 
 
 def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
-    """Yield files and what they are to be called."""
+    """Yield files with their new names."""
     if not os.path.isdir(path):
         yield path, os.path.basename(path)
         return

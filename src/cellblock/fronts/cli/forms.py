@@ -1,4 +1,4 @@
-"""Forms of MCP servers, as a person at a terminal reads and fills them in."""
+"""Shows forms of MCP servers in a terminal, and reads the answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _YES, _NO = ("y", "yes", "true"), ("n", "no", "false")
 
 
 def fields_of(question: Mapping[str, Any]) -> str:
-    """Return the fields of a question's form, on one line: what each is called, and what it takes."""
+    """Return the fields of a question's form on one line: names and accepted values."""
     schema = question["arguments"].get("schema", {})
     shown = []
     for name, field in schema.get("properties", {}).items():
@@ -39,7 +39,7 @@ def read_answer(text: str) -> dict[str, Any]:
 
 
 def read_line(question: Mapping[str, Any], line: str) -> dict[str, Any]:
-    """Return what was typed for a question: the value of its only field, or a JSON object.
+    """Parse a typed answer: the value of the only field, or a JSON object.
 
     Raises:
         InvalidInputError: It is neither.

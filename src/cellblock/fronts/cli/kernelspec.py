@@ -1,4 +1,4 @@
-"""``cellblock kernelspec``: has a plain local Jupyter start sandboxed kernels."""
+"""``cellblock kernelspec``: lets a plain local Jupyter start sandboxed kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows an execution in a terminal: its output as it comes, its questions, and Ctrl-C."""
+"""Follows an execution in a terminal: streams output, asks questions, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ from cellblock.operations.executions import Cancel, Follow
 from cellblock.service.daemon.connection import Connection
 
 _LEAVE = 3
-"""How often somebody presses Ctrl-C to leave a cell that does not stop."""
+"""Presses of Ctrl-C that leave a cell that does not stop."""
 
 Data = Mapping[str, Any]
 
 
 class NotBegunError(KeyboardInterrupt):
-    """Ctrl-C took an execution back before it began."""
+    """Ctrl-C cancelled an execution before it began."""
 
 
 class Reader(Protocol):
-    """Takes what happens in an execution."""
+    """Consumes the events of an execution."""
 
     @property
     def asks(self) -> bool:
-        """Whether it waits for something on standard input."""
+        """Whether it waits for standard input."""
 
     def take(self, kind: str, data: Data, execution: str) -> None:
-        """Take one event (`ExecutionEvent`)."""
+        """Handle one event (`ExecutionEvent`)."""
 
     def read(self) -> None:
-        """Read from standard input, which has something, and answer what was asked."""
+        """Read from standard input, which is ready, and answer the open question."""
 
     def end(self, result: Data) -> None:
-        """Take the result."""
+        """Handle the result."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 def follow(connection: Connection, submit: Callable[[], str], reader: Reader, session: str) -> dict[str, Any]:
-    """Submit an execution, and follow it to its end; Ctrl-C stops it, and this goes on to its result.
+    """Submit an execution, and follow it to its end. Ctrl-C stops it; its result is then still read.
 
     Args:
-        connection: A connection that nobody else uses meanwhile.
+        connection: A connection that is not used for anything else meanwhile.
         submit: Submits it, and returns its id.
-        reader: Takes what happens.
-        session: What people call the session.
+        reader: Handles the events.
+        session: The session's name, for messages.
 
     Returns:
         The result (`CodeExecutionResult.to_dict`).
@@ -99,7 +99,7 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader, se
 
 
 class _Events:
-    """The events of an execution. If the daemon is killed meanwhile, they go on with the next one's."""
+    """The events of an execution. If the daemon is killed, they continue from the next daemon."""
 
     def __init__(self, connection: Connection, execution: str) -> None:
         self._connection = connection
@@ -126,7 +126,7 @@ class _Events:
                 self._connection = connections.enter_context(closing(connect()))
 
     def waits_for(self, descriptor: int) -> bool:
-        """Wait until a descriptor can be read, or there is another event; return whether it is the descriptor."""
+        """Wait until a descriptor is readable or an event arrives; return whether it is the descriptor."""
         return not self._connection.hears_before(descriptor)
 
 
@@ -139,11 +139,11 @@ def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:
 class _Interrupts:
     """While this is entered, Ctrl-C stops the execution. Pressed three times, it is an ordinary `KeyboardInterrupt`.
 
-    A handler in Python runs in the main thread, and not before that leaves a system call. A signal that comes just before the
-    call does not interrupt it. So a thread hears of signals by the descriptor that Python writes them to at once.
+    Python runs signal handlers in the main thread, between system calls, and a signal that arrives just before a call does not
+    interrupt it. So a thread waits on the descriptor to which Python writes signals at once (`signal.set_wakeup_fd`).
 
     Attributes:
-        count: How often it was pressed.
+        count: How often Ctrl-C was pressed.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class _Interrupts:
             self._writer.close()
 
     def stop_by(self, execution: str) -> None:
-        """Say what is to be stopped. It is stopped at once if somebody has pressed Ctrl-C already."""
+        """Set how to stop the execution. It is stopped at once if Ctrl-C was pressed already."""
         self._execution = execution
         if self._asked:
             threading.Thread(target=_cancel, args=(execution,), daemon=True).start()
@@ -195,11 +195,11 @@ def _cancel(execution: str) -> None:
             with closing(connection):
                 connection.call(Cancel(execution))
     except CellblockError:
-        pass  # whoever follows it hears of it
+        pass  # the follower receives the error
 
 
 class Silent:
-    """Shows nothing but what waits for a decision."""
+    """Shows only requests that wait for a decision."""
 
     asks = False
     execution = ""
@@ -221,18 +221,17 @@ class Silent:
 
 
 class Terminal:
-    """Shows output as it comes, and asks who sits there."""
+    """Shows output as it arrives, and asks the user."""
 
     execution = ""
     raw = False
-    """Whether output is written as it is, to anything but a terminal."""
+    """Whether output is written unchanged, because standard output is not a terminal."""
 
     def __init__(self, value_prefix: str = "") -> None:
         """Begin at the start of a line.
 
         Args:
-            value_prefix: What stands before the value of the last expression, such as ``Out[{}]: ``, with a place for the
-                number of the cell.
+            value_prefix: Prefix of the value of the last expression, such as ``Out[{}]: ``; ``{}`` is the number of the cell.
         """
         self._value_prefix = value_prefix
         self._number: int | None = None
@@ -255,7 +254,7 @@ class Terminal:
             case "display":
                 self._show(data)
             case "input":
-                self._line_open = sys.stdin.isatty()  # until something is typed, which ends the line
+                self._line_open = sys.stdin.isatty()  # until the user types, which ends the line
                 self._questions.ask_for_line(execution, password=data["password"])
                 if self._questions.has_line:
                     self.read()
@@ -318,19 +317,19 @@ class Terminal:
 
 
 def _lines_below(prefix: str, text: str) -> str:
-    """Return a line feed if a value of several lines stands behind a prefix, as in IPython."""
+    """Return a line feed if a value has several lines and follows a prefix, as in IPython."""
     return "\n" if prefix and "\n" in text else ""
 
 
 def _shown(text: str, terminal: bool) -> str:
-    """Return output as it is written. A carriage return begins the line anew, as progress bars want it, and does no more."""
+    """Make output safe to print. Carriage returns stay, because progress bars need them."""
     if not terminal or "\r" not in text:
         return printable(text)
     return "\r\x1b[K".join(map(printable, text.replace("\r\n", "\n").split("\r")))
 
 
 def note_on(result: Data) -> str:
-    """Return what is to be said besides the error, which says how the code was stopped; empty if that is all."""
+    """Return a note that adds to the error, which says how the code was stopped; empty if there is nothing to add."""
     if result["status"] == "timeout":
         return "stopped at its timeout (--timeout SECONDS allows more)"
     if result["recovery"] == "restarted" and result["status"] in ("success", "error"):

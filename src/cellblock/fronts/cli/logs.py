@@ -1,4 +1,4 @@
-"""``cellblock logs``: what ran in a session, with its output."""
+"""``cellblock logs``: prints the executions of a session, with their output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cellblock.operations.executions import Executions, Follow, Lookup, Source
 from cellblock.service.daemon.connection import Connection
 
 _EVERY = 0.3
-"""Seconds between two looks for new executions."""
+"""Seconds between two polls for new executions."""
 
 
 def show(session: str, count: int, *, follow: bool, as_json: bool) -> int:
@@ -26,7 +26,7 @@ def show(session: str, count: int, *, follow: bool, as_json: bool) -> int:
     Args:
         session: Its name or id.
         count: How many.
-        follow: Whether to go on with what runs from now on, until Ctrl-C.
+        follow: Whether to wait for further executions, until Ctrl-C.
         as_json: Whether to print JSON, in one document.
 
     Raises:
@@ -45,7 +45,7 @@ def show(session: str, count: int, *, follow: bool, as_json: bool) -> int:
                     _show(connection, record, follow=follow)
             if not follow:
                 return OK
-            time.sleep(_EVERY)  # the daemon has no request for what will run
+            time.sleep(_EVERY)  # the daemon has no request that waits for new executions
             records = connection.call(Executions(session, 50))[::-1]
 
 
@@ -98,7 +98,7 @@ def _follow(connection: Connection, execution: str) -> None:
 
 
 def _finish(reader: live.Terminal, result: dict[str, Any], streamed: bool) -> None:
-    """Print what has not been printed yet: all output, if nobody wanted it while it ran."""
+    """Print the rest of the output: all of it, if it was not streamed."""
     if not streamed:
         for item in result["outputs"]:
             reader.take("display", item, "")

@@ -1,11 +1,11 @@
-"""What this machine can do, and what a policy means: ``cellblock doctor`` and ``cellblock policy``."""
+"""``cellblock doctor``, ``config`` and ``policy``: check this machine, show settings, explain policies."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from cellblock.fronts.cli.arguments import MACHINE, Json, new_app
 from cellblock.fronts.cli.output import painted, print_done, print_json, print_table, wants_json
 
 if TYPE_CHECKING:
-    from cellblock.host import Policy
+    from cellblock.host import Policy, Tier
 
 policy = new_app("Work with sandbox policies.")
 
@@ -32,7 +32,7 @@ _HEADINGS = {
 _ALWAYS = {
     "unreachable": ("this machine, private networks, clouds' metadata services, unless the policy names the address itself",)
 }
-_NOT_IN_LANDLOCK = ("read_only", "reserved", "masked", "unreachable")
+_NOT_WITHOUT_MOUNTS = ("read_only", "reserved", "masked", "unreachable")
 _STYLES = {"ok": "green", "MISSING": "red", "note": "yellow"}
 _BYTES = ("memory", "tmp", "file_size", "packages")
 _TEMPLATE = """\
@@ -106,7 +106,7 @@ def config(as_json: Json = False) -> int:
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    """Return whether sessions start here, in a sentence."""
+    """Return in a sentence whether sessions start here."""
     isolate, works = found["isolate"], {check["name"] for check in found["checks"] if check["ok"]}
     if found["sandbox"]:
         return "Kernels run in a sandbox here" + ("." if isolate == "native" else f", with isolate={isolate!r}.")
@@ -117,7 +117,7 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def _session(found: dict[str, Any], isolate: str) -> None:
-    """Print how far a session came, why it failed, and the ways out."""
+    """Print how far a session started, why it failed, and how to fix it."""
     if found["ok"]:
         return
     marks = {"ok": "ok", "failed": "MISSING", "not reached": "note"}
@@ -150,20 +150,19 @@ def show(
     import asyncio
 
     from cellblock.host import Policy
-    from cellblock.host.checks import default_isolation
-    from cellblock.host.doctor import explain_policy
+    from cellblock.host.doctor import explain_policy, explainable_tier
 
     wanted = Policy() if config is None else Policy.load(config)
-    isolate: Literal["native", "landlock"] = "landlock" if default_isolation() == "landlock" else "native"
-    found = explain_policy(wanted, workspace, isolate)
-    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, isolate))) is None, trouble
+    tier = explainable_tier()
+    found = explain_policy(wanted, workspace, tier)
+    found["starts"], found["trouble"] = (trouble := asyncio.run(_trouble(wanted, workspace, tier))) is None, trouble
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if trouble is None else 1
-    if isolate == "landlock":
-        print("With isolate='landlock' (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
+    if not tier.holds_names:
+        print(f"With isolate={tier.name!r} (CELLBLOCK_ISOLATE), nothing in a writable directory is protected or masked.")
     for key, heading in _HEADINGS.items():
-        if isolate == "landlock" and key in _NOT_IN_LANDLOCK:
+        if not tier.holds_names and key in _NOT_WITHOUT_MOUNTS:
             continue
         print(f"{heading}:")
         for line in [*found[key], *_ALWAYS.get(key, ())] or ["nothing"]:
@@ -179,12 +178,12 @@ def show(
     return 0 if trouble is None else 1
 
 
-async def _trouble(wanted: Policy, workspace: str | None, isolate: Literal["native", "landlock"]) -> str | None:
-    """Start a session with a policy; return in one line why that cannot be, or None."""
+async def _trouble(wanted: Policy, workspace: str | None, tier: Tier) -> str | None:
+    """Start a session with a policy; return in one line why that failed, or None."""
     from cellblock.host import Host
 
     try:
-        async with Host(policy=wanted, isolate=isolate, launch="spawn") as host, host.session(working_dir=workspace):
+        async with Host(policy=wanted, isolate=tier.name, launch="spawn") as host, host.session(working_dir=workspace):
             return None
     except CellblockError as error:
         said = str(error).strip().splitlines()
@@ -210,5 +209,5 @@ def init(
 
 
 def _name(text: str) -> str:
-    """Return a name as it is printed: a session may have made it."""
+    """Make a name safe to print: code in a session may have chosen it."""
     return printable(text, lines=False)

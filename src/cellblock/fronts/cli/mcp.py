@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
+from cellblock.common.config import SandboxName
 from cellblock.fronts.cli.arguments import AllowHost, NoSandbox
 
 _HTTP = "Over HTTP"
@@ -43,7 +44,10 @@ _ApproveShell = Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask a
 _SandboxConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file that says what the sandbox allows (docs/sandbox.md).")
 ]
-_Isolate = Annotated[str | None, typer.Option(metavar="KIND", help="What the sandbox is made of: native, landlock or srt.")]
+_Isolate = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help=f"What the sandbox is made of: {', '.join(get_args(SandboxName))}."),
+]
 _Preload = Annotated[
     list[str] | None, typer.Option(metavar="MODULE", help="A module to import when kernels start. Can be repeated.")
 ]
@@ -77,7 +81,7 @@ def mcp(
     allow_host: AllowHost = None,
     sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
-    sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # ipybox: what is the default here
+    sandbox: Annotated[bool, typer.Option("--sandbox", hidden=True)] = False,  # for ipybox: the default here
     isolate: _Isolate = None,
     preload: _Preload = None,
     transport: _Way = _Transport.STDIO,
@@ -120,7 +124,7 @@ def mcp(
 
 
 def _explain_ipybox(*given: str | None) -> None:
-    """Say which options of ipybox have nothing to do here: there are no such servers."""
+    """Warn about ipybox's options for servers that do not exist here."""
     from cellblock.fronts.cli.problems import say
 
     for option, value in zip(_IPYBOX, given, strict=True):

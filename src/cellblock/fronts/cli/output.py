@@ -1,4 +1,4 @@
-"""How commands print: JSON for programs, tables for people. rich is loaded by what needs it."""
+"""Prints results of commands: JSON for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cellblock.common.terminal import printable
 
 
 def wants_json(asked: bool) -> bool:
-    """Return whether to print JSON: somebody asked for it, or standard output is not a terminal."""
+    """Return whether to print JSON: it was requested, or standard output is not a terminal."""
     return asked or not sys.stdout.isatty()
 
 
@@ -23,7 +23,7 @@ def print_json(data: Any) -> None:
 
 
 def print_done(data: Any, sentence: str, as_json: bool) -> None:
-    """Print what a command has done: JSON for programs, a sentence that is safe to print for people."""
+    """Print the outcome of a command: JSON for programs, a sentence that is safe to print for people."""
     if wants_json(as_json):
         print_json(data)
     else:
@@ -31,14 +31,14 @@ def print_done(data: Any, sentence: str, as_json: bool) -> None:
 
 
 def _base64(value: object) -> str:
-    """Return bytes as Jupyter's messages have them."""
+    """Encode bytes as Jupyter's messages do."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     raise TypeError(f"{type(value).__name__} is not JSON data")
 
 
 def has_color(stream: TextIO) -> bool:
-    """Return whether colours may be written to a stream."""
+    """Return whether a stream shows colours."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -66,7 +66,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, em
 
 
 def _cell(value: object) -> Any:
-    """Return what a table shows: text in which neither the terminal nor rich finds anything to obey."""
+    """Return text for a table, without control characters for the terminal or markup for rich."""
     from rich.text import Text
 
     return Text(printable(str(value), lines=False))
@@ -80,14 +80,14 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def since(moment: str) -> str:
-    """Return how long ago a moment was, which is in ISO 8601."""
+    """Return how long ago a time in ISO 8601 was."""
     from datetime import UTC, datetime
 
     return age((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
 
 
 def age(seconds: float) -> str:
-    """Return a duration as people say it: ``42 s``, ``5 min``, ``3 h``, ``2 d``."""
+    """Format a duration: ``42 s``, ``5 min``, ``3 h``, ``2 d``."""
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             return f"{max(seconds, 0) // size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""Exit statuses, and errors in one line. docs/cli.md lists the statuses."""
+"""Exit statuses (docs/cli.md), and errors in one line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cellblock.errors import (
 
 OK = 0
 FAILED = 1
-"""The code failed, there is nothing of that name, or the session cannot do that as it is."""
+"""The code failed, the name is unknown, or the session's state does not allow it."""
 USAGE = 2
 BUSY = 3
 UNAVAILABLE = 4
-"""cellblock could not do its part: no daemon, no kernel, no sandbox."""
+"""cellblock failed: no daemon, no kernel, no sandbox."""
 UNKNOWN = 5
-"""Nobody can say whether the code ran."""
+"""It is unknown whether the code ran."""
 TIMED_OUT = 124
 INTERRUPTED = 130
 
@@ -57,9 +57,9 @@ def report(error: CellblockError) -> int:
 
 
 def _in_one_line(message: str) -> str:
-    """Return a message about an MCP server with the last line that it has written, which usually says what is wrong."""
+    """Return a message about an MCP server with the last line of its output, which usually says what is wrong."""
     head, *written = [line for line in message.splitlines() if line.strip()]
-    if len(written) < 2:  # the first says what follows
+    if len(written) < 2:  # the first line introduces the others
         return message
     return f"{head}; the last line it wrote to stderr: {written[-1].strip()} (run its command yourself to see all lines)"
 

@@ -1,4 +1,4 @@
-"""A line that says what takes so long."""
+"""A status line for operations that take longer than a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Progress:
     Use it as a context manager. The line is gone when something else is printed (`hide`), and at the end.
 
     Attributes:
-        text: What it says. Change it at any time.
+        text: Its text, which may change at any time.
     """
 
     def __init__(self, text: str) -> None:
@@ -42,7 +42,7 @@ class Progress:
         self.hide()
 
     def hide(self) -> None:
-        """Take the line away for good."""
+        """Remove the line for good."""
         self._done.set()
         with self._lock:
             if self._shown:

@@ -1,4 +1,4 @@
-"""What an execution asks who sits at the terminal: lines for `input()`, and decisions about calls."""
+"""Questions of an execution to the user: lines for `input()`, and decisions about calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ELSEWHERE = {"accepted": "somebody else has allowed it", "rejected": "somebody 
 
 
 def say_what_waits(data: Mapping[str, Any]) -> None:
-    """Say what waits for a decision, and how somebody can decide."""
+    """Print what waits for a decision, and how to decide."""
     if data["kind"] == "question":
         say(f"cellblock: waits for an answer: {printable(data['text'], lines=False)}")
         say(f"  {fields_of(data)}")
@@ -37,9 +37,9 @@ def say_what_waits(data: Mapping[str, Any]) -> None:
 
 
 class Questions:
-    """Questions that are open, in the order in which they came. The first is the one that a typed line answers.
+    """The queue of open questions. A typed line answers the first.
 
-    Standard input is only read when it has something, so that an answer from elsewhere, or Ctrl-C, takes a question back.
+    Standard input is read only when it is ready, so that an answer from elsewhere, or Ctrl-C, can withdraw a question.
     """
 
     def __init__(self) -> None:
@@ -55,22 +55,22 @@ class Questions:
 
     @property
     def has_line(self) -> bool:
-        """Whether the first one can be answered by what was read before: lines of a pipe come together."""
+        """Whether the first one can be answered by buffered input: lines of a pipe arrive together."""
         return self.open and b"\n" in self._typed
 
     def ask_for_line(self, execution: str, *, password: bool) -> None:
-        """Ask for a line, whose prompt was shown."""
+        """Ask for a line; its prompt was shown already."""
         self._add(_Question(execution=execution, password=password))
 
     def ask_about(self, approval: Mapping[str, Any]) -> None:
-        """Ask whether something may be done; without a terminal, say who can be asked."""
+        """Ask for a decision; without a terminal, print how to decide elsewhere."""
         if sys.stdin.isatty():
             self._add(_Question(approval=approval))
         else:
             say_what_waits(approval)
 
     def withdraw(self, decided: Mapping[str, Any]) -> None:
-        """Take back what somebody else has decided, or what no longer waits for another reason."""
+        """Withdraw a question that was decided elsewhere, or no longer waits for another reason."""
         if any(each.approval["id"] == decided["id"] for each in self._open if each.approval):
             first = self._open[0]
             self._open = deque(each for each in self._open if each.approval.get("id") != decided["id"])
@@ -80,10 +80,10 @@ class Questions:
                 self._show()
 
     def read(self) -> str:
-        """Read what standard input has; if it is a line, answer the first question.
+        """Read what is ready on standard input; if it completes a line, answer the first question.
 
         Returns:
-            What the session will show of the answer, and the terminal has shown already.
+            The text that the session will echo, and the terminal has shown already.
         """
         try:
             piece = os.read(0, _PIECE) if b"\n" not in self._typed else b""
@@ -109,20 +109,20 @@ class Questions:
         return f"{line}\n"
 
     def tell(self, request: Answer | Decide, body: bytes = b"") -> Any:
-        """Give the daemon an answer, on a connection beside the one that is followed."""
+        """Send the daemon an answer, on a second connection."""
         if self._control is None or not self._control.usable:
             self._control = connect()
         return self._control.call(request, body)
 
     def close(self) -> None:
-        """Forget all of them, and let the terminal show again what is typed."""
+        """Withdraw all questions, and turn the terminal's echo on again."""
         self._open.clear()
         self._set_echo(on=True)
         if self._control is not None:
             self._control.close()
 
     def _answer(self, question: Mapping[str, Any], line: str | None) -> None:
-        """Pass on what was typed for a question of an MCP server: nothing is a refusal."""
+        """Send the answer to a question of an MCP server; an empty one is a refusal."""
         try:
             filled_in = read_line(question, line) if line and line.strip() else {}
             request = Decide((question["id"],), bool(line and line.strip()), by="terminal", answer=filled_in)
@@ -171,14 +171,14 @@ class Questions:
             self._set_echo(on=False)
 
     def _forget_what_was_typed(self) -> None:
-        """Nobody decides about a call before it is shown."""
+        """Discard pending input: nothing may decide about a call before it is shown."""
         import termios
 
         self._typed = b""
         termios.tcflush(0, termios.TCIFLUSH)
 
     def _set_echo(self, *, on: bool) -> None:
-        """Have the terminal show what is typed, or not."""
+        """Turn the terminal's echo on or off."""
         if not sys.stdin.isatty() or (on and self._echo is None):
             return
         import termios
@@ -194,7 +194,7 @@ class Questions:
 
 
 class _Question:
-    """A line that somebody asks for, or a call that waits for a decision."""
+    """A request for a line, or a call that waits for a decision."""
 
     def __init__(self, *, execution: str = "", password: bool = False, approval: Mapping[str, Any] | None = None) -> None:
         self.execution = execution

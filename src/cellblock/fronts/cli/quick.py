@@ -1,6 +1,6 @@
-"""Reads the plain forms of `cellblock exec` and `cellblock mcp` by hand: typer and what it loads take longer than the command.
+"""Parses the plain forms of ``exec`` and ``mcp`` without typer, whose import takes long.
 
-`app.exec_` and `mcp.mcp` declare the same commands for typer, which gets what is not understood here, and says what is wrong.
+`app.exec_` and `mcp.mcp` declare the same commands for typer, which parses everything else and reports errors.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class _Form:
-    """The options of one command that are understood here, each with the name that its function has for it.
+    """The options of one command that are parsed here, each with the name of its parameter.
 
-    The last of its `words` may stand alone.
+    The last of its `words` may be given alone.
     """
 
     flags: Mapping[str, str]
@@ -46,11 +46,11 @@ _FORMS = {
 
 
 def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Return the arguments of a command's function; None if typer has to look at them.
+    """Return the arguments of a command's function; None if typer must parse them.
 
     Args:
         command: The command's name.
-        arguments: What stands behind it.
+        arguments: The arguments that follow it.
     """
     form = _FORMS.get(command)
     if form is None:
@@ -85,7 +85,7 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
 def in_words(found: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of `exec`: two words are a session and its code, one is the code, or the session of a file.
 
-    Whoever writes so wants to read what the code prints, in a pipe, too; KernelBox's ``--name NAME CODE`` prints JSON there.
+    This form prints the code's output in a pipe, too; KernelBox's ``--name NAME CODE`` prints JSON there.
     """
     names = ("name",) if found.get("file") is not None else ("name", "code")[2 - len(words) :]
     given = dict(zip(names[: len(words)], words, strict=True))

@@ -1,4 +1,4 @@
-"""The commands that write a session to a file and read it again: save, load, export; and what variables it has."""
+"""The commands save, load, export and variables."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load(
         made = ask(Create(name or "", options, fresh=True))
         try:
             report = ask(Load(made["kernel_id"], os.path.abspath(file), files))
-        except BaseException:  # also Ctrl-C: nobody knows the session yet
+        except BaseException:  # also Ctrl-C: no other client knows the session yet
             ask(Destroy(made["kernel_id"]))
             raise
     if wants_json(as_json):
@@ -89,7 +89,7 @@ def _say_left_out(left_out: list[dict[str, Any]], what: str) -> None:
 
 
 def _free(file: str, force: bool) -> str:
-    """Return the whole path of a file that is to be written, if it is not there or may be replaced."""
+    """Return the absolute path of an output file that does not exist or may be replaced."""
     path = os.path.abspath(file)
     if not force and os.path.lexists(path):
         raise InvalidInputError(f"{path} exists already; --force replaces it")

@@ -1,4 +1,4 @@
-"""``cellblock run``: a script in a session of its own, which ends with it."""
+"""``cellblock run``: runs a script in a session that ends with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _IDLE = 60
 """Seconds after which the session ends if this program was killed and its script has ended."""
 _PIECE = 48 * 1024
-"""Bytes of standard input that the script gets at once."""
+"""Bytes of standard input that are sent to the script at once."""
 
 _RUN = """\
 def _cellblock_run(source, path, arguments):
@@ -105,7 +105,7 @@ def _cellblock_run(source, path, arguments):
 
 
 class _Script(live.Terminal):
-    """Shows what the script prints, and nothing of how it is run; its standard input is this program's."""
+    """Shows the script's output without traces of the cell that runs it, and passes on standard input."""
 
     raw = True
 
@@ -145,7 +145,7 @@ class _Script(live.Terminal):
             self._finish_line()
             say(f"the script has died: {cause}")
         if result["status"] in ("died", "timeout", "interrupted") or (error and error["ename"] == "SystemExit"):
-            # The script's own traceback was printed as it ended, and nobody uses its session after it.
+            # The script's own traceback was printed as it ended, and its session is not used afterwards.
             result = {**result, "error": None, "recovery": None}
         super().end(result)
 
@@ -164,7 +164,7 @@ class _Unseen(_Script):
 
         found, status = CodeExecutionResult.from_dict(dict(result)), _status(result)
         if found.error is not None and found.status != "died":
-            # The script's own traceback is in its output. That of the cell that ran it says how it is run.
+            # The script's own traceback is in its output; the cell's would show how the script is run.
             own = "".join(_own_text(item) for item in found.outputs).strip("\n")
             error = None if found.error.ename == "SystemExit" else replace(found.error, traceback=[])
             found = replace(found, status=found.status if error else "success", error=error, text=own or None)
@@ -173,7 +173,7 @@ class _Unseen(_Script):
 
 
 def _own_text(item: OutputItem) -> str:
-    """Return what a script shows in one output: not the error of the cell that ran it."""
+    """Return the script's part of one output, without the error of the cell that ran it."""
     if item.kind == "error":
         return ""
     return item.text or "" if item.kind == "stream" else f"{item.text}\n"
@@ -183,11 +183,11 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
     """Run a script; return its exit status.
 
     Args:
-        file: Its path; ``-`` for standard input, which it then cannot read any more.
-        arguments: What it finds in ``sys.argv``.
+        file: Its path; ``-`` for standard input, which the script then cannot read.
+        arguments: Its ``sys.argv[1:]``.
         options: Options of its session.
         timeout: Seconds that it may run.
-        for_model: Whether to print one text for a language model, when it has ended.
+        for_model: Whether to print one text for a language model at the end instead.
 
     Raises:
         CellblockError: It could not be run.
@@ -213,7 +213,7 @@ def run(file: str, arguments: list[str], options: dict[str, Any], timeout: str |
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end this program in good order, so that the session ends, too."""
+    """Turn SIGTERM and SIGHUP into an orderly exit, so that the session ends, too."""
 
     def end(number: int, frame: object) -> NoReturn:
         sys.exit(128 + number)
@@ -230,7 +230,7 @@ def _status(result: live.Data) -> int:
     error = result["error"]
     if result["exit_status"] is not None:
         status = int(result["exit_status"])
-        return status if status >= 0 else 128 - status  # as a shell has it for a signal
+        return status if status >= 0 else 128 - status  # as shells report a signal
     if error and error["ename"] == "SystemExit" and error["evalue"].isascii() and error["evalue"].isdigit():
         return int(error["evalue"]) & 255
     return OK if result["status"] == "success" else live.exit_status(result)

@@ -1,4 +1,4 @@
-"""Runs the MCP server for ``cellblock mcp``, with nothing loaded that it does not need."""
+"""Runs the MCP server for ``cellblock mcp``, and imports nothing else."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any)
     Args:
         no_sandbox: Whether code runs with all of the user's rights.
         log_level: What is logged to standard error.
-        options: The other `ServerOptions`, those that were given.
+        options: The other `ServerOptions` that were given.
     """
-    gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays, and looking at it again takes long
+    gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays, and each collection would visit it
     try:
         _serve(no_sandbox, log_level, options)
     finally:

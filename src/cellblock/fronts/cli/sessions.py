@@ -1,4 +1,4 @@
-"""The commands about sessions: make, list, restart, end them; what ran in them; packages for them."""
+"""The commands that make, list, restart and end sessions, print their logs and install packages."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def destroy(sessions: Sessions = None, name: Name = None, session_id: Id = None,
             print("ended" if len(wanted) == 1 else f"{len(ended)} ended")
         for number, one in enumerate(missing, 1):
             try:
-                connection.call(Status(one))  # its error says more than that there is none
+                connection.call(Status(one))  # its error says more than "not found"
             except NotFoundError as error:
                 if number == len(missing):
                     raise

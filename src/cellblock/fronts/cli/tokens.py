@@ -1,4 +1,4 @@
-"""``cellblock tokens``: who may use ``cellblock serve``."""
+"""``cellblock tokens``: makes, lists and revokes tokens for ``cellblock serve``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def create(
         from cellblock.fronts.cli.client import ask
         from cellblock.operations.sessions import Status
 
-        session = ask(Status(session))["kernel_id"]  # a later session of this name is another one
+        session = ask(Status(session))["kernel_id"]  # a later session of this name would be a different one
     text, token = Tokens().create(name, scope or ("run",), session=session, lifetime=None if days is None else days * _DAY)
     if wants_json(as_json):
         print_json({"token": text, **token.to_dict()})

@@ -1,4 +1,4 @@
-"""``cellblock tools``: typed APIs for the tools of MCP servers."""
+"""``cellblock tools``: registers MCP servers, and generates typed APIs for their tools."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def add(
 
 
 def _params(command: list[str], url: str | None, env: list[str], header: list[str], sandbox: bool) -> dict[str, Any]:
-    """Return the parameters of a server as `generate_mcp_sources` takes them."""
+    """Return the parameters of a server, for `generate_mcp_sources`."""
     if bool(command) == (url is not None):
         raise InvalidInputError("say how to reach the server: either -- COMMAND ARGS..., or --url URL")
     if url is not None:

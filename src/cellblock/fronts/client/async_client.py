@@ -1,20 +1,19 @@
-"""`AsyncClient`: a gateway's client for asyncio."""
+"""`AsyncClient`: a gateway's client for asyncio. `client.py` is made from this file, by tests/fronts/client/unasync.py."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import httpx2
 
 from cellblock.errors import NotFoundError
 from cellblock.fronts.client import calls
 from cellblock.fronts.client.calls import Call
-from cellblock.fronts.client.states import AsyncStates
 from cellblock.fronts.client.transport import (
     EVENTS,
     Attempts,
@@ -29,15 +28,28 @@ from cellblock.fronts.client.transport import (
     result_of,
 )
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
+from cellblock.model.checkpoints import branch_names
+from cellblock.model.files import FileInfo
+from cellblock.model.saving import LoadReport
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.data import Data, checkpoint_of, execution_of, session_of
+from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
+from cellblock.operations.files import ListFiles, RemoveFile
+from cellblock.operations.saving import Variables
+from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
-    from cellblock.host.files import FileInfo
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.saving import SaveReport
+    from cellblock.model.variables import Variable
 
-T = TypeVar("T")
+_ModelT = TypeVar("_ModelT")
 
 
-class AsyncClient(AsyncStates):
+class AsyncClient:
     """A client of a gateway, with the names of `cellblock`'s own functions, as coroutines. It belongs to one event loop.
 
     It raises the same errors; a server that cannot be reached is a `DaemonError`, a token that is refused an `AccessError`.
@@ -81,7 +93,8 @@ class AsyncClient(AsyncStates):
             AccessError: The token may not make it.
             LaunchError: Its kernel could not be started.
         """
-        return await self._send(calls.get_or_create(name, tags, options))
+        body = {"tags": dict(tags or {}), "options": calls.options(options)}
+        return SessionRecord.from_dict(await self._send(Call("POST", calls.session(name), body)))
 
     async def create(self, name: str = "", *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
         """Make a session, as `get_or_create`. Without a name, it gets one that nobody else has.
@@ -89,11 +102,12 @@ class AsyncClient(AsyncStates):
         Raises:
             ConflictError: There is one of this name.
         """
-        return await self._send(calls.create(name, tags, options))
+        body = {"name": name or None, "tags": dict(tags or {}), "options": calls.options(options)}
+        return SessionRecord.from_dict(await self._send(Call("POST", "/kernels", body)))
 
     async def list_kernels(self, *, refresh: bool = False) -> list[SessionRecord]:
         """Return the sessions, oldest first; with `refresh`, look first whether their kernels are alive."""
-        return await self._send(calls.list_kernels(refresh=refresh))
+        return await self._ask(List(refresh))
 
     async def status(self, kernel: SessionRecord | str) -> SessionRecord:
         """Return how a session is now.
@@ -101,26 +115,26 @@ class AsyncClient(AsyncStates):
         Raises:
             NotFoundError: There is no such session.
         """
-        return await self._send(calls.status(kernel))
+        return await self._ask(Status(session_of(kernel)))
 
     async def restart(self, kernel: SessionRecord | str) -> SessionRecord:
         """Give a session a fresh kernel, without variables."""
-        return await self._send(calls.restart(kernel))
+        return await self._ask(Restart(session_of(kernel)))
 
     async def interrupt(self, kernel: SessionRecord | str) -> bool:
         """Stop what runs in a session; return whether something did."""
-        return await self._send(calls.interrupt(kernel))
+        return await self._ask(Interrupt(session_of(kernel)))
 
     async def destroy(self, name: SessionRecord | str) -> bool:
         """End a session; return whether there was one."""
         try:
-            return await self._send(calls.destroy(name))
+            return await self._ask(Destroy(session_of(name)))
         except NotFoundError:
             return False
 
     async def wipe(self) -> list[str]:
         """End all sessions; return their ids."""
-        return await self._send(calls.wipe())
+        return await self._ask(Wipe())
 
     # -- executions ----------------------------------------------------------------------------------------------------
 
@@ -139,7 +153,8 @@ class AsyncClient(AsyncStates):
             NotFoundError: There is no such session.
             OutcomeUnknownError: The connection or the daemon was lost meanwhile, and nobody can say how far the code ran.
         """
-        return await self._send(calls.execute(kernel, code, language=language, timeout=timeout))
+        call = Call("POST", calls.session(kernel, "execute", "kernels"), calls.code(code, language, timeout), once=True)
+        return CodeExecutionResult.from_dict(await self._send(call))
 
     async def execute_with_retry(
         self,
@@ -179,8 +194,9 @@ class AsyncClient(AsyncStates):
             key: An idempotency key: what was submitted with it before does not run again, and is returned.
             stdin: Whether `input()` waits for `answer`.
         """
-        call = calls.submit(kernel, code, language=language, timeout=timeout, key=key, stdin=stdin)
-        return await self._send(call)
+        body = {**calls.code(code, language, timeout), "key": key, "stdin": stdin}
+        call = Call("POST", calls.session(kernel, "executions"), body, once=True)
+        return ExecutionRecord.from_dict(await self._send(call))
 
     async def follow(self, execution: ExecutionRecord | str, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield the events of an execution as they happen, until the last. If the connection is lost, it is made again.
@@ -221,51 +237,59 @@ class AsyncClient(AsyncStates):
 
     async def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
         """Return how far an execution is."""
-        return await self._send(calls.lookup(execution))
+        return await self._ask(Lookup(execution_of(execution)))
+
+    async def source(self, execution: ExecutionRecord | str) -> str:
+        """Return the code of an execution."""
+        return await self._ask(Source(execution_of(execution)))
 
     async def executions(self, kernel: SessionRecord | str, count: int = 100) -> list[ExecutionRecord]:
         """Return the last executions of a session, newest first."""
-        return await self._send(calls.executions(kernel, count))
+        return await self._ask(Executions(session_of(kernel), count))
 
     async def cancel(self, execution: ExecutionRecord | str) -> bool:
         """Stop an execution, or keep one that waits from running; return whether it had not ended."""
-        return await self._send(calls.cancel(execution))
+        return await self._ask(Cancel(execution_of(execution)))
 
     async def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
         """Answer `input()`; return whether it had asked."""
-        return await self._send(calls.answer(execution, line))
+        return await self._ask(Answer(execution_of(execution)), line)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
     async def complete(self, kernel: SessionRecord | str, code: str, cursor: int | None = None) -> Completions:
         """Return what could complete the code at a cursor, by default at its end."""
-        return await self._send(calls.complete(kernel, code, cursor))
+        return await self._ask(Complete(session_of(kernel), -1 if cursor is None else cursor), code)
 
     async def inspect(
         self, kernel: SessionRecord | str, code: str, cursor: int | None = None, *, detail: int = 0
     ) -> str | None:
         """Describe the name at a cursor; None if nothing is known of it."""
-        return await self._send(calls.inspect(kernel, code, cursor, detail))
+        return await self._ask(Inspect(session_of(kernel), -1 if cursor is None else cursor, detail), code)
 
     async def history(self, kernel: SessionRecord | str, count: int = 1000) -> list[HistoryEntry]:
         """Return the cells that a session ran, oldest first."""
-        return await self._send(calls.history(kernel, count))
+        return await self._ask(History(session_of(kernel), count))
 
     async def install(
         self, kernel: SessionRecord | str, *requirements: str, timeout: float | None = None
     ) -> CodeExecutionResult:
         """Install packages for a session; return what pip said."""
-        return await self._send(calls.install(kernel, requirements, timeout))
+        body = {"requirements": list(requirements), "timeout": timeout}
+        call = Call("POST", calls.session(kernel, "install"), body, once=True)
+        return CodeExecutionResult.from_dict(await self._send(call))
 
     async def search_tools(self, kernel: SessionRecord | str, words: str = "", limit: int = 20) -> list[str]:
         """Return the signatures of tools that words are about."""
-        return await self._send(calls.search_tools(kernel, words, limit))
+        call = Call("GET", calls.session(kernel, "tools"), query={"query": words, "limit": str(limit)})
+        answer = await self._send(call)
+        return list(answer["tools"])
 
     # -- approvals -----------------------------------------------------------------------------------------------------
 
     async def pending(self, kernel: SessionRecord | str | None = None) -> list[PendingApproval]:
         """Return what waits for a decision, oldest first; in one session, or in all."""
-        return await self._send(calls.pending(kernel))
+        return await self._ask(Pending("" if kernel is None else session_of(kernel)))
 
     async def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
         """Decide about what waits, and answer what MCP servers ask.
@@ -279,25 +303,25 @@ class AsyncClient(AsyncStates):
         Returns:
             Which of them still waited.
         """
-        return await self._send(calls.decide(ids, allow=allow, always=always, answer=answer))
+        return await self._ask(Decide(ids, allow, always, answer=dict(answer or {})))
 
     async def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
         """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""
-        return await self._send(calls.allowed(kernel))
+        return await self._ask(Allowed("" if kernel is None else session_of(kernel)))
 
     async def revoke(self, *ids: str) -> list[str]:
         """Revoke what was allowed, by the ids of `allowed`; return which of them there were."""
-        return await self._send(calls.revoke(ids))
+        return await self._ask(Revoke(ids))
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     async def list_files(self, kernel: SessionRecord | str, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
         """List a folder of a session's workspace."""
-        return await self._send(calls.list_files(kernel, path, recursive=recursive))
+        return await self._ask(ListFiles(session_of(kernel), path, recursive))
 
     async def remove_file(self, kernel: SessionRecord | str, path: str, *, recursive: bool = False) -> bool:
         """Remove a file, or a folder with all that is in it if `recursive` says so."""
-        return await self._send(calls.remove_file(kernel, path, recursive=recursive))
+        return await self._ask(RemoveFile(session_of(kernel), path, recursive))
 
     async def read_file(self, kernel: SessionRecord | str, path: str) -> bytes:
         """Return the content of a file."""
@@ -310,7 +334,7 @@ class AsyncClient(AsyncStates):
     async def write_file(self, kernel: SessionRecord | str, path: str, data: bytes | str | AsyncIterable[bytes]) -> FileInfo:
         """Write a file, whole or not at all. Text is written as UTF-8. Large data can come in pieces."""
         content = data.encode() if isinstance(data, str) else data
-        return calls.file_info(await self._upload("PUT", calls.file(kernel, path), content))
+        return FileInfo.from_dict(await self._upload("PUT", calls.file(kernel, path), content))
 
     async def download(self, kernel: SessionRecord | str, path: str, local: str | os.PathLike[str]) -> None:
         """Copy a file of a session to this machine's disk. It appears when it is complete."""
@@ -320,6 +344,77 @@ class AsyncClient(AsyncStates):
         """Copy a file of this machine's disk to a session, by default under its name."""
         with opened(local) as file:
             return await self.write_file(kernel, path or os.path.basename(local), async_pieces(file))
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    async def checkpoint(
+        self, kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared"
+    ) -> CheckpointRecord:
+        """Keep the state that a session has now, as `cellblock.checkpoint`."""
+        return await self._ask(MakeCheckpoint(session_of(kernel), name, files))
+
+    async def checkpoints(self, kernel: SessionRecord | str) -> list[CheckpointRecord]:
+        """Return the checkpoints of a session, oldest first."""
+        return await self._ask(Checkpoints(session_of(kernel)))
+
+    async def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
+        """Go back to a checkpoint of a session; return which files have changed, if the checkpoint holds any."""
+        restored = await self._ask(Restore(session_of(kernel), checkpoint_of(checkpoint)))
+        return restored.changes
+
+    async def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
+        """Drop a checkpoint of a session, and free its memory."""
+        await self._ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
+
+    async def undo(self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
+        """Go back over the last cells of a session."""
+        return await self._ask(Undo(session_of(kernel), count, partial))
+
+    async def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
+        """Return what has changed in a session since a checkpoint."""
+        return await self._ask(Diff(session_of(kernel), checkpoint_of(checkpoint)))
+
+    async def fork(
+        self,
+        kernel: SessionRecord | str,
+        names: Sequence[str],
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+    ) -> list[SessionRecord]:
+        """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
+        how = (branch_names(names), files or "", tuple(seeds or ()), same_random_state)
+        return await self._ask(Fork(session_of(kernel), *how))
+
+    async def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
+        """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""
+        return await self._ask(Adopt(session_of(kernel), session_of(branch)))
+
+    # -- files of a whole session --------------------------------------------------------------------------------------
+
+    async def variables(self, kernel: SessionRecord | str) -> list[Variable]:
+        """Return the variables of a session: type, size, shape, and a short text of each."""
+        return await self._ask(Variables(session_of(kernel)))
+
+    async def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
+        """Save a session to this machine's disk; return what was saved, and what could not be."""
+        from cellblock.host.saved_file import report
+
+        await self._receive("POST", calls.session(kernel, "save"), local, calls.files(workspace))
+        return report(local)
+
+    async def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
+        """Continue a saved session of this machine's disk in a session, which gets a fresh kernel."""
+        with opened(local) as file:
+            answer = await self._upload("POST", calls.session(kernel, "load"), async_pieces(file), calls.files(workspace))
+        return LoadReport.from_dict(answer)
+
+    async def export(self, kernel: SessionRecord | str, local: str | os.PathLike[str]) -> None:
+        """Write the cells of a session to this machine's disk: ``.ipynb`` for a notebook, ``.py`` for a script."""
+        await self._receive("GET", calls.session(kernel, "export"), local, calls.format_of(local))
+
+    # -- requests -------------------------------------------------------------------------------------------------------
 
     async def _upload(
         self, method: str, path: str, content: bytes | AsyncIterable[bytes], query: Mapping[str, str] | None = None
@@ -342,7 +437,18 @@ class AsyncClient(AsyncStates):
                     async for piece in response.aiter_bytes():
                         file.write(piece)
 
-    async def _send(self, call: Call[T]) -> T:
+    async def _send(self, call: Call) -> Any:
+        """Make a call, and return the JSON that is answered."""
         with errors(once=call.once):
             response = await self._http.request(call.method, call.path, json=call.body, params=call.query)
-        return call.read(read_answer(response))
+        return read_answer(response)
+
+    @overload
+    async def _ask(self, request: Request[Data[_ModelT]], text: str = "") -> _ModelT: ...
+    @overload
+    async def _ask(self, request: Request[list[Data[_ModelT]]], text: str = "") -> list[_ModelT]: ...
+    @overload
+    async def _ask(self, request: Request[AnswerT], text: str = "") -> AnswerT: ...
+    async def _ask(self, request: Request[Any], text: str = "") -> Any:
+        """Ask for an operation, and return its answer."""
+        return calls.answer(request, await self._send(calls.of(request, text)))

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from cellblock.common.config import SandboxName
 from cellblock.errors import InvalidInputError, shown
-from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout
+from cellblock.host.checks import DEFAULT_TIMEOUT, check_timeout, names_of_ours
 from cellblock.host.options import SessionOptions
 from cellblock.service.session.options import ServiceOptions, check_port, check_seconds
-from cellblock.service.session.policy import requested_isolation, requested_policy
+from cellblock.service.session.policy import requested_policy, requested_tier
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Limits, Policy
@@ -90,7 +91,7 @@ class ExecutorOptions:
     spill_dir: str | os.PathLike[str] | None = None
     limits: Limits | None = None
     host: Host | None = None
-    isolate: Literal["native", "landlock", "srt"] | None = None
+    isolate: SandboxName | None = None
     rules: Rules | None = None
     timeout_includes_approvals: bool = False
     own_servers: bool = False
@@ -101,12 +102,12 @@ class ExecutorOptions:
     on_elicitation: OnElicitation | None = None
 
     def __post_init__(self) -> None:
-        self._isolation = requested_isolation(self.sandbox, self.isolate, self.host)
+        self._tier = requested_tier(self.sandbox, self.isolate, self.host)
         if self.log_level not in _LEVELS:
             raise InvalidInputError(f"log_level must be one of {', '.join(_LEVELS)}, not {self.log_level!r}")
-        if self.require_shell_escape and self._isolation not in ("native", "landlock"):
+        if self.require_shell_escape and not self._tier.ours:
             raise InvalidInputError(
-                "require_shell_escape needs isolate='native' or 'landlock': nothing else can keep code from executing programs"
+                f"require_shell_escape needs isolate={names_of_ours()}: nothing else can keep code from executing programs"
             )
         if self.kernel_init_timeout is not None:
             check_seconds("kernel_init_timeout", self.kernel_init_timeout)
@@ -146,5 +147,5 @@ class ExecutorOptions:
             InvalidInputError: One is wrong, or `sandbox_config` cannot be read.
         """
         same = {item.name: getattr(self, item.name) for item in fields(SessionOptions) if hasattr(self, item.name)}
-        policy = requested_policy(self.policy, self.sandbox_config, self.allow_hosts, self._isolation)
-        return SessionOptions(**(same | {"isolate": self._isolation, "policy": policy}))
+        policy = requested_policy(self.policy, self.sandbox_config, self.allow_hosts, self._tier)
+        return SessionOptions(**(same | {"isolate": self._tier.name, "policy": policy}))

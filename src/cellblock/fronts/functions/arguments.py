@@ -5,16 +5,6 @@ from __future__ import annotations
 import os
 
 from cellblock.errors import InvalidInputError, shown
-from cellblock.model.sessions import SessionRecord
-
-
-def session_of(kernel: SessionRecord | str) -> str:
-    """Return the name or the id of a session."""
-    if isinstance(kernel, str):
-        return kernel
-    if isinstance(kernel, SessionRecord):
-        return kernel.kernel_id
-    raise InvalidInputError(f"a session is a SessionRecord, a name or an id, not {kernel!r}")
 
 
 def milliseconds(timeout: float) -> int:

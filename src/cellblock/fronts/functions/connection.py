@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cellblock.common import config
 from cellblock.errors import DaemonError, OutcomeUnknownError
+from cellblock.operations.data import Data, read_answer
 from cellblock.service import settings
 
 if TYPE_CHECKING:
     from cellblock.operations.base import AnswerT, Request
     from cellblock.service.daemon.connection import Connection
 
+_ModelT = TypeVar("_ModelT")
+
 local = threading.local()
 """Has each thread's connections, by the directory of the daemon; None for our own sessions."""
+
+
+@overload
+def ask(request: Request[Data[_ModelT]]) -> _ModelT: ...
+@overload
+def ask(request: Request[list[Data[_ModelT]]]) -> list[_ModelT]: ...
+@overload
+def ask(request: Request[AnswerT]) -> AnswerT: ...
+def ask(request: Request[Any]) -> Any:
+    """Ask the daemon for an operation, as `call`, and return its answer as objects of `model`."""
+    return read_answer(type(request), call(request))
 
 
 def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
@@ -45,7 +59,7 @@ def connection(chosen: settings.Settings | None = None) -> Connection:
 
 
 def _connect(memory: bool) -> Connection:
-    from cellblock import __version__
+    from cellblock.common.version import __version__
     from cellblock.service.daemon.connection import Connection
 
     if memory:

@@ -13,14 +13,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
-from cellblock.fronts.functions.arguments import milliseconds, session_of
-from cellblock.fronts.functions.connection import call, connection
+from cellblock.fronts.functions.arguments import milliseconds
+from cellblock.fronts.functions.connection import ask, call, connection
 from cellblock.fronts.given_options import as_meant
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
-from cellblock.model.sessions import Language, SessionRecord
+from cellblock.operations.data import session_of
+from cellblock.operations.executions import Submit
+from cellblock.operations.saving import Variables
+from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.service import settings
 
 if TYPE_CHECKING:
+    from cellblock.model.sessions import Language, SessionRecord
     from cellblock.model.variables import Variable
 
 _TRIES, _PAUSE = 20, 0.01
@@ -40,14 +44,12 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
         LaunchError: Its kernel could not be started.
         DaemonError: The daemon cannot be started or reached.
     """
-    from cellblock.operations.sessions import Create
-
     if not isinstance(name, str) or not name:
         raise InvalidInputError(f"the name of a session must be a string that is not empty, not {name!r}")
     labels = {} if tags is None else tags
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
         raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
-    return SessionRecord.from_dict(call(Create(name, created_options(options), dict(labels))))
+    return ask(Create(name, created_options(options), dict(labels)))
 
 
 def created_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +109,6 @@ def execute(
 def _execute(
     kernel: SessionRecord | str, code: str, language: Language, timeout: float | None, *, retry: bool = False
 ) -> CodeExecutionResult:
-    from cellblock.operations.executions import Submit
-    from cellblock.operations.sessions import Interrupt
 
     if language not in ("python", "bash"):
         raise InvalidInputError(f"language must be 'python' or 'bash', not {language!r}")
@@ -124,14 +124,12 @@ def _execute(
         raise
 
 
-def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
+def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
     """Submit code and return its result. If the connection is lost, ask the daemon that is there then.
 
     The same request is sent again. Because of its key nothing runs twice: the daemon returns the result of the first one if it
     has it, says that the outcome is unknown if it does not, and runs the code if the first one never came to it.
     """
-    from cellblock.operations.sessions import Status
-
     first, began = connection(chosen), time.time()
     try:
         return first.call(request, body)
@@ -142,7 +140,7 @@ def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
     if isinstance(lost, NotRunError):
         return call(request, body)
     try:
-        record = SessionRecord.from_dict(call(Status(request.session)))
+        record = ask(Status(request.session))
     except NotFoundError:
         record = None
     if record is None or datetime.fromisoformat(record.created_at).timestamp() > began:
@@ -152,7 +150,7 @@ def _submit(request: Any, body: bytes, chosen: settings.Settings) -> Any:
     return call(request, body)
 
 
-def _stop(interrupt: Any) -> None:
+def _stop(interrupt: Interrupt) -> None:
     """Stop an execution whose caller was interrupted; when this returns the code no longer runs.
 
     It is said on a new connection, and may overtake what was to be executed: so it is said again if there was nothing to stop.
@@ -211,16 +209,12 @@ def execute_with_retry(
 
 def destroy(name: SessionRecord | str) -> bool:
     """End a session; return whether there was one."""
-    from cellblock.operations.sessions import Destroy
-
-    return bool(call(Destroy(session_of(name))))
+    return ask(Destroy(session_of(name)))
 
 
 def list_kernels(*, refresh: bool = False) -> list[SessionRecord]:
     """Return all sessions, oldest first; with `refresh`, look first whether their kernels are alive."""
-    from cellblock.operations.sessions import List
-
-    return [SessionRecord.from_dict(data) for data in call(List(refresh))]
+    return ask(List(refresh))
 
 
 def status(kernel: SessionRecord | str) -> SessionRecord:
@@ -229,9 +223,7 @@ def status(kernel: SessionRecord | str) -> SessionRecord:
     Raises:
         NotFoundError: There is no such session.
     """
-    from cellblock.operations.sessions import Status
-
-    return SessionRecord.from_dict(call(Status(session_of(kernel))))
+    return ask(Status(session_of(kernel)))
 
 
 def restart(kernel: SessionRecord | str) -> SessionRecord:
@@ -241,9 +233,7 @@ def restart(kernel: SessionRecord | str) -> SessionRecord:
         NotFoundError: There is no such session.
         LaunchError: No kernel could be started.
     """
-    from cellblock.operations.sessions import Restart
-
-    return SessionRecord.from_dict(call(Restart(session_of(kernel))))
+    return ask(Restart(session_of(kernel)))
 
 
 def variables(kernel: SessionRecord | str) -> list[Variable]:
@@ -253,14 +243,9 @@ def variables(kernel: SessionRecord | str) -> list[Variable]:
         NotFoundError: There is no such session.
         UnsupportedError: It is not a session of Python.
     """
-    from cellblock.model.variables import Variable
-    from cellblock.operations.saving import Variables
-
-    return [Variable.from_dict(data) for data in call(Variables(session_of(kernel)))]
+    return ask(Variables(session_of(kernel)))
 
 
 def wipe() -> list[str]:
     """End all sessions; return their ids."""
-    from cellblock.operations.sessions import Wipe
-
-    return list(call(Wipe()))
+    return ask(Wipe())

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellblock.fronts.functions.arguments import absolute, milliseconds, session_of
-from cellblock.fronts.functions.connection import call
-from cellblock.model.sessions import SessionRecord
+from cellblock.fronts.functions.arguments import absolute, milliseconds
+from cellblock.fronts.functions.connection import ask
+from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.data import checkpoint_of, session_of
+from cellblock.operations.saving import Export, Load, Save
 
 if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
+    from cellblock.model.sessions import SessionRecord
 
 
 def checkpoint(kernel: SessionRecord | str, name: str = "", *, files: FilesMode = "shared") -> CheckpointRecord:
@@ -28,10 +31,7 @@ def checkpoint(kernel: SessionRecord | str, name: str = "", *, files: FilesMode 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.checkpoint`.
     """
-    from cellblock.model.checkpoints import CheckpointRecord
-    from cellblock.operations.checkpoints import MakeCheckpoint
-
-    return CheckpointRecord.from_dict(call(MakeCheckpoint(session_of(kernel), name, files)))
+    return ask(MakeCheckpoint(session_of(kernel), name, files))
 
 
 def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
@@ -40,10 +40,7 @@ def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
     Raises:
         NotFoundError: There is no such session.
     """
-    from cellblock.model.checkpoints import CheckpointRecord
-    from cellblock.operations.checkpoints import Checkpoints
-
-    return [CheckpointRecord.from_dict(data) for data in call(Checkpoints(session_of(kernel)))]
+    return ask(Checkpoints(session_of(kernel)))
 
 
 def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
@@ -60,10 +57,7 @@ def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.restore`.
     """
-    from cellblock.model.checkpoints import Changes
-    from cellblock.operations.checkpoints import Restore
-
-    return Changes.from_dict(call(Restore(session_of(kernel), _id(checkpoint)))["changes"])
+    return ask(Restore(session_of(kernel), checkpoint_of(checkpoint))).changes
 
 
 def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
@@ -72,9 +66,7 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     Raises:
         NotFoundError, CheckpointError: There is no such session, or checkpoint.
     """
-    from cellblock.operations.checkpoints import DropCheckpoint
-
-    call(DropCheckpoint(session_of(kernel), _id(checkpoint)))
+    ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
 
 
 def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
@@ -84,10 +76,7 @@ def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.undo`.
     """
-    from cellblock.model.checkpoints import Undone
-    from cellblock.operations.checkpoints import Undo
-
-    return Undone.from_dict(call(Undo(session_of(kernel), count, partial)))
+    return ask(Undo(session_of(kernel), count, partial))
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
@@ -101,10 +90,7 @@ def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Sta
         NotFoundError: There is no such session.
         CellblockError: As for `Session.diff`.
     """
-    from cellblock.model.checkpoints import StateChanges
-    from cellblock.operations.checkpoints import Diff
-
-    return StateChanges.from_dict(call(Diff(session_of(kernel), _id(checkpoint))))
+    return ask(Diff(session_of(kernel), checkpoint_of(checkpoint)))
 
 
 def fork(
@@ -130,11 +116,9 @@ def fork(
         CellblockError: As for `Session.fork`.
     """
     from cellblock.model.checkpoints import branch_names, check_seeds
-    from cellblock.operations.checkpoints import Fork
 
     check_seeds(seeds or ())
-    wanted = Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state)
-    return [SessionRecord.from_dict(data) for data in call(wanted)]
+    return ask(Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state))
 
 
 def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
@@ -151,10 +135,7 @@ def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.adopt`.
     """
-    from cellblock.model.checkpoints import Changes
-    from cellblock.operations.checkpoints import Adopt
-
-    return Changes.from_dict(call(Adopt(session_of(kernel), session_of(branch))))
+    return ask(Adopt(session_of(kernel), session_of(branch)))
 
 
 def save(
@@ -175,11 +156,7 @@ def save(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.save`.
     """
-    from cellblock.model.saving import SaveReport
-    from cellblock.operations.saving import Save
-
-    asked = Save(session_of(kernel), absolute(path), workspace, milliseconds(timeout))
-    return SaveReport.from_dict(call(asked))
+    return ask(Save(session_of(kernel), absolute(path), workspace, milliseconds(timeout)))
 
 
 def load(
@@ -200,11 +177,7 @@ def load(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.load`.
     """
-    from cellblock.model.saving import LoadReport
-    from cellblock.operations.saving import Load
-
-    asked = Load(session_of(kernel), absolute(path), workspace, milliseconds(timeout))
-    return LoadReport.from_dict(call(asked))
+    return ask(Load(session_of(kernel), absolute(path), workspace, milliseconds(timeout)))
 
 
 def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
@@ -221,12 +194,6 @@ def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.export`.
     """
-    from cellblock.operations.saving import Export
-
     asked = Export(session_of(kernel), absolute(path))
-    call(asked)
+    ask(asked)
     return Path(asked.path)
-
-
-def _id(checkpoint: CheckpointRecord | str) -> str:
-    return checkpoint if isinstance(checkpoint, str) else checkpoint.id

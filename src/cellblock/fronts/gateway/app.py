@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway import (
     approvals,

@@ -5,26 +5,24 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 
 from cellblock.errors import NotFoundError, OutcomeUnknownError, failure
 from cellblock.fronts.gateway.access import link_of, settings_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.direct import MAX_KEY, Endpoint
 from cellblock.fronts.gateway.models import (
-    Done,
     ExecuteRequest,
-    ExecutionListResponse,
-    ExecutionModel,
     ExecutionResultModel,
-    Line,
     RetryExecuteRequest,
     SubmitRequest,
 )
 from cellblock.fronts.gateway.results import RESPONSES, Format, MaxChars, result_response, text_wanted
+from cellblock.fronts.gateway.routes import add, model_of
 from cellblock.fronts.gateway.sessions import Read, Run, create
 from cellblock.model import MODEL_CHARS
-from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
+from cellblock.model.sessions import ExecutionRecord
+from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.wire.packed import Packed, pack, unpack
 
 router = APIRouter(tags=["Execution"])
@@ -122,7 +120,9 @@ router.add_api_route(
 )
 
 
-@router.post("/sessions/{session}/executions", status_code=202, response_model=ExecutionModel, summary="Submit code")
+@router.post(
+    "/sessions/{session}/executions", status_code=202, response_model=model_of(ExecutionRecord), summary="Submit code"
+)
 async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, key: Key = "") -> Response:
     """Have code run, and answer at once. It runs whether or not its client stays; follow it by its id."""
     asked = Submit(
@@ -138,16 +138,9 @@ async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, 
     return json_response(record, 202, {"Location": f"/executions/{record['id']}"})
 
 
-@router.get("/sessions/{session}/executions", response_model=ExecutionListResponse, summary="List executions")
-async def executions(request: Request, session: str, _: Read, count: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-    """List the last executions of a session, newest first."""
-    return json_response({"executions": await link_of(request).call(Executions(session, count))})
-
-
-@router.get("/executions/{execution}", response_model=ExecutionModel, summary="Get the state of an execution")
-async def lookup(request: Request, execution: str, _: Read) -> Response:
-    """Return the state of an execution: queued, running or done."""
-    return json_response(await link_of(request).call(Lookup(execution)))
+add(router, Executions)
+add(router, Lookup)
+add(router, Source)
 
 
 @router.get(
@@ -175,16 +168,8 @@ async def result(
     raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
 
 
-@router.post("/executions/{execution}/cancel", response_model=Done, summary="Cancel an execution")
-async def cancel(request: Request, execution: str, _: Run) -> Response:
-    """Stop an execution, or keep one that waits from running."""
-    return json_response({"done": await link_of(request).call(Cancel(execution))})
-
-
-@router.post("/executions/{execution}/input", response_model=Done, summary="Answer input()")
-async def answer(request: Request, execution: str, line: Line, _: Run) -> Response:
-    """Answer the input() for which an execution waits."""
-    return json_response({"done": await link_of(request).call(Answer(execution), line.line.encode("utf-8", "replace"))})
+add(router, Cancel)
+add(router, Answer)
 
 
 async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: str = "", retry: bool = False) -> Packed:

@@ -7,20 +7,20 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
 from starlette.convertors import Convertor, register_url_convertor
 
 from cellblock.errors import CellblockError, FilesError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.link import DaemonLink
-from cellblock.fronts.gateway.models import Done
+from cellblock.fronts.gateway.routes import add, model_of
 from cellblock.fronts.gateway.sessions import Read, Run
+from cellblock.model.files import FileInfo
 from cellblock.operations.files import ListFiles, ReadPart, RemoveFile, WritePart
 
 
@@ -44,28 +44,7 @@ _PART = 4 * 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
-class FileModel(BaseModel):
-    """A file, a folder, or anything else in a workspace. Links are described, never followed."""
-
-    path: str
-    kind: Literal["file", "directory", "symlink", "other"]
-    size: int
-    modified: float
-    mode: int
-
-
-class FileListResponse(BaseModel):
-    """What is in a folder."""
-
-    files: list[FileModel]
-
-
-@router.get("", response_model=FileListResponse, summary="List a folder")
-async def list_files(
-    request: Request, session: str, _: Read, path: Annotated[str, Query()] = ".", recursive: Annotated[bool, Query()] = False
-) -> Response:
-    """List a folder of a session's workspace, sorted by path."""
-    return json_response({"files": await link_of(request).call(ListFiles(session, path, recursive))})
+add(router, ListFiles)
 
 
 @router.get(
@@ -149,7 +128,7 @@ async def _parts(
 @router.put(
     "/{path:file}",
     status_code=201,
-    response_model=FileModel,
+    response_model=model_of(FileInfo),
     summary="Write a file",
     openapi_extra={
         "requestBody": {
@@ -175,9 +154,4 @@ async def write_file(request: Request, session: str, path: str, _: Run) -> Respo
         raise
 
 
-@router.delete("/{path:file}", response_model=Done, summary="Remove a file or a folder")
-async def remove_file(
-    request: Request, session: str, path: str, _: Run, recursive: Annotated[bool, Query()] = False
-) -> Response:
-    """Remove a file, a link, or an empty folder; a folder with all that is in it if `recursive` says so."""
-    return json_response({"done": await link_of(request).call(RemoveFile(session, path, recursive))})
+add(router, RemoveFile)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Response, WebSocket, WebSocketDisconnect
 from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs_of_any
 from cellblock.fronts.gateway.answers import problem_response

@@ -53,29 +53,11 @@ class KernelModel(BaseModel):
     kernel_type: str = Field(description="The Jupyter kernelspec; python3 for cellblock's own kernel.")
 
 
-class KernelListResponse(BaseModel):
-    """All sessions, oldest first."""
-
-    kernels: list[KernelModel]
-
-
 class KernelStatusResponse(BaseModel):
     """How a session is."""
 
     alive: bool = Field(description="Whether its kernel is alive.")
     kernel: KernelModel
-
-
-class KernelDestroyedResponse(BaseModel):
-    """Whether there was a session."""
-
-    destroyed: bool
-
-
-class KernelWipeResponse(BaseModel):
-    """Which sessions were ended."""
-
-    destroyed: list[str] = Field(description="Their ids.")
 
 
 class ExecuteRequest(Strict):
@@ -166,28 +148,18 @@ class ExecutionResultModel(BaseModel):
     not_undoable: str = Field("", description="Why the code cannot be undone exactly; empty if it can be.")
 
 
-class ExecutionModel(BaseModel):
-    """One execution."""
+class HistoryEntryModel(BaseModel):
+    """A cell that ran."""
 
-    id: str
-    session: str = Field(description="The id of its session.")
-    state: Literal["queued", "running", "done", "unknown"]
-    submitted: float = Field(description="Seconds since the epoch.")
-    begun: float | None
-    ended: float | None
-    key: str = Field(description="The idempotency key that it was submitted with.")
+    code: str
+    status: str
+    execution_count: int | None
 
 
-class ExecutionListResponse(BaseModel):
-    """The last executions of a session, newest first."""
+class UndoneCell(HistoryEntryModel):
+    """A cell that was undone."""
 
-    executions: list[ExecutionModel]
-
-
-class Line(Strict):
-    """A line for input()."""
-
-    line: str = Field(max_length=1_000_000)
+    abandoned: bool
 
 
 class Done(BaseModel):

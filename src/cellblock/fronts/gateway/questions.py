@@ -12,8 +12,9 @@ from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.executions import milliseconds
-from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, Strict
-from cellblock.fronts.gateway.sessions import Read, Run
+from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, HistoryEntryModel, Strict
+from cellblock.fronts.gateway.routes import add
+from cellblock.fronts.gateway.sessions import Run
 from cellblock.operations.executions import Submit
 from cellblock.operations.files import Install
 from cellblock.operations.sessions import Complete, History, Inspect
@@ -26,41 +27,6 @@ from cellblock.tools import search as _search
 print(_json.dumps([_search.signatures(_name)[0] for _name in _search.names({words!r}, limit={limit})]))
 del _json, _search
 """
-
-
-class CodeAtCursor(Strict):
-    """Code, and where the cursor is in it."""
-
-    code: str
-    cursor: int = Field(-1, ge=-1, le=2**31, description="An index into the code; -1: its end.")
-
-
-class InspectRequest(CodeAtCursor):
-    """What is to be described."""
-
-    detail: int = Field(0, ge=0, le=1, description="1: with its source.")
-
-
-class CompletionsModel(BaseModel):
-    """What could stand there."""
-
-    matches: list[str]
-    start: int
-    end: int
-
-
-class InspectionModel(BaseModel):
-    """What is known of a name."""
-
-    text: str | None
-
-
-class HistoryEntryModel(BaseModel):
-    """A cell that ran."""
-
-    code: str
-    status: str
-    execution_count: int | None
 
 
 class HistoryModel(BaseModel):
@@ -82,22 +48,9 @@ class ToolsModel(BaseModel):
     tools: list[str]
 
 
-@router.post("/complete", response_model=CompletionsModel, summary="Complete code")
-async def complete(request: Request, session: str, at: CodeAtCursor, _: Run) -> Response:
-    """Say what could stand at the cursor."""
-    return json_response(await link_of(request).call(Complete(session, at.cursor), _bytes(at.code)))
-
-
-@router.post("/inspect", response_model=InspectionModel, summary="Describe a name")
-async def inspect(request: Request, session: str, at: InspectRequest, _: Run) -> Response:
-    """Describe the name at the cursor."""
-    return json_response({"text": await link_of(request).call(Inspect(session, at.cursor, at.detail), _bytes(at.code))})
-
-
-@router.get("/history", response_model=HistoryModel, summary="List what ran")
-async def history(request: Request, session: str, _: Read, count: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
-    """List the cells that the session ran, oldest first."""
-    return json_response({"history": await link_of(request).call(History(session, count))})
+add(router, Complete)
+add(router, Inspect)
+add(router, History, model=HistoryModel)
 
 
 @router.post("/install", response_model=ExecutionResultModel, summary="Install packages")
@@ -130,7 +83,3 @@ def _signatures(result: dict[str, Any]) -> list[str]:
     if result["status"] != "success" or not isinstance(found, list):
         raise CellblockError(f"the session could not look up its tools: {result['text'] or result['status']}"[:2000])
     return [str(one) for one in found]
-
-
-def _bytes(code: str) -> bytes:
-    return code.encode("utf-8", "replace")

@@ -16,12 +16,13 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
 
 from cellblock.errors import StoreError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.routes import add, model_of
 from cellblock.fronts.gateway.sessions import Read, Run
+from cellblock.model.saving import LoadReport
 from cellblock.operations.saving import Export, Load, Save, Variables
 from cellblock.operations.sessions import Status
 
@@ -31,38 +32,6 @@ _PIECE = 1024 * 1024
 _FILE = {"description": "The file.", "content": {"application/octet-stream": {}}}
 
 Files = Annotated[bool, Query(description="The files of the workspace, too.")]
-
-
-class LeftOutModel(BaseModel):
-    """Something that could not be brought back."""
-
-    name: str
-    reason: str
-
-
-class LoadReportModel(BaseModel):
-    """What was brought back."""
-
-    loaded: list[str] = Field(description="The variables.")
-    left_out: list[LeftOutModel]
-    cells: int
-    files: bool
-
-
-class VariableModel(BaseModel):
-    """A variable of a session."""
-
-    name: str
-    type: str
-    size: int | None
-    shape: list[int] | None
-    preview: str
-
-
-class VariablesModel(BaseModel):
-    """The variables of a session."""
-
-    variables: list[VariableModel]
 
 
 @router.post("/save", response_class=Response, summary="Save a session", responses={200: _FILE})
@@ -76,7 +45,7 @@ async def save(request: Request, session: str, _: Run, files: Files = False) -> 
 
 @router.post(
     "/load",
-    response_model=LoadReportModel,
+    response_model=model_of(LoadReport),
     summary="Load a saved session",
     openapi_extra={
         "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -108,10 +77,7 @@ async def export(
         return await _sent(request, session, directory, f".{kind}", {})
 
 
-@router.get("/variables", response_model=VariablesModel, summary="List variables")
-async def variables(request: Request, session: str, _: Run) -> Response:
-    """List the variables of a session. It looks when it runs nothing else."""
-    return json_response({"variables": await link_of(request).call(Variables(session))})
+add(router, Variables)
 
 
 @asynccontextmanager

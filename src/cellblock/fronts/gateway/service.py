@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import BusyError, CellblockError
 from cellblock.operations.sessions import About
 

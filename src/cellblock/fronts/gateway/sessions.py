@@ -10,34 +10,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.requests import HTTPConnection
 
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.fronts.gateway.access import check_scope, link_of, needs, needs_of_any, settings_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.models import (
-    Done,
     KernelCreateRequest,
-    KernelDestroyedResponse,
-    KernelListResponse,
     KernelModel,
     KernelStatusResponse,
-    KernelWipeResponse,
     SessionCreateRequest,
 )
 from cellblock.fronts.gateway.options import GatewayOptions
-from cellblock.model.sessions import SessionRecord
+from cellblock.fronts.gateway.routes import add, with_age
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.service.store.tokens import Token
 
 router = APIRouter()
 
 Read = Annotated[Token, Depends(needs("read"))]
-ReadAny = Annotated[Token, Depends(needs_of_any("read"))]
 Run = Annotated[Token, Depends(needs("run"))]
 RunAny = Annotated[Token, Depends(needs_of_any("run"))]
-Admin = Annotated[Token, Depends(needs("admin"))]
 
 
 @router.post("/kernels", status_code=201, response_model=KernelModel, tags=["Kernels"], summary="Make a session")
@@ -49,22 +43,14 @@ async def create_kernel(request: Request, wanted: KernelCreateRequest, caller: R
     return json_response(await create(request, caller, name, wanted.options, wanted.tags, fresh=True), 201)
 
 
-@router.get("/kernels", response_model=KernelListResponse, tags=["Kernels"], summary="List the sessions")
-async def list_kernels(
-    request: Request,
-    caller: ReadAny,
-    refresh: Annotated[bool, Query(description="Whether to look first whether their kernels are alive.")] = False,
-) -> Response:
-    """List the sessions that the token is for, oldest first."""
-    records = await link_of(request).call(List(refresh))
-    shown = [record for record in records if not caller.session or caller.session in (record["name"], record["kernel_id"])]
-    return json_response({"kernels": [with_age(record) for record in shown]})
+async def _listed(request: Request, caller: Token, asked: List) -> list[dict[str, Any]]:
+    """Return those sessions that the token is for."""
+    records = await link_of(request).call(asked)
+    return [record for record in records if not caller.session or caller.session in (record["name"], record["kernel_id"])]
 
 
-@router.delete("/kernels", response_model=KernelWipeResponse, tags=["Kernels"], summary="End all sessions")
-async def wipe(request: Request, _: Admin) -> Response:
-    """End all sessions, whoever has made them."""
-    return json_response({"destroyed": await link_of(request).call(Wipe())})
+add(router, List, _listed, any_session=True, tag="Kernels")
+add(router, Wipe, tag="Kernels")
 
 
 @router.get("/kernels/{session}", response_model=KernelStatusResponse, tags=["Kernels"], summary="Get the status of a session")
@@ -74,24 +60,16 @@ async def get_kernel(request: Request, session: str, _: Read) -> Response:
     return json_response({"alive": record["status"] in ("running", "idle"), "kernel": with_age(record)})
 
 
-@router.post("/kernels/{session}/restart", response_model=KernelModel, tags=["Kernels"], summary="Give it a fresh kernel")
-async def restart(request: Request, session: str, _: Run) -> Response:
-    """Give a session a fresh kernel, without variables."""
-    return json_response(with_age(await link_of(request).call(Restart(session))))
-
-
-@router.post("/kernels/{session}/interrupt", response_model=Done, tags=["Kernels"], summary="Stop what runs")
-async def interrupt(request: Request, session: str, _: Run) -> Response:
-    """Stop what runs in a session; its variables stay."""
-    return json_response({"done": await link_of(request).call(Interrupt(session))})
-
-
-@router.delete("/kernels/{session}", response_model=KernelDestroyedResponse, tags=["Kernels"], summary="End a session")
-async def destroy(request: Request, session: str, _: Run) -> Response:
-    """End a session, with its variables."""
+async def _destroyed(request: Request, _: Token, asked: Destroy) -> bool:
+    """Destroy a session. An unknown one is an error, as in KernelBox."""
     link = link_of(request)
-    await link.call(Status(session))  # an unknown one is an error, as in KernelBox
-    return json_response({"destroyed": await link.call(Destroy(session))})
+    await link.call(Status(asked.session))
+    return await link.call(asked)
+
+
+add(router, Restart, tag="Kernels")
+add(router, Interrupt, tag="Kernels")
+add(router, Destroy, _destroyed, tag="Kernels")
 
 
 @router.post("/sessions/{session}", response_model=KernelModel, tags=["Sessions"], summary="Get or make a session")
@@ -163,8 +141,3 @@ def workspace_in(directory: Path, name: str) -> Path:
     if not name.strip(".") or "/" in name or "\0" in name:
         raise InvalidInputError(f"session {name[:100]!r} cannot be the name of a directory: choose another one")
     return directory.absolute() / f"session-{name}"
-
-
-def with_age(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with its age, as KernelBox has it."""
-    return {**record, "age_seconds": SessionRecord.from_dict(record).age_seconds}

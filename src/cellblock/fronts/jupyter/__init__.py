@@ -1,1 +1,1 @@
-"""The Jupyter protocol on named sessions: whatever carries its messages, a WebSocket or ZeroMQ, says them here."""
+"""The Jupyter protocol for named sessions, over WebSockets or ZeroMQ."""

@@ -1,4 +1,4 @@
-"""Runs what clients send as cells, and tells all clients what happens in them."""
+"""Runs cells for Jupyter clients, and broadcasts their output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cellblock.operations.executions import Submit
 from cellblock.wire.messages import VALUE_MIME
 
 MODULE = "__import__('cellblock.worker.comms', fromlist=['answer'])"
-"""The session's side of this, as an expression."""
+"""The call of the session's side, as an expression."""
 
 _PATIENCE = 10_000
-"""Milliseconds that an answer may take: evaluating an expression runs code of the session's."""
+"""Milliseconds that an answer may take: evaluating an expression runs code of the session."""
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -68,13 +68,13 @@ async def run(
         kernel: Where.
         request: The message.
         code: The code.
-        echo: Whether all clients are told the code.
+        echo: Whether to broadcast the code.
         silent: Whether it leaves no trace.
         stdin: Whether the client answers `input()`.
         quiet: Whether no output is shown.
 
     Returns:
-        What a reply says of its end.
+        The content of the reply.
 
     Raises:
         CellblockError: cellblock could not do its part.
@@ -102,11 +102,11 @@ async def run(
 
 
 async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
-    """Have the session's interpreter work something out; None if it does not answer.
+    """Ask the session's interpreter for a value; return None if it does not answer.
 
     Args:
         kernel: Where.
-        name: What (`worker.comms.answer`).
+        name: The function (`worker.comms.answer`).
         arguments: Its arguments, as JSON data.
 
     Raises:
@@ -123,7 +123,7 @@ async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
 
 
 def load(data: bytes) -> Any:
-    """Return JSON that a session has sent; empty if it is not valid."""
+    """Parse JSON from a session; return an empty object if it is not valid."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -131,7 +131,7 @@ def load(data: bytes) -> Any:
 
 
 class Output:
-    """What a cell shows, as messages to all clients.
+    """Turns the output of a cell into messages to all clients.
 
     Attributes:
         count: The cell's number.
@@ -141,9 +141,9 @@ class Output:
         """Begin.
 
         Args:
-            kernel: Whose clients are told.
+            kernel: The kernel whose clients get the messages.
             parent: The header of the message that the cell is for.
-            quiet: Whether they are not told.
+            quiet: Whether to send nothing.
         """
         self.count = 0
         self._kernel = kernel
@@ -151,7 +151,7 @@ class Output:
         self._quiet = quiet
 
     def show(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Tell what happened: one event of an execution."""
+        """Broadcast one event of an execution."""
         if kind == "comm":
             content = load(data["content"])
             self._tell(data["kind"], content.get("content", {}), metadata=content.get("metadata"), buffers=data["buffers"])
@@ -171,11 +171,11 @@ class Output:
 
     def _display(self, item: Mapping[str, Any]) -> None:
         kind, number = item["kind"], item["display_id"]
-        if kind == "error":  # of something that did not end the cell
+        if kind == "error":  # of an error that did not end the cell
             self._tell("stream", {"name": "stderr", "text": f"{item['text'] or ''}\n"})
             return
         if kind == "update_display_data" and _VIEW in item["data"]:
-            return  # the text of a widget at the end of the cell, for readers who see no widgets
+            return  # a widget's text at the end of the cell, for readers without widgets
         content = {"data": shown(item["data"]), "metadata": item["metadata"]}
         if kind == "execute_result":
             self._tell(kind, {**content, "execution_count": self.count})
@@ -189,7 +189,7 @@ class Output:
         self._kernel.broadcast(kind, content, self._parent, **more)
 
     def end(self, data: Mapping[str, Any], *, failed: bool) -> dict[str, Any]:
-        """Tell how it ended, and return what a reply says of it."""
+        """Broadcast how it ended, and return the content of the reply."""
         if failed:
             name, text = data["error"], data["message"]
             error = {"ename": name, "evalue": text, "traceback": [f"{name}: {text}"]}

@@ -1,15 +1,15 @@
-"""Counts values of JSON before it is parsed: ten megabytes of ``[],[],…`` take seconds, and a text of that size does not."""
+"""Counts the values of JSON before it is parsed: many small values take seconds, a long text does not."""
 
 from __future__ import annotations
 
 MAX_VALUES = 50_000
-"""Values of one message: parsing and checking so many takes less than 50 ms."""
+"""Most values of one message: parsing and checking so many takes less than 50 ms."""
 
 
 class ValueCounter:
-    """Counts values in JSON that comes in pieces, about: commas and opening brackets outside of strings, and quotes.
+    """Estimates the number of values in JSON that arrives in pieces: commas and opening brackets outside strings, and quotes.
 
-    What is not JSON has some count, too.
+    Text that is not JSON gets some count, too.
     """
 
     __slots__ = ("_escaping", "_outside", "_quotes")
@@ -20,14 +20,14 @@ class ValueCounter:
         self._escaping = b""
 
     def feed(self, piece: bytes) -> int:
-        """Take the next piece; return how many values there are so far."""
+        """Add the next piece; return the number of values so far."""
         if b"\\" in piece or self._escaping:
             piece = (self._escaping + piece).replace(b"\\\\", b"")
             self._escaping = b"\\" if piece.endswith(b"\\") else b""
             piece = piece.removesuffix(b"\\").replace(b'\\"', b"")
         in_string = self._quotes % 2
         self._quotes += piece.count(b'"')
-        if self._quotes <= 2 * MAX_VALUES:  # else it is decided, and there would be many parts
+        if self._quotes <= 2 * MAX_VALUES:  # beyond that, the result is known, and there would be many parts
             for outside in piece.split(b'"')[in_string::2]:
                 self._outside += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         return self._outside + self._quotes // 2

@@ -1,4 +1,4 @@
-"""A named session as its Jupyter clients see it: a kernel that takes requests in turn, and tells all clients what happens."""
+"""A Jupyter kernel for a named session: queues requests, answers them, and broadcasts output."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _log = logging.getLogger("cellblock.jupyter")
 _MAX_WAITING = 10_000
 _MAX_WAITING_BYTES = 64 * 1024 * 1024
 _MAX_MISSED = 16 * 1024 * 1024
-"""Bytes that are kept for a client that has lost its connection."""
+"""Bytes that are buffered for a client that has lost its connection."""
 
 
 class Daemon(Protocol):
-    """What runs the sessions: `AsyncConnection`, or something that has connections."""
+    """The daemon as kernels use it: `AsyncConnection`, or an object that has connections."""
 
     async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Ask for something, and return the answer."""
+        """Send a request, and return the answer."""
 
     def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        """Ask for something, and yield the parts of the answer."""
+        """Send a request, and yield the parts of the answer."""
 
 
 class Client(Protocol):
     """One client of a kernel.
 
     Attributes:
-        session: The id of its side of the conversation, by which it is known again after it has lost its connection.
+        session: The id that it chose for its side of the conversation; identifies it when it reconnects.
         connected: Whether replies can be sent to it.
     """
 
@@ -46,17 +46,17 @@ class Client(Protocol):
     connected: bool
 
     def send(self, message: Message) -> None:
-        """Send it a message, without waiting: a client that does not read loses its connection, and holds up nobody."""
+        """Send it a message without waiting: a client that does not read is disconnected, and delays no other."""
 
 
 @dataclass
 class Waiting:
-    """A request that waits for its turn.
+    """A queued request.
 
     Attributes:
         message: The request.
-        client: Who has sent it.
-        aborted: Whether a cell before it has failed, so that it must not run.
+        client: Its sender.
+        aborted: Whether an earlier cell has failed, so that this one must not run.
     """
 
     message: Message
@@ -75,9 +75,9 @@ class JupyterKernel:
         session: The id of its session.
         name: The name of its session.
         kernel_type: The kernelspec of the session.
-        clients: Those who are connected.
-        about: What its interpreter has said of itself, if it has.
-        asking: The id of the execution that waits for a line, if one does.
+        clients: The connected clients.
+        about: The interpreter's description of itself, once known.
+        asking: The id of the execution that waits for a line, if any.
         gone: Set when the session has ended.
     """
 
@@ -87,7 +87,7 @@ class JupyterKernel:
         Args:
             daemon: What runs its session.
             record: The session.
-            handlers: What handles the requests that the session has a part in, by their types.
+            handlers: Handlers for the requests that involve the session, by type.
         """
         self.daemon = daemon
         self._handlers = handlers
@@ -113,13 +113,13 @@ class JupyterKernel:
 
     @property
     def state(self) -> str:
-        """What it does for its clients: ``idle``, ``busy`` or ``dead``."""
+        """Its state for clients: ``idle``, ``busy`` or ``dead``."""
         return "dead" if self.dead else "idle" if self._worker is None else "busy"
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def attach(self, client: Client) -> None:
-        """Connect a client. It gets what it has missed if it was the last one that was connected."""
+        """Connect a client. If it was the last one connected, it gets the messages that it has missed."""
         self.clients.append(client)
         client.connected = True
         missed, self._missed, self._missed_bytes = self._missed, deque(), 0
@@ -128,7 +128,7 @@ class JupyterKernel:
                 client.send(message)
 
     def detach(self, client: Client) -> None:
-        """Disconnect a client. What it has asked for goes on."""
+        """Disconnect a client. Its requests continue."""
         if client in self.clients:
             self.clients.remove(client)
             client.connected = False
@@ -136,7 +136,7 @@ class JupyterKernel:
                 self._missing = client.session
 
     def broadcast(self, kind: str, content: Mapping[str, Any], parent: Mapping[str, Any], **more: Any) -> None:
-        """Tell all clients something."""
+        """Send a message to all clients."""
         message = make("iopub", kind, content, parent, self.session, **more)
         for client in [*self.clients]:
             client.send(message)
@@ -157,7 +157,7 @@ class JupyterKernel:
             self._keep(message)
 
     def status(self, state: str, parent: Mapping[str, Any]) -> None:
-        """Tell all clients what it does."""
+        """Send the state to all clients."""
         self.broadcast("status", {"execution_state": state}, parent)
 
     def _keep(self, message: Message) -> None:
@@ -171,7 +171,7 @@ class JupyterKernel:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def take(self, message: Message, client: Client) -> None:
-        """Take a message of a client."""
+        """Handle a message of a client."""
         request = Waiting(message, client)
         if message.type == "input_reply":
             self._spawn(self._answer(request))
@@ -206,7 +206,7 @@ class JupyterKernel:
             self._worker = None
 
     async def _handle(self, request: Waiting, handle: Handler) -> None:
-        """Handle a request, and say before and after it what the kernel does."""
+        """Handle a request, and broadcast ``busy`` before and ``idle`` after it."""
         parent = request.message.header
         self.status("busy", parent)
         try:
@@ -220,7 +220,7 @@ class JupyterKernel:
             self.status("dead" if self.dead else "idle", parent)
 
     def fail(self, request: Waiting, error: CellblockError) -> None:
-        """Say that cellblock could not do what a client has asked for."""
+        """Reply that cellblock could not handle a request."""
         found = {"ename": type(error).__name__, "evalue": str(error), "traceback": [f"{type(error).__name__}: {error}"]}
         if request.message.type == "execute_request":
             self.broadcast("error", found, request.message.header)
@@ -229,7 +229,7 @@ class JupyterKernel:
             self.gone.set()
 
     def abort_waiting(self) -> None:
-        """Have no cell run that waits now: one before it has failed."""
+        """Abort all queued cells, because one before them has failed."""
         for request in self._queue:
             if request.message.type == "execute_request":
                 request.aborted = True
@@ -237,7 +237,7 @@ class JupyterKernel:
     # -- while a cell runs ---------------------------------------------------------------------------------------------
 
     def ask(self, request: Waiting, number: str, prompt: str, *, password: bool) -> None:
-        """Ask the client whose cell runs for a line.
+        """Ask the client of the running cell for a line.
 
         Args:
             request: The cell.
@@ -283,7 +283,7 @@ class JupyterKernel:
         await self.daemon.call(Interrupt(self.session))
 
     async def restart(self) -> None:
-        """Go on with a fresh kernel. Nothing that waits is run.
+        """Continue with a fresh kernel. Queued cells do not run.
 
         Raises:
             CellblockError: There is none.
@@ -303,7 +303,7 @@ class JupyterKernel:
         self.status("dead", {})
 
     async def close(self) -> None:
-        """Let go of the session, which goes on."""
+        """Detach from the session, which continues."""
         tasks = [task for task in (self._worker, *self._others) if task is not None and task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -317,5 +317,5 @@ class JupyterKernel:
 
 
 def check_room(count: int, size: int) -> bool:
-    """Return whether one more request may wait."""
+    """Return whether the queue takes one more request."""
     return count < _MAX_WAITING and size <= _MAX_WAITING_BYTES

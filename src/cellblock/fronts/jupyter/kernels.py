@@ -1,4 +1,4 @@
-"""All kernels of one server, by their ids: those of all named sessions."""
+"""The kernels of a server by id, one for each named session."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cellblock.model.sessions import SessionRecord
 from cellblock.operations.sessions import List, Status
 
 TAG = {"made by": "jupyter"}
-"""What tells a session that a Jupyter client has made from others."""
+"""The tag of sessions that Jupyter clients have made."""
 
 HANDLERS: dict[str, Handler] = {"execute_request": execute, **dict.fromkeys(KINDS, answer)}
-"""What handles the requests of clients that a session has a part in, by their types."""
+"""Handlers for the requests that involve the session, by type."""
 
 
 def kernel_id(session: str) -> str:
-    """Return the id of a session as Jupyter writes it."""
+    """Return a session's id in the form of Jupyter's kernel ids."""
     return str(uuid.UUID(hex=session))
 
 
 def session_id(kernel: str) -> str:
-    """Return the id of the session that a kernel's id means.
+    """Return the session's id for a kernel's id.
 
     Raises:
         NotFoundError: It is not the id of a kernel.
@@ -37,10 +37,10 @@ def session_id(kernel: str) -> str:
 
 
 class JupyterKernels:
-    """The kernels that clients of one server use, as far as they have been used."""
+    """The kernels of one server; each is created when it is first used."""
 
     def __init__(self, daemon: Daemon) -> None:
-        """Begin without any.
+        """Set up, without kernels.
 
         Args:
             daemon: What runs the sessions.
@@ -71,7 +71,7 @@ class JupyterKernels:
         return [self.model(record) for record in records]
 
     async def close(self) -> None:
-        """Let go of all sessions, which go on."""
+        """Detach from all sessions, which continue."""
         for kernel in self._kernels.values():
             await kernel.close()
 

@@ -1,4 +1,4 @@
-"""Kernelspecs that have a plain local Jupyter start sandboxed kernels."""
+"""Installs kernelspecs with which a plain local Jupyter starts sandboxed kernels."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MAX_SPEC = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Kernelspec:
-    """A kernelspec of cellblock that is installed.
+    """An installed kernelspec of cellblock.
 
     Attributes:
         name: Its name.
         directory: Where it is.
-        display_name: What Jupyter calls it.
+        display_name: Its name in Jupyter's menus.
         options: The options of the sessions that it starts.
     """
 
@@ -46,16 +46,16 @@ class Kernelspec:
 
 
 def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str = "", prefix: Path | None = None) -> Kernelspec:
-    """Install a kernelspec, in place of one of the same name.
+    """Install a kernelspec, or replace the one of the same name.
 
     Args:
         options: The options of the sessions that it starts (`named.options`).
         name: Its name.
-        display_name: What Jupyter calls it.
+        display_name: Its name in Jupyter's menus.
         prefix: Where: below ``share/jupyter`` of this directory; in this user's own directory by default.
 
     Raises:
-        InvalidInputError: The name cannot be one, something else has it, or the kernelspec cannot be written.
+        InvalidInputError: The name is not valid, something else has it, or the kernelspec cannot be written.
         UnsupportedError: pyzmq is not installed.
     """
     if find_spec("zmq") is None:
@@ -63,7 +63,7 @@ def install(options: Mapping[str, Any], *, name: str = NAME, display_name: str =
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name) or name.startswith("."):
         raise InvalidInputError(f"a kernelspec's name has letters, digits and ._- , not {name[:100]!r}")
     directory = (user_directory() if prefix is None else prefix / "share" / "jupyter") / "kernels" / name
-    if directory.is_symlink():  # it leads to a place that nobody has named
+    if directory.is_symlink():  # a link would lead to a place that was not named
         raise InvalidInputError(f"{directory} is a symbolic link: remove it, or choose another --name")
     if directory.exists() and _read(directory) is None:
         raise InvalidInputError(f"{directory} is a kernelspec of another program: choose another --name")
@@ -109,13 +109,13 @@ def installed() -> list[Kernelspec]:
     """Return the kernelspecs that `install` has installed."""
     found: list[Kernelspec] = []
     for place in _places():
-        with suppress(OSError):  # there are none, or this user may not look
+        with suppress(OSError):  # there are none, or this user may not read the directory
             found += [spec for spec in map(_read, sorted(place.iterdir())) if spec is not None]
     return found
 
 
 def user_directory() -> Path:
-    """Return where Jupyter keeps what belongs to this user."""
+    """Return the directory of Jupyter's data of this user."""
     if given := os.environ.get("JUPYTER_DATA_DIR"):
         return Path(given)
     if sys.platform == "darwin":
@@ -131,7 +131,7 @@ def _places() -> Iterator[Path]:
 
 
 def _read(directory: Path) -> Kernelspec | None:
-    """Return a kernelspec of cellblock; None if it is another program's, or none."""
+    """Return a kernelspec of cellblock; None if it is another program's, or not a kernelspec."""
     spec = read_spec(directory)
     try:
         if spec is None or _MODULE not in spec["argv"]:
@@ -142,9 +142,9 @@ def _read(directory: Path) -> Kernelspec | None:
 
 
 def read_spec(directory: Path) -> dict[str, Any] | None:
-    """Return what the kernelspec in a directory says; None if there is none, or one that nobody could read.
+    """Return the content of the kernelspec in a directory; None if there is none, or it is not readable.
 
-    Others may have put anything there: it is not waited for, and not more is read than a kernelspec can have.
+    Other programs may have put anything there: reading does not block, and its size is limited.
     """
     try:
         with open(directory / "kernel.json", "rb", opener=_without_waiting) as file:

@@ -1,7 +1,7 @@
-"""``python -m cellblock.jupyter -f FILE``: a kernel for a plain local Jupyter, which starts this by a kernelspec.
+"""``python -m cellblock.jupyter -f FILE``: the kernel that a local Jupyter starts by a kernelspec.
 
-It makes a session in the daemon and carries messages between the sockets of the connection file and the session, which ends
-with it.
+It makes a session in the daemon, relays messages between that and the sockets of the connection file, and ends it at its own
+end.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from cellblock.service.daemon.async_connection import open_connection
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import connect_or_start
 
-_LOOK = 0.5  # seconds between two looks at whether Jupyter is still there
+_LOOK = 0.5  # seconds between two checks whether Jupyter still runs
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve one kernel until Jupyter ends it, or is gone itself.
+    """Serve one kernel until Jupyter ends it, or has ended itself.
 
     Args:
         arguments: The command line.
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--options", default="{}", help="the options of its session, as JSON")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="cellblock: %(message)s")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal of the server; an interrupt is a message
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal; interrupts arrive as messages
     try:
         asyncio.run(_run(given.file, json.loads(given.options)))
     except CellblockError as error:

@@ -1,4 +1,4 @@
-"""Messages of the Jupyter protocol, and how WebSockets carry them."""
+"""Messages of the Jupyter protocol, and their encoding on WebSockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cellblock.fronts.jupyter.json_values import has_too_many_values
 from cellblock.model import holds_json
 
 VERSION = "5.3"
-"""The version of the Jupyter protocol that is spoken."""
+"""The implemented version of the Jupyter protocol."""
 
 V1 = "v1.kernel.websocket.jupyter.org"
 """The WebSocket subprotocol in which every message is binary. Without it, messages are JSON unless they have buffers."""
@@ -28,7 +28,7 @@ Channel: TypeAlias = Literal["shell", "control", "stdin", "iopub"]
 _MAX_ID = 512
 _MAX_BUFFERS = 64
 APPROVAL = "cellblock.approval"
-"""The metadata of a message that says what waits for a decision: it has all of it (`PendingApproval`)"""
+"""The key of a pending approval (`PendingApproval`) in a message's metadata."""
 
 _CHANNELS = ("shell", "control", "stdin", "iopub")
 
@@ -38,7 +38,7 @@ class Message:
     """One message.
 
     Attributes:
-        channel: Where it travels.
+        channel: Its channel.
         header: Its header.
         parent: The header of the message that it answers; empty if there is none.
         content: Its content.
@@ -70,7 +70,7 @@ class Message:
 
     @cached_property
     def plain(self) -> str | bytes:
-        """The message as clients get it that name no subprotocol."""
+        """The message for clients without a subprotocol."""
         header, parent, metadata, content = (part.decode() for part in self.parts)
         text = (
             f'{{"header":{header},"msg_id":{json.dumps(self.id)},"msg_type":{json.dumps(self.type)},"parent_header":{parent},'
@@ -85,7 +85,7 @@ class Message:
 
     @property
     def size(self) -> int:
-        """How many bytes it has, about."""
+        """Its approximate size in bytes."""
         return sum(map(len, self.parts)) + sum(map(len, self.buffers))
 
 
@@ -99,10 +99,10 @@ def make(
     metadata: Mapping[str, Any] | None = None,
     buffers: Sequence[bytes] = (),
 ) -> Message:
-    """Make a message of a kernel.
+    """Make a kernel's message.
 
     Args:
-        channel: Where it travels.
+        channel: Its channel.
         kind: Its type.
         content: Its content.
         parent: The header of the message that it answers.
@@ -122,7 +122,7 @@ def make(
 
 
 def read_plain(data: str | bytes) -> Message:
-    """Return the message that a client sends who names no subprotocol.
+    """Parse a message of a client without a subprotocol.
 
     Raises:
         ProtocolError: It is not one.
@@ -139,7 +139,7 @@ def read_plain(data: str | bytes) -> Message:
 
 
 def read_v1(data: str | bytes) -> Message:
-    """Return the message that a client sends in the subprotocol `V1`.
+    """Parse a message in the subprotocol `V1`.
 
     Raises:
         ProtocolError: It is not one.
@@ -153,7 +153,7 @@ def read_v1(data: str | bytes) -> Message:
 
 
 def checked(channel: Any, parts: Sequence[Any], buffers: Sequence[bytes]) -> Message:
-    """Return the message of a client, once its parts are known to be what they must be.
+    """Check the parts of a client's message, and return the message.
 
     Args:
         channel: Its channel.
@@ -176,7 +176,7 @@ def checked(channel: Any, parts: Sequence[Any], buffers: Sequence[bytes]) -> Mes
 
 
 def shown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a MIME bundle as Jupyter's clients want it: bytes in base64, and JSON parsed."""
+    """Return a MIME bundle in Jupyter's form: bytes in base64, and JSON parsed."""
     found: dict[str, Any] = {}
     for mime, value in data.items():
         if isinstance(value, bytes):
@@ -192,7 +192,7 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dump(part: object) -> bytes:
-    # What cannot be UTF-8 is escaped by JSON; NaN, which only Python reads, is not sent.
+    # JSON escapes text that UTF-8 cannot encode. NaN, which only Python reads, is not sent.
     try:
         return json.dumps(part, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
@@ -209,7 +209,7 @@ def _load(data: str | bytes) -> Any:
 
 
 def _joined(count: str, offset: str, pieces: Sequence[bytes], *, end: bool = False) -> bytes:
-    """Return pieces behind a table of their places; with `end`, the table has the end of the last one, too."""
+    """Join pieces after a table of their offsets; with `end`, the table also has the end of the last one."""
     number = len(pieces) + end
     place = struct.calcsize(count) + number * struct.calcsize(offset)
     places = []
@@ -220,7 +220,7 @@ def _joined(count: str, offset: str, pieces: Sequence[bytes], *, end: bool = Fal
 
 
 def _split(form: str, data: bytes, *, end: bool = False) -> list[bytes]:
-    """Return the pieces that `_joined` has joined."""
+    """Split what `_joined` has joined."""
     size = struct.calcsize(form)
     most = 1 + 4 + _MAX_BUFFERS + end
     if len(data) < size or not 1 <= (number := struct.unpack_from(form, data)[0]) <= most or len(data) < size * (number + 1):

@@ -1,4 +1,4 @@
-"""Answers what clients ask beside cells: completions, descriptions, history, and messages to widgets."""
+"""Answers Jupyter requests other than cells: completion, inspection, history, widgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.fronts.jupyter.execution import MODULE, ask, run
 from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.fronts.jupyter.messages import VERSION
@@ -16,7 +16,7 @@ from cellblock.operations.sessions import Complete, History, Inspect
 
 _MOST_HISTORY = 1000
 _MAX_ABOUT = 64 * 1024
-"""Characters that a kernel may say of itself."""
+"""Characters of a kernel's description of itself."""
 
 
 async def answer(kernel: JupyterKernel, request: Waiting) -> None:
@@ -42,7 +42,7 @@ async def _kernel_info(kernel: JupyterKernel, request: Waiting, _: Any) -> None:
         **(_python(kernel, kernel.about) if kernel.kernel_type == OWN_KERNEL else _other_language(kernel, kernel.about)),
     }
     if not kernel.about:
-        kernel.about = None  # it may know more next time
+        kernel.about = None  # it may answer next time
     kernel.reply(request, "kernel_info_reply", {"status": "ok", **info})
 
 
@@ -64,7 +64,7 @@ def _python(kernel: JupyterKernel, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _other_language(kernel: JupyterKernel, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a kernel of another language says of itself. Code of the session may have made it up."""
+    """Return the description of a kernel of another language. It is untrusted: code of the session may have made it up."""
     language = about.get("language_info")
     known = isinstance(language, dict) and isinstance(language.get("name"), str)
     return {
@@ -108,7 +108,7 @@ async def _history(kernel: JupyterKernel, request: Waiting, content: Any) -> Non
 
 
 def select(lines: list[tuple[int, str]], content: Any) -> list[tuple[int, str]]:
-    """Return the lines of a history that a request asks for."""
+    """Return the requested lines of a history."""
     kind = content.get("hist_access_type", "tail")
     if kind == "range":
         start, stop = (_integer(content.get(name), 0) for name in ("start", "stop"))
@@ -130,7 +130,7 @@ async def _comm_info(kernel: JupyterKernel, request: Waiting, content: Any) -> N
 
 async def _pass_to_comm(kernel: JupyterKernel, request: Waiting, content: Any) -> None:
     if kernel.kernel_type != OWN_KERNEL:
-        return  # widgets are Python's
+        return  # only Python has widgets
     message = json.dumps({"content": content, "metadata": request.message.metadata, "header": request.message.header})
     buffers = [bytes(buffer) for buffer in request.message.buffers]
     await run(kernel, request, f"{MODULE}.take({request.message.type!r}, {message!r}, {buffers!r})")
@@ -163,4 +163,4 @@ _ANSWERS = {
     "connect_request": _connect,
 }
 KINDS = frozenset(_ANSWERS)
-"""The types of messages that are answered here."""
+"""The types of the messages that this module answers."""

@@ -1,4 +1,4 @@
-"""ZeroMQ's side of a kernel: the five sockets of a connection file, and messages that are signed."""
+"""The five ZeroMQ sockets of a connection file, with signed messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("cellblock.jupyter")
 _DELIMITER = b"<IDS|MSG>"
 _MAX_MESSAGE = 64 * 1024 * 1024
 _MOST_UNSENT = 100_000
-"""Messages that wait for one reader of ZeroMQ's; it drops what is more."""
+"""Messages that ZeroMQ queues for one reader; it drops further ones."""
 
 _ROUTERS: tuple[Channel, ...] = ("shell", "control", "stdin")
 
@@ -78,7 +78,7 @@ class Sockets:
         self._unsent.put_nowait((name, [*head, _DELIMITER, self._sign(parts), *parts, *message.buffers]))
 
     async def serve(self, kernel: JupyterKernel) -> None:
-        """Carry messages until this is cancelled."""
+        """Relay messages until this is cancelled."""
         self.session = kernel.session
         async with asyncio.TaskGroup() as group:
             group.create_task(self._write())
@@ -93,7 +93,7 @@ class Sockets:
             self._unsent.task_done()
 
     async def _echo(self) -> None:
-        """Tell clients that this lives, by what they send."""
+        """Answer heartbeats: echo what clients send."""
         socket = self._sockets["hb"]
         while True:
             await socket.send_multipart(await socket.recv_multipart())
@@ -109,10 +109,10 @@ class Sockets:
             kernel.take(message, _Peer(self, identities, str(message.header.get("session", ""))))
 
     def read(self, channel: Channel, frames: Sequence[bytes]) -> tuple[list[bytes], Message]:
-        """Return who has sent a message, and the message.
+        """Parse a message; return its sender and the message.
 
         Raises:
-            ProtocolError: It is not one, or is not signed with the key of the connection file.
+            ProtocolError: It is not valid, or not signed with the key of the connection file.
         """
         if _DELIMITER not in frames:
             raise ProtocolError("it has no delimiter")
@@ -134,7 +134,7 @@ class Sockets:
         return hmac.new(self._key, b"".join(parts), hashlib.sha256).hexdigest().encode()
 
     async def close(self) -> None:
-        """Send what is left, and close the sockets."""
+        """Send queued messages, and close the sockets."""
         while not self._unsent.empty():
             name, frames = self._unsent.get_nowait()
             await self._sockets[name].send_multipart(frames)
@@ -144,7 +144,7 @@ class Sockets:
 
 
 class _Peer:
-    """Who has sent a message; replies go there."""
+    """The sender of a message; replies go there."""
 
     connected = True
 

@@ -1,1 +1,1 @@
-"""`KernelGateway` and `KernelClient`, under the names by which ipybox has them."""
+"""`KernelGateway` and `KernelClient`, under ipybox's names."""

@@ -1,4 +1,4 @@
-"""The code that a `KernelClient` runs first in a kernel, whose names do not stay there."""
+"""The code that a `KernelClient` runs first in a kernel. It leaves no names behind."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ del _cellblock_return
 
 
 def beginning(working_dir: Path | None, *, plain: bool) -> str:
-    """Return the code. It works in every IPython kernel: a gateway can have others than cellblock's.
+    """Return the code. It works in every IPython kernel: gateways other than cellblock's have other kernels.
 
     Args:
-        working_dir: Where the kernel begins, and comes back to after each cell; None: it stays where it is.
-        plain: Whether it shows no colours anyway, as cellblock's kernel does.
+        working_dir: The directory that the kernel starts in, and returns to after each cell; None: it stays where it is.
+        plain: Whether it shows no colours by itself, as cellblock's kernel.
     """
     return ("" if plain else _PLAIN) + ("" if working_dir is None else _RETURNING.format(directory=str(working_dir)))

@@ -31,14 +31,14 @@ _MAX_MESSAGE = 256 * 1024 * 1024
 
 
 class ExecutionError(Exception):
-    """Code that was executed in a kernel raised an error. The message has its traceback."""
+    """Executed code raised an error. The message is its traceback."""
 
 
 @dataclass
 class ExecutionResult:
-    """What code has shown that ran to its end, as `KernelClient` returns it.
+    """The output of code that succeeded, as `KernelClient` returns it.
 
-    ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`, which everything else returns.
+    ``cellblock.ExecutionResult`` is another class: KernelBox's name for `CodeExecutionResult`.
 
     Attributes:
         text: Its text, or None if there is none.
@@ -50,7 +50,7 @@ class ExecutionResult:
 
 
 class KernelClient:
-    """Starts a kernel in a `KernelGateway`, or another gateway of Jupyter's kind, and runs code in it.
+    """Starts a kernel in a `KernelGateway` or another Jupyter kernel gateway, and runs code in it.
 
     ::
 
@@ -80,23 +80,23 @@ class KernelClient:
         Args:
             host: Host name or IP address of the gateway.
             port: The gateway's port.
-            working_dir: A directory that the kernel begins in, and comes back to after each cell that left it. The output says
-                so. By default it stays where the code goes.
+            working_dir: The directory that the kernel starts in, and returns to after each cell that left it. The output says
+                so. By default, it stays where the code goes.
             images_dir: Where images are saved; ``images`` in the current directory by default.
-            ping_interval: Seconds between signs of life that keep the connection open.
-            approve_shell_cmds: Whether ``!command`` and ``%%bash`` wait for approval. What the kernel asks for waits at the
-                gateway, which must be one of cellblock's, and this client has it decided by a `ToolServer`.
+            ping_interval: Seconds between pings that keep the connection open.
+            approve_shell_cmds: Whether ``!command`` and ``%%bash`` wait for approval. Requests wait at the gateway, which must
+                be cellblock's, and this client forwards them to a `ToolServer`, which decides.
             require_shell_escape: Whether the kernel cannot start programs in any other way. Needs `approve_shell_cmds`, and a
                 sandboxed kernel.
             tool_server_host: Host name of the `ToolServer`.
             tool_server_port: Its port.
-            kernel_init_timeout: Seconds in which a new kernel must have run what this client sends it first.
+            kernel_init_timeout: Seconds in which a new kernel must have run this client's first code.
             token: The gateway's token; by default that of this user's own gateway at this port.
             tool_server_token: The token of the `ToolServer`, if it has one.
 
         Raises:
-            InvalidInputError: Commands are to be approved, and no `ToolServer` is named; or programs are to be kept from
-                starting, and commands need no approval.
+            InvalidInputError: Commands need approval, but no `ToolServer` is named; or `require_shell_escape` is set without
+                `approve_shell_cmds`.
         """
         if approve_shell_cmds and not tool_server_port:
             raise InvalidInputError(
@@ -148,12 +148,12 @@ class KernelClient:
 
     @property
     def base_http_url(self) -> str:
-        """Where the gateway's kernels are."""
+        """The URL of the gateway's kernels."""
         return f"{self._gateway}/api/kernels"
 
     @property
     def kernel_http_url(self) -> str:
-        """Where the kernel is.
+        """The URL of the kernel.
 
         Raises:
             StateError: There is no connection to one.
@@ -162,7 +162,7 @@ class KernelClient:
 
     @property
     def kernel_ws_url(self) -> str:
-        """Where the kernel's channels are.
+        """The URL of the kernel's channels.
 
         Raises:
             StateError: There is no connection to one.
@@ -175,23 +175,23 @@ class KernelClient:
         Args:
             retries: How often to try.
             retry_interval: Seconds between two tries.
-            kernel_init_timeout: Seconds in which the kernel must have run what it is sent first; by default those that the
-                client was made with.
+            kernel_init_timeout: Seconds in which the kernel must have run this client's first code; by default, as the client
+                was configured.
 
         Raises:
-            StateError: The gateway refuses, or cannot be reached, however often it is tried; or the kernel cannot enter
-                `working_dir`. This is a `RuntimeError`.
+            StateError: The gateway refuses, or cannot be reached in all tries; or the kernel cannot enter `working_dir`. This
+                is a `RuntimeError`.
             TimeoutError: The kernel took too long.
-            UnsupportedError: Commands are to be approved, and the gateway is not one of cellblock's.
+            UnsupportedError: Commands need approval, and the gateway is not cellblock's.
         """
         if self._socket is not None:
             raise StateError("the client is already connected to a kernel")
         try:
             await self._start(retries, retry_interval)
             await self._begin(self.kernel_init_timeout if kernel_init_timeout is None else kernel_init_timeout)
-        except BaseException:  # cancellation, too: nobody else knows of the kernel
+        except BaseException:  # also a cancellation: no one else owns the kernel
             ending = asyncio.ensure_future(self.disconnect())
-            with suppress(Exception):  # the first error says what went wrong
+            with suppress(Exception):  # the first error has the cause
                 await asyncio.shield(ending)
             raise
 
@@ -211,7 +211,7 @@ class KernelClient:
         raise StateError(f"no kernel could be started at {self.host}:{self.port}: {failure}") from failure
 
     async def _make(self) -> None:
-        """Make a kernel. That it was made is known also if this is cancelled meanwhile."""
+        """Make a kernel, and record its id even if this is cancelled meanwhile."""
         wanted: dict[str, Any] = {"name": "python"}
         if self.approve_shell_cmds:
             wanted["options"] = {
@@ -256,7 +256,7 @@ class KernelClient:
         )
 
     async def disconnect(self) -> None:
-        """Disconnect, and end the kernel. Nothing happens if there is no connection."""
+        """Disconnect, and end the kernel. Does nothing without a connection."""
         for task in self._deciding:
             task.cancel()
         socket, self._socket = self._socket, None
@@ -278,13 +278,13 @@ class KernelClient:
         await self._ask("POST", f"/api/kernels/{self.kernel_id}/interrupt")
 
     async def drain(self, timeout: float = 1.0) -> int:
-        """Take the messages that come within some seconds, and drop them.
+        """Drop the messages that arrive within a time.
 
         Args:
-            timeout: How many seconds.
+            timeout: The time in seconds.
 
         Returns:
-            How many came.
+            The number of dropped messages.
 
         Raises:
             StateError: There is no connection to a kernel.
@@ -299,11 +299,11 @@ class KernelClient:
         return count
 
     async def interrupt_and_drain(self, drain_timeout: float = 1.0, settle_delay: float = 0.2) -> None:
-        """Stop what runs in the kernel, and drop what it has said.
+        """Stop what runs in the kernel, and drop its messages.
 
         Args:
             drain_timeout: Seconds in which messages are dropped.
-            settle_delay: Seconds to wait before.
+            settle_delay: Seconds to wait first.
 
         Raises:
             StateError: There is no connection to a kernel.
@@ -313,7 +313,7 @@ class KernelClient:
         await self.drain(drain_timeout)
 
     async def execute(self, code: str, timeout: float | None = 120) -> ExecutionResult:
-        """Run code, and return what it has shown.
+        """Run code, and return its output.
 
         Args:
             code: The code.
@@ -331,14 +331,14 @@ class KernelClient:
         raise StateError("the gateway has closed the connection")
 
     async def stream(self, code: str, timeout: float | None = 120) -> AsyncGenerator[str | ExecutionResult, None]:
-        """Run code, and yield its text as it comes, and the result at its end.
+        """Run code; yield its text as it arrives, and the result at the end.
 
         Args:
             code: The code.
             timeout: Seconds that it may take; None for no limit.
 
         Yields:
-            Pieces of text, and last an `ExecutionResult`, which has all of it.
+            Pieces of text, and finally an `ExecutionResult` with all of it.
 
         Raises:
             ExecutionError, TimeoutError, StateError: As for `execute`.
@@ -393,7 +393,7 @@ class KernelClient:
         while True:
             data = await self._receive()
             if isinstance(data, bytes):
-                continue  # it has buffers: a message for a widget
+                continue  # has buffers: a message for a widget
             message: dict[str, Any] = json.loads(data)
             if message["parent_header"].get("msg_id") == number:
                 return message
@@ -407,7 +407,7 @@ class KernelClient:
             raise StateError(f"the connection to the gateway is lost: {error}") from error
 
     def _have_decided(self, asked: dict[str, Any]) -> None:
-        """Have the tool server decide what the kernel waits for."""
+        """Forward the kernel's request to the tool server, and return its decision to the gateway."""
         task = asyncio.create_task(self._decide(asked))
         self._deciding.add(task)
         task.add_done_callback(self._deciding.discard)
@@ -418,14 +418,14 @@ class KernelClient:
         )
         try:
             await server.approve(asked["tool"], asked["arguments"])
-        except ToolRunnerError as error:  # also if the tool server cannot be asked
+        except ToolRunnerError as error:  # also if the tool server cannot be reached
             _log.info("%s: %s", asked["text"], error)
             allowed = False
         else:
             allowed = True
         try:
             await self._ask("POST", "/approvals", {"ids": [asked["id"]], "allow": allowed})
-        except (OSError, StateError) as error:  # nobody awaits this task; the gateway refuses what nobody decides
+        except (OSError, StateError) as error:  # this task is not awaited; the gateway refuses what is not decided
             _log.warning("%s: the gateway was not told the decision: %s", asked["text"], error)
 
     def _save(self, image: str) -> Path:
@@ -464,7 +464,7 @@ def _send(method: str, url: str, body: Any, headers: dict[str, str]) -> Any:
 
 
 def _detail(text: str) -> str:
-    """Return what a gateway says is wrong, of the document that it sends."""
+    """Return the message of a gateway's error document."""
     try:
         said = json.loads(text)
         return str(said.get("detail") or said.get("message") or text)

@@ -1,4 +1,4 @@
-"""`KernelGateway`: serves IPython kernels at a port, to Jupyter clients of this user."""
+"""`KernelGateway`: serves IPython kernels on a port, to Jupyter clients of this user."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _log = logging.getLogger("cellblock")
 class KernelGateway:
     """A Jupyter kernel gateway in this process, whose kernels are sandboxed.
 
-    It serves from a thread of its own. So it answers also while the caller's event loop is blocked or has ended, and it can be
-    started in one event loop and stopped in another.
+    It runs in its own thread. So it also answers while the caller's event loop is blocked or has ended, and it can be started
+    in one event loop and stopped in another.
 
     `KernelClient` and every other Jupyter client can start kernels there and run code in them::
 
         async with KernelGateway(host="localhost", port=8888) as gateway:
             await gateway.join()
 
-    Clients need its `token`. `KernelClient` finds it by itself if it runs on the same machine as the same user.
+    Clients need its `token`. `KernelClient` finds it if it runs on the same machine as the same user.
 
     Attributes:
-        token: The token. It changes with each start unless one was given.
-        port: The port; after a start with port 0, the one that was found.
+        token: The token. It changes with each start, unless one was given.
+        port: The port; after a start with port 0, the one that was assigned.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class KernelGateway:
         Args:
             host: Host name or IP address to listen at.
             port: The port.
-            working_dir: The directory that kernels work in, and come back to after each cell that left it. By default they
-                begin in the current one, and stay where their code goes.
+            working_dir: The directory that kernels work in, and return to after each cell that left it. By default, they start
+                in the current one, and stay where their code goes.
             sandbox: Whether kernels run in a sandbox. Without, they have all rights of this process.
             sandbox_config: A JSON file with the sandbox's configuration (docs/sandbox.md).
             log_level: Level of the ``cellblock`` logger, with `log_to_stderr`.
@@ -143,7 +143,7 @@ class KernelGateway:
 
 
 class _Serving:
-    """A gateway that runs, with its engine, in a thread of its own. Any event loop may wait for what it does.
+    """A running gateway in its own thread. It can be awaited from any event loop.
 
     Attributes:
         port: Its port, once it listens.
@@ -158,12 +158,12 @@ class _Serving:
         self._begun: concurrent.futures.Future[tuple[int, str]] | None = None
 
     def begin(self, host: str, port: int) -> asyncio.Future[tuple[int, str]]:
-        """Begin to listen; return the port and the token."""
+        """Start to listen; return the port and the token."""
         self._begun = asyncio.run_coroutine_threadsafe(self._begin(host, port), self._thread.loop)
         return asyncio.wrap_future(self._begun)
 
     async def _begin(self, host: str, port: int) -> tuple[int, str]:
-        self._engine = Host(isolate="none")  # each session says how it is to be isolated
+        self._engine = Host(isolate="none")  # each session names its own isolation
         self._gateway = EmbeddedGateway(self._engine, self._options)
         await self._gateway.start(host, port)
         self.port = self._gateway.port
@@ -178,13 +178,13 @@ class _Serving:
             await self._gateway.wait()
 
     def end(self, timeout: float) -> asyncio.Future[None]:
-        """Begin to end it and its kernels; all who ask wait for the same end."""
+        """Start to end it and its kernels; all callers wait for the same end."""
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(None, self._end, timeout)
 
     def end_now(self) -> None:
-        """End it: for a program that ends without having stopped it."""
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # that it cuts requests off
+        """End it at once, because the program exits without having stopped it."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # about requests that are cut off
         self._end(0)
 
     def _end(self, timeout: float) -> None:
@@ -192,7 +192,7 @@ class _Serving:
             token_files.forget(self.port)
         if not self._thread.usable:
             return
-        with contextlib.suppress(StateError):  # somebody else has ended it meanwhile
+        with contextlib.suppress(StateError):  # another caller has ended it meanwhile
             self._thread.run(self._close(timeout))
         self._thread.close()
 
@@ -209,12 +209,12 @@ class _Serving:
 
 
 async def serve_session(running: RunningSession, options: Options, name: str, address: tuple[str, int]) -> EmbeddedGateway:
-    """Let Jupyter clients of this user use a session, and make others of its kind. What they make ends with the gateway.
+    """Serve a session to Jupyter clients of this user, who can make more of its kind. These end with the gateway.
 
     Args:
         running: The session. It is closed with the gateway, or when a client ends it.
-        options: Its options, and those of the others.
-        name: The name that clients know it by.
+        options: Its options, also for new ones.
+        name: Its name for clients.
         address: Host and port to listen at.
 
     Raises:

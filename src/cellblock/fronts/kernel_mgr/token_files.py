@@ -1,4 +1,4 @@
-"""The tokens of this user's kernel gateways, by their ports: files that nobody else can read."""
+"""Files with the tokens of this user's kernel gateways, by port."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def keep(port: int, token: str) -> None:
     """Write the token of a gateway for this user's clients.
 
     Raises:
-        DaemonError: The state directory cannot be used, or belongs to somebody else.
+        DaemonError: The state directory cannot be used, or belongs to another user.
         OSError: The file cannot be written.
     """
     Place().prepare()

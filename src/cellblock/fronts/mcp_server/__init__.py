@@ -1,1 +1,1 @@
-"""cellblock as an MCP server: sessions as tools, for agents that speak MCP."""
+"""The MCP server: sessions as tools for agents."""

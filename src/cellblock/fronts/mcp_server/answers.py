@@ -1,7 +1,7 @@
-"""What clients are answered: texts and pictures for a model, and facts for programs.
+"""Answers of the MCP server: texts and pictures for a model, and facts for programs.
 
 No answer has structured content. Many clients show a model nothing else if there is some, and what was printed would be lost
-(docs/mcp-server.md, "What clients show"). So the text says all that a model must know. What only programs want is in `_meta`.
+(docs/mcp-server.md, "What clients show"). So the text says all that a model must know. Facts for programs are in `_meta`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from cellblock.service.named.session import NamedSession
 
 META = "cellblock/result"
-"""Where programs find facts about an answer, in its `_meta`."""
+"""The key of the facts for programs in an answer's `_meta`."""
 
 _LISTED = 20
-"""Cells, files and calls that are named when cells are undone."""
+"""Most cells, files and calls that an answer about undone cells names."""
 
 _LINE = 200
 _ERROR = 500
 _LONGEST = 500_000
 _IMAGES = 5
 _IMAGE_BYTES = 600_000
-"""Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and a picture takes a third more on its way."""
+"""Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and base64 takes a third more."""
 _SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def text(shown: str, *, error: bool = False, **facts: Any) -> CallToolResult:
-    """Return an answer that is nothing but a text.
+    """Return an answer that consists of text.
 
     Args:
         shown: The text.
         error: Whether the call has failed.
-        facts: What programs may want to know of it. A model does not see them.
+        facts: Facts for programs. A model does not see them.
     """
     return _answer([TextContent(type="text", text=shown)], error, facts)
 
@@ -54,18 +54,18 @@ def _answer(content: list[ContentBlock], error: bool, facts: Mapping[str, object
 
 
 def with_handle(shown: str, handle: str) -> str:
-    """Return a text that tells a client the handle of its session, if it has to know it."""
+    """Append the handle of the client's session to a text, if the client needs it."""
     return f"[session {handle}]\n{shown}" if handle else shown
 
 
 def undone(what: Undone, handle: str) -> CallToolResult:
-    """Return the answer about cells that were undone: which ones, which files came back, and what stays done.
+    """Return the answer about undone cells: which ones, which files came back, and which calls stay done.
 
     Args:
         what: What was undone.
         handle: The session's handle, if the client has to know it.
     """
-    # Cells, paths and calls come from the session: each is shown in one line, and not all of them.
+    # Cells, paths and calls come from the session: each is shown in one line, and their number is limited.
     cells = [f"[{cell.execution_count or ' '}] {(cell.code.strip().splitlines() or [''])[0]}" for cell in what.cells]
     lines = [f"The session is as it was after cell {what.execution_count}. Undone:", *_some(cells)]
     files, outside = _some(what.files), _some(what.outside)
@@ -98,12 +98,12 @@ def _line(shown: str) -> str:
 
 
 def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
-    """Return the answer about a cell that runs on.
+    """Return the answer about a cell that still runs.
 
     Args:
         number: Its id.
-        said: The end of what it has printed.
-        most: Characters of that to show.
+        said: The end of its output so far.
+        most: Characters of it to show.
         handle: The session's handle, if the client has to know it.
     """
     shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{said[-most:]}"
@@ -111,16 +111,16 @@ def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
 
 
 async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
-    """Return the answer for a cell: its text, its pictures, and for programs what has changed.
+    """Return the answer for a cell: its text, its pictures, and for programs the changed variables.
 
     Args:
         named: The session.
         execution: The execution's id.
         result: The result.
-        most: Characters of the output. What is longer lies in a file of the workspace, which the text names.
+        most: Characters of the output. Longer output is in a file of the workspace, which the text names.
         handle: The session's handle, if the client has to know it.
     """
-    # What went wrong must be told, however little output is wanted.
+    # An error is shown in any case, even if little output is requested.
     room = most if result.ok else max(most, _ERROR)
     # Pictures come with the answer: their paths on this machine would mean nothing inside the session.
     plain = replace(result, images=[])
@@ -152,7 +152,7 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
 
 
 def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
-    """Return what code that succeeded has shown, cut as in ipybox. The news that variables are lost is not cut.
+    """Return the output of code that succeeded, cut as in ipybox. A note that variables are lost is not cut.
 
     Args:
         result: The result.
@@ -161,7 +161,7 @@ def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
     """
     output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
     if result.text and len(output) > most:
-        # What is very long has lost its middle before.
+        # The middle of very long output was dropped before.
         output = _cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
     if not result.state_lost:
         return output
@@ -178,7 +178,7 @@ def _cut(output: str, most: int, where: str) -> str:
 
 
 def _not_shown(result: CodeExecutionResult, number: int) -> str:
-    """Return what to say about pictures that are not in the answer, but may be in the session's `images/`."""
+    """Return a note on pictures that are not in the answer, but may be in the session's `images/`."""
     pictures = "1 picture is" if number == 1 else f"{number} pictures are"
     if not result.images:
         return f"[{pictures} not shown here]"
@@ -188,7 +188,7 @@ def _not_shown(result: CodeExecutionResult, number: int) -> str:
 
 
 def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
-    """Return the pictures of a result that a model can be shown, and how many others there are."""
+    """Return the pictures of a result that fit into an answer, and the number of the others."""
     found: list[ImageContent] = []
     left_out = taken = 0
     for item in result.outputs:
@@ -206,8 +206,8 @@ def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
 
 
 async def _changes(named: NamedSession) -> tuple[dict[str, str], list[str]]:
-    """Return which variables the last cells have changed, with the names of their types, and which are gone."""
+    """Return the variables that the last cells have changed, with their types, and those that are gone."""
     try:
         return await named.session.changes()
     except CellblockError:
-        return {}, []  # its kernel has ended since
+        return {}, []  # the kernel has ended since

@@ -1,4 +1,4 @@
-"""Asks the person at a client: what code may do, and what MCP servers want to know in the middle of a call."""
+"""Asks the person at the client: for approvals, and for answers to questions of MCP servers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from cellblock.service.named.session import NamedSession
 
 _STATELESS = "2026-07-28"
-"""Since this version of the protocol, a server cannot ask its client during a call: it returns its questions."""
+"""From this version of the protocol on, a server cannot ask its client during a call: it returns its questions."""
 
 _ROUNDS = 8
-"""How often one call may come back with questions. Clients of the SDK stop after ten."""
+"""Rounds of questions for one call. Clients of the SDK stop after ten."""
 
 MOST = 4_000
-"""Characters that a form shows: clients cut longer texts, and nobody would see that"""
+"""Characters that a form shows: clients cut longer texts silently."""
 
 _PARTS = 8
-"""Forms in which one thing is shown that is longer. What is longer still is refused: nobody reads it"""
+"""Most forms that show one longer text. Even longer ones are refused: no person reads them."""
 
 _DOES = {"tool": "call a tool", "shell": "run a command", "network": "reach a host"}
 _CHOICES = ("once", "always for this tool", "no")
@@ -37,12 +37,12 @@ _NEXT = ("I have read this part", "no")
 
 
 def waiting(clients: Clients, named: NamedSession) -> list[PendingApproval]:
-    """Return what waits for a person in a session."""
+    """Return the requests of a session that wait for a person."""
     return clients.sessions.approvals.waiting(named.record.kernel_id)
 
 
 async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
-    """Have everything answered that waits in a session, if somebody can be asked; refuse it if not.
+    """Ask about all requests that wait in a session; refuse them if no person can be asked.
 
     Args:
         clients: The sessions.
@@ -51,7 +51,7 @@ async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Contex
         ctx: The call.
 
     Returns:
-        Questions that the client must answer first, if it is one that has to call again with the answers; else None.
+        Questions that the client must answer first, if it has to call again with the answers; else None.
     """
     asked = [question for question in waiting(clients, named) if await _can_be_asked(clients, question, ctx)]
     if not is_stateless(ctx):
@@ -73,7 +73,7 @@ async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Contex
 
 
 async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Context[Any, Any]) -> bool:
-    """Return whether the person at the client is to be asked; if not, the answer is no."""
+    """Return whether to ask the person at the client; if not, the request is denied."""
     by_person = question.kind == "question" or clients.options.approve == "ask"
     if not by_person or not can_ask(ctx):
         await _take_answer(clients, question, None)
@@ -85,14 +85,14 @@ async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Contex
 
 
 async def take_answers(clients: Clients, named: NamedSession, answers: Mapping[str, Any]) -> None:
-    """Take the answers to what this session asked. A client decides nothing for another's session."""
+    """Apply a client's answers to questions of its own session. It cannot decide for another session."""
     for question in waiting(clients, named):
         if question.id in answers:
             await _take_answer(clients, question, answer_in(answers, question.id, _forms(question)))
 
 
 async def _take_answer(clients: Clients, question: PendingApproval, answer: object) -> None:
-    """Take one answer. A refusal counts for this once: a host may refuse in the name of a person who saw nothing."""
+    """Apply one answer. A refusal counts only once: a host may refuse for a person who saw nothing."""
     approvals, ids = clients.sessions.approvals, (question.id,)
     if question.kind != "question":
         choice = chosen(answer)
@@ -107,7 +107,7 @@ async def _take_answer(clients: Clients, question: PendingApproval, answer: obje
 
 
 async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:
-    """Ask a client during the call: all forms of one question. Return None if it does not answer all of them."""
+    """Ask a client all forms of one question during the call. Return None if it does not answer all of them."""
     said: object = None
     for number, each in enumerate(asked, 1):
         try:
@@ -120,10 +120,10 @@ async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any
 
 
 def requests(name: str, asked: Sequence[ElicitRequestFormParams]) -> dict[str, Any]:
-    """Return the forms of one question for a client that has to call again with the answers, by their names.
+    """Return the forms of one question by name, for a client that has to call again with the answers.
 
     Args:
-        name: What the last one is called, which decides.
+        name: The name of the last one, which decides.
         asked: The forms.
     """
     names = [*(f"{name}/{number}" for number in range(1, len(asked))), name]
@@ -131,7 +131,7 @@ def requests(name: str, asked: Sequence[ElicitRequestFormParams]) -> dict[str, A
 
 
 def answer_in(answers: Mapping[str, Any], name: str, asked: Sequence[ElicitRequestFormParams]) -> object:
-    """Return the answer to one question of those that a client has come back with; None unless every part of it was read."""
+    """Return the answer to one question from those that a client has sent; None unless each of its parts was confirmed."""
     read = all(chosen(answers.get(f"{name}/{number}")) == _NEXT[0] for number in range(1, len(asked)))
     return answers.get(name) if read else None
 
@@ -147,8 +147,8 @@ def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequest
 
     Args:
         about: What it is about.
-        text: What is decided about, in which nothing may be left out.
-        choices: What can be chosen in the last form. In the others, it is only whether to go on.
+        text: The subject of the decision; all of it must be shown.
+        choices: The choices of the last form. The others only ask whether to continue.
     """
     parts = [text[start : start + MOST] for start in range(0, len(text), MOST)] or [""]
     if len(parts) == 1:
@@ -162,7 +162,7 @@ def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequest
 
 
 def too_long(text: str) -> str:
-    """Return why nobody is asked about a text."""
+    """Return the reason why a text is too long to ask about."""
     return (
         f"it has {len(text):,} characters, and a person is shown {MOST * _PARTS:,} at most: pass less, by a file for example"
     )
@@ -173,7 +173,7 @@ def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
 
     Args:
         message: What it is about.
-        choices: What they can choose.
+        choices: The choices.
     """
     decision = {"type": "string", "title": "Allow it?", "enum": [*choices]}
     schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
@@ -181,24 +181,24 @@ def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
 
 
 def chosen(answer: object) -> object:
-    """Return what a person has chosen in a `form`; None if they left it or nobody saw it."""
+    """Return the choice that a person made in a `form`; None if it was closed or not shown."""
     if isinstance(answer, ElicitResult) and answer.action == "accept":
         return (answer.content or {}).get("decision")
     return None
 
 
 def is_stateless(ctx: Context[Any, Any]) -> bool:
-    """Whether questions to this client must be returned, for it to call again."""
+    """Return whether questions must be returned to this client, which then calls again."""
     return is_version_at_least(ctx.protocol_version or "", _STATELESS)
 
 
 def can_ask(ctx: Context[Any, Any]) -> bool:
-    """Whether there is somebody at the client who can be asked."""
+    """Return whether the client can show questions to a person."""
     known = ctx.client_capabilities
     return known is not None and known.elicitation is not None
 
 
 def state(ctx: Context[Any, Any]) -> dict[str, Any]:
-    """Return what this server has given a client to come back with; the SDK has checked that it is unchanged."""
+    """Return the state that this server gave a client with its questions; the SDK has checked that it is unchanged."""
     found: dict[str, Any] = json.loads(ctx.request_state) if ctx.request_state else {}
     return found

@@ -1,4 +1,4 @@
-"""Runs cells for MCP clients: progress while they run, questions to a person, and a stop when the client cancels."""
+"""Runs cells for MCP clients: reports progress, asks questions, and stops cells of cancelled calls."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from cellblock.service.named.session import NamedSession
 
 _BEAT = 5.0
-"""Seconds between two reports of progress: hosts give up a call that is silent for minutes."""
+"""Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
 
 
 async def run(
     clients: Clients, named: NamedSession, execution: Execution | PastExecution, wait: float, ctx: Context[Any, Any]
 ) -> InputRequiredResult | None:
-    """Wait until a cell has ended, or for so long; meanwhile report progress, and have what it asks for decided.
+    """Wait for the end of a cell, within a limit. Meanwhile, report progress and ask about its requests.
 
     Args:
         clients: The sessions.
@@ -60,7 +60,7 @@ async def run(
 
 
 async def _pause(clients: Clients, named: NamedSession, execution: Execution | PastExecution, most: float) -> None:
-    """Wait until the cell has ended or asks for something, and no longer than that."""
+    """Wait until the cell has ended or asks for something, at most for a time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(most):
             while not execution.ended and not asking.waiting(clients, named):
@@ -73,7 +73,7 @@ def _last_words(execution: Execution | PastExecution) -> str:
 
 
 def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[NamedSession, Execution | PastExecution] | None:
-    """Return the cell that a call goes on with: one that it came back for with answers, or that it names.
+    """Return the cell that a call continues: the one that its answers are for, or that it names.
 
     Raises:
         NotFoundError: It is not known, or is no longer kept.

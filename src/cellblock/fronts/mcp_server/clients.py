@@ -1,4 +1,4 @@
-"""The sessions of an MCP server's clients."""
+"""The sessions of an MCP server's clients, by handle."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 _HANDLE = re.compile(r"s-[0-9a-f]{32}")
 _ONLY = "session"
 _IDLE = 24 * 3600.0
-"""Seconds after which a session that no client uses ends."""
+"""Seconds after which an unused session ends."""
 
 
 class Clients:
-    """Sessions by the handle that a client knows its own by.
+    """Sessions by their clients' handles.
 
-    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets a handle that
-    nobody can guess, and a folder of its own, which is the only place that its code sees.
+    Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets an unguessable
+    handle, and a folder of its own, which is the only place that its code sees.
 
     Attributes:
-        options: What the server is asked to be.
-        rules: What decides before people do, as it was when the server started.
+        options: The server's options.
+        rules: The rules that decide before people do, as loaded when the server started.
         sessions: The sessions.
     """
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
-        """Begin without a session.
+        """Set up, without a session.
 
         Args:
-            options: What the server is asked to be.
-            host: Runs the sessions, and stays open; by default one of its own.
+            options: The server's options.
+            host: Runs the sessions, and stays open; by default a new one.
         """
         self.options = options
         self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
         self._given = host is not None
         self._host = host or Host(isolate="none", preload=options.preload)
         self.sessions = NamedSessions(self._host)
-        self.sessions.always_asks = True  # the person at the client, whoever decides about calls
+        self.sessions.always_asks = True  # also with another `approve`, the person at the client
 
     async def begin(self) -> None:
-        """Warm up what the first session needs, and check what can be checked before: its person sees this, and not each cell.
+        """Warm up for the first session, and check the options now: errors at the start are seen, those of a cell may not be.
 
         Raises:
             InvalidInputError: No session could be made with these options.
@@ -60,7 +60,7 @@ class Clients:
         options = read_options(self.options.session(self.options.workspace), self._host).session
         self._host.begin(options)
         if self.options.transport == "stdio":
-            with suppress(SandboxError):  # the machine's fault, which the first cell explains
+            with suppress(SandboxError):  # a fault of the machine, which the first cell explains
                 await self._host.session(options).close()
 
     async def session(self, handle: str) -> NamedSession:
@@ -91,7 +91,7 @@ class Clients:
             ) from None
 
     def folder(self, named: NamedSession) -> Path:
-        """Return the folder that a session works in."""
+        """Return the working directory of a session."""
         return Path(named.options["working_dir"])
 
     async def _only(self) -> NamedSession:

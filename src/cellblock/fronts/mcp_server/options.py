@@ -1,4 +1,4 @@
-"""What an MCP server of cellblock is asked to be."""
+"""The options of ``cellblock mcp``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ServerOptions:
 
     @property
     def tools(self) -> Path:
-        """Where typed APIs of MCP servers are that all sessions can use."""
+        """The directory of typed APIs of MCP servers for all sessions."""
         return self.workspace / "mcptools"
 
 

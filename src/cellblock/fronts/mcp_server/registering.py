@@ -1,4 +1,4 @@
-"""Decides whether an MCP server may be registered: a program of the model's choice would be started outside of the sandbox."""
+"""Decides about registering MCP servers: a program of the model's choice would run outside the sandbox."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _KEY = "register"
 async def decide_registration(
     clients: Clients, name: str, params: Mapping[str, Any], ctx: Context[Any, Any]
 ) -> InputRequiredResult | None:
-    """Decide by rules, or by asking the person at the client. The decision is on record.
+    """Decide by rules, or by asking the person at the client, and record the decision.
 
     Args:
         clients: Whose options and rules decide.
-        name: What the server is to be called.
-        params: How it is reached.
-        ctx: The call that asks for it.
+        name: The server's new name.
+        params: Its parameters.
+        ctx: The call that registers it.
 
     Returns:
         A question that the client must answer first; None if the server may be registered.
@@ -68,9 +68,9 @@ async def decide_registration(
 
 
 async def _answer(call: Call, forms: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> bool | None:
-    """Return what a person has decided; None if this client is to be asked by an answer."""
+    """Return a person's decision; None if the question must be returned to this client."""
     if asking.is_stateless(ctx):
-        # What was asked about is what is registered: a client may come back with something else.
+        # Register only what the question was about: a client may come back with something else.
         asked = asking.state(ctx).get(_KEY) == [call.server, call.payload.decode()]
         if not asked or not ctx.input_responses or _KEY not in ctx.input_responses:
             return None

@@ -1,4 +1,4 @@
-"""The tools of the MCP server, and serving them."""
+"""The tools of the MCP server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.mcp_server import answers, cells
 from cellblock.fronts.mcp_server.clients import Clients
@@ -38,12 +38,12 @@ _Ctx = Context[Any, Any]
 _Answer = CallToolResult | InputRequiredResult
 
 _LIST = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
-"""Takes one name for a list of one, as models write it."""
+"""Accepts one name in place of a list of one, as models write it."""
 _SESSION = Annotated[str, Field(description="handle of your session, from an earlier answer; leave it out for a new one")]
 
 
 class Tools:
-    """What clients can call. Each takes the handle of a session, which is empty over stdio."""
+    """The tools that clients can call. Each takes the handle of a session, which is empty over stdio."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -100,7 +100,7 @@ class Tools:
 
         Once is enough: it stays registered.
         """
-        # Loaded here, because every start of the server would wait for it, and few need it.
+        # Imported here: every start of the server would wait for it, and few need it.
         from cellblock.fronts.mcp_server.registering import decide_registration
         from cellblock.tools.apigen.generate import generate_mcp_sources
 
@@ -121,12 +121,12 @@ class Tools:
         session: _SESSION = "",
     ) -> _Answer:
         """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
-        # In a thread, and cut: the code in a session may have put anything into the files that are read.
+        # In a thread, and cut: code in a session may have written anything into these files.
         shown = await asyncio.to_thread(_search, self._roots(session), words, tools or [], module)
         return answers.text(shown if len(shown) <= _FOUND else f"{shown[:_FOUND]}\n… there is more: give more words")
 
     def _roots(self, session: str) -> list[Path]:
-        """Return where tools lie that a session can import, its own first."""
+        """Return the directories of tools that a session can import, its own first."""
         if self._options.transport == "stdio":
             return [self._options.tools, self._options.workspace / "gentools"]
         if not session:
@@ -170,7 +170,7 @@ class Tools:
 
 
 def _registered(server: str, names: list[str], signatures: list[str]) -> str:
-    """Return what `register_mcp_server` shows: the names, a line each, an example, and the signatures if they are few."""
+    """Return the answer of `register_mcp_server`: one line for each tool, an example, and the signatures if they are few."""
     if not names:
         return f"{server} is registered. It has no tools."
     shown = [f"{server} is registered. Its tools:", *names, "", f"from mcptools.{server}.{names[0]} import Params, run"]
@@ -183,7 +183,7 @@ def _registered(server: str, names: list[str], signatures: list[str]) -> str:
 
 
 def _search(roots: list[Path], words: str, tools: list[str], module: str) -> str:
-    """Return what `search_tools` shows."""
+    """Return the answer of `search_tools`."""
     if module:
         root, path = _place(module, roots)
         return search.interface(path, root_dir=root)
@@ -196,7 +196,7 @@ def _search(roots: list[Path], words: str, tools: list[str], module: str) -> str
 
 
 def _place(module: str, roots: list[Path]) -> tuple[Path, str]:
-    """Return where a module lies, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
+    """Return the directory of a module, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
     package, _, rest = module.partition(".")
     known = [root for root in roots if root.name == package]
     places = [(root, rest) for root in known] or [(root, module) for root in roots]
@@ -227,7 +227,7 @@ def build(clients: Clients) -> MCPServer[None]:
 
 
 def _alone(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
-    """Return a tool without its parameter `session`: over stdio there is one."""
+    """Return a tool without its parameter `session`: over stdio there is only one."""
 
     @functools.wraps(tool)
     async def alone(**arguments: Any) -> _Answer:
@@ -241,7 +241,7 @@ def _alone(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_
 
 
 def _told(tool: Callable[..., Awaitable[_Answer]]) -> Callable[..., Awaitable[_Answer]]:
-    """Return a tool whose errors are answers: a model can read them and do better."""
+    """Return a tool whose errors become answers, so that a model can read them and try again."""
 
     @functools.wraps(tool)
     async def told(**arguments: Any) -> _Answer:

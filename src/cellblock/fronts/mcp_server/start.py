@@ -1,4 +1,4 @@
-"""Starts the MCP server, and ends it with all of its sessions."""
+"""Starts and stops the MCP server with all of its sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 _MAX_ENDING = 2
-"""Seconds that requests over HTTP get to end when the server stops."""
+"""Grace period of HTTP requests when the server stops, in seconds."""
 
 
 def run(options: ServerOptions) -> None:
@@ -50,7 +50,7 @@ async def _serve(options: ServerOptions) -> None:
         loop.add_signal_handler(number, end, number)
     clients = Clients(options)
     try:
-        await clients.begin()  # a process of its own warms up while the SDK is imported here, which takes as long
+        await clients.begin()  # the fork server warms up while the SDK is imported here, which takes as long
         from cellblock.fronts.mcp_server.server import build
 
         server = build(clients)
@@ -67,7 +67,7 @@ async def _serve(options: ServerOptions) -> None:
 
 
 async def _serve_stdio(server: MCPServer[None], stop: asyncio.Event) -> None:
-    if sys.stdin.isatty():  # somebody tries what a client would start
+    if sys.stdin.isatty():  # a person tries the command that a client would start
         sys.stderr.write("cellblock waits for an MCP client on standard input. Ctrl-C ends it.\n")
         sys.stderr.flush()
     serving = asyncio.create_task(server.run_stdio_async())
@@ -84,13 +84,13 @@ async def _serve_http(server: MCPServer[None], options: ServerOptions, stop: asy
     class Uvicorn(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # they are handled above, where sessions are ended, too
+            yield  # handled above, where sessions are ended, too
 
     listener = _listen(options)
     address = f"{_in_brackets(options.host)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         _app(server, options),
-        http="h11",  # httptools leaves the space behind a header's value, which RFC 9110 has removed
+        http="h11",  # httptools keeps the space after a header's value, which RFC 9110 excludes
         log_level="warning",
         access_log=False,
         proxy_headers=False,
@@ -114,7 +114,7 @@ def _listen(options: ServerOptions) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
         made = socket.create_server(address, family=family, backlog=1024)
-        # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
+        # asyncio turns off Nagle's algorithm only for this protocol number; with it, small messages wait for 40 ms.
         return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
     except (OSError, OverflowError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
@@ -123,7 +123,7 @@ def _listen(options: ServerOptions) -> socket.socket:
 
 
 def _app(server: MCPServer[None], options: ServerOptions) -> ASGIApp:
-    """Return the application: for clients with the token, if one is needed, and not for web pages of others."""
+    """Return the application, which refuses clients without the token, if one is needed, and web pages of other origins."""
     from mcp.server.transport_security import TransportSecuritySettings
 
     names = [_in_brackets(name) for name in (options.host, "localhost", "127.0.0.1", "::1", *options.names)]
@@ -139,7 +139,7 @@ def _in_brackets(host: str) -> str:
 
 
 def _with_token(app: ASGIApp, token: str) -> ASGIApp:
-    """Return an application that only clients with the token can use."""
+    """Return an application that refuses clients without the token."""
     expected = f"Bearer {token}".encode()
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:

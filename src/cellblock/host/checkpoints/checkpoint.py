@@ -216,16 +216,16 @@ def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
     Raises:
         CheckpointError: They differ; the message says in what.
     """
-    if theirs.isolate != ours.isolate:
+    if theirs.tier is not ours.tier:
         raise CheckpointError(
-            f"the checkpoint was made with isolate={theirs.isolate!r}, and this session has {ours.isolate!r}: a kernel keeps "
-            "the sandbox that it was started in"
+            f"the checkpoint was made with isolate={theirs.tier.name!r}, and this session has {ours.tier.name!r}: a kernel "
+            "keeps the sandbox that it was started in"
         )
     if theirs.setup.commands != ours.setup.commands:
         raise CheckpointError(
             "the checkpoint's session and this one handle shell commands differently (on_command, forbid_programs)"
         )
-    if ours.isolate == "none":
+    if not ours.tier.sandboxed:
         return
     if theirs.policy != ours.policy:
         raise CheckpointError("the checkpoint was made with another policy: a kernel keeps the sandbox that it was started in")

@@ -225,7 +225,7 @@ class Checkpoints:
     def crowded(self) -> bool:
         """Whether a second kernel with all of the session's variables could exceed the limit of memory."""
         kernel = self._kernels.current
-        limit = None if self._wanted.isolate == "none" else self._wanted.policy.resources.memory
+        limit = self._wanted.policy.resources.memory if self._wanted.tier.sandboxed else None
         return kernel is not None and limit is not None and 2 * kernel.memory.used > limit
 
     @property
@@ -569,7 +569,7 @@ class Checkpoints:
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""
         self._begin_going("", "fresh")
-        if self._wanted.isolate == "srt":
+        if self._wanted.tier.wrapped:
             # One srt at a time: the next would take what the last has put into the workspace for files, and leave it there.
             families = {one.moment.copy.family for one in self.automatic.all()}
             for one in self.automatic.all():

@@ -80,7 +80,7 @@ class Resuming:
         except LaunchError as error:
             most = self._wanted.policy.resources.processes
             room = f" Each checkpoint is a process, and {most} may run at once (Resources(processes=…)): drop some."
-            reason = room if self._wanted.isolate != "none" and checkpoint.alive else ""
+            reason = room if self._wanted.tier.sandboxed and checkpoint.alive else ""
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}.{reason}") from error
         if listeners:
             self.serving = family

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cellblock.host.files.files import Files
-    from cellblock.host.files.info import FileInfo, FileLimits, Skipped, Transfer
+    from cellblock.host.files.info import FileLimits, Skipped, Transfer
+    from cellblock.model.files import FileInfo
 
 __all__ = ["FileInfo", "FileLimits", "Files", "Skipped", "Transfer"]
 

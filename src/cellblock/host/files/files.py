@@ -14,12 +14,13 @@ from cellblock.host.files import pack, transfer
 from cellblock.host.files.beneath import Tree, Walk, held
 from cellblock.host.files.decode import decode
 from cellblock.host.files.failures import over, telling
-from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped, Transfer, describe
+from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, describe
 from cellblock.host.files.paths import Workspace, name_of
 from cellblock.host.files.removal import remove_tree
 from cellblock.host.files.staging import Staging, check_replaceable, status
 from cellblock.host.files.steps import Progress, Sink, Work, complete, drain, pour
 from cellblock.host.files.walls import NO_BOUNDS, Bounds, Walls
+from cellblock.model.files import FileInfo
 
 Y = TypeVar("Y")
 S = TypeVar("S")

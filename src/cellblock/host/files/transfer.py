@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from cellblock.host.files.beneath import CHANGED, CREATE, Tree, check_regular, held
 from cellblock.host.files.failures import over, telling
-from cellblock.host.files.info import MIB, FileInfo, FileLimits, Parts, Skipped, Transfer, describe, kind_of, show
+from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, describe, kind_of, show
 from cellblock.host.files.staging import Staging, check_replaceable, status
 from cellblock.host.files.steps import Work
 from cellblock.host.files.walls import Bounds
+from cellblock.model.files import FileInfo
 
 CHANGED_REASON = "changed while it was read"
 

@@ -51,7 +51,7 @@ class KernelOutput:
             pause: Pauses (True) or resumes the kernel's output.
         """
         wanted = self._wanted
-        rights = Rights(memory, wanted.policy.resources.packages > 0, wanted.isolate != "none")
+        rights = Rights(memory, wanted.policy.resources.packages > 0, wanted.tier.sandboxed)
         cell.attach(self.collector, rights=rights, after_death=self.after_death, pause=pause)
         self.cell = cell
 

@@ -254,5 +254,6 @@ def _begin(kernel: RunningKernel, request: CommandRequest, keep: Keep, place: st
 
 def _new_file(kernel: RunningKernel) -> str:
     """Return an unguessable path for an output file, in the session's own directory for temporary files."""
-    directory = kernel.wanted.setup.env.get("TMPDIR", "/tmp") if kernel.wanted.isolate == "landlock" else "/tmp"
+    own = kernel.wanted.tier.private_directories
+    directory = kernel.wanted.setup.env.get("TMPDIR", "/tmp") if own else "/tmp"
     return f"{directory}/.output-{secrets.token_hex(8)}"

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.host.checks import OURS, Isolate
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.model import Recovery, StreamName
@@ -17,6 +16,7 @@ from cellblock.wire.control import Setup
 
 if TYPE_CHECKING:
     from cellblock.host.launch.control import Control
+    from cellblock.walls.sandbox.tiers import Tier
 
 
 class Output(Protocol):
@@ -76,7 +76,7 @@ class KernelSpec:
     Attributes:
         interpreter: Path of its interpreter.
         preload: Modules that it has already imported at its start.
-        isolate: How it is isolated.
+        tier: How it is isolated.
         policy: What it is allowed to do, if it is sandboxed.
         setup: The setup for its init, except the sandbox: environment, directories, packages.
         limits: How much output is kept.
@@ -92,7 +92,7 @@ class KernelSpec:
 
     interpreter: str
     preload: tuple[str, ...]
-    isolate: Isolate
+    tier: Tier
     policy: Policy
     setup: Setup
     limits: Limits
@@ -108,4 +108,4 @@ class KernelSpec:
     @property
     def memory(self) -> int | None:
         """Bytes that all of its processes may use together, if that is enforced."""
-        return self.policy.resources.memory if self.isolate in OURS else None
+        return self.policy.resources.memory if self.tier.ours else None

@@ -18,6 +18,7 @@ from cellblock.host.launch.start import Started, Starter
 from cellblock.host.launch_failures import cannot_start, ended, launch_error, quote
 from cellblock.walls.sandbox.cgroups import Group, Groups
 from cellblock.walls.sandbox.steps import failure_of
+from cellblock.walls.sandbox.tiers import Basis
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD, Hello, Setup
 from cellblock.wire.datagrams import encode_control
 
@@ -124,7 +125,7 @@ class Boot:
     Attributes:
         interpreter: Path of the kernels' interpreter.
         preload: Modules that they have already imported at their start.
-        isolate: How they are isolated.
+        basis: What the process prepares for their sandboxes.
         starter: Starts a process, directly or in a sandbox of srt.
         places: Prefix of the paths to remove when this process has ended. None: nothing.
         groups: Creates a control group for each kernel; None without control groups.
@@ -133,7 +134,7 @@ class Boot:
 
     interpreter: str
     preload: tuple[str, ...]
-    isolate: str
+    basis: Basis
     starter: Starter
     places: str | None
     groups: Groups | None = None
@@ -146,7 +147,7 @@ class Boot:
             InterpreterError: The interpreter cannot be executed.
             LaunchError: There is no room for another process.
         """
-        command = [self.interpreter, str(_BOOT), role, self.isolate, *self.preload]
+        command = [self.interpreter, str(_BOOT), role, self.basis, *self.preload]
         try:
             return self.starter.start(command, control, stderr)
         except OSError as error:

@@ -8,22 +8,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cellblock.errors import LaunchError, StateError
-from cellblock.host.checks import Isolate
 from cellblock.host.launch.launcher import Launcher
 from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.tiers import Tier
 
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec
 
-LaunchKey = tuple[str, tuple[str, ...], Isolate, Policy | None, str | None]
-"""Interpreter, preloaded modules and isolation; under srt also the policy and the workspace that its sandbox is made for."""
+LaunchKey = tuple[str, tuple[str, ...], Tier, Policy | None, str | None]
+"""Interpreter, preloaded modules and isolation; if that is wrapped, also the policy and the workspace of its sandbox."""
 
 
 def key_of(wanted: KernelSpec) -> LaunchKey:
     """Return the key of the launcher for such kernels."""
-    if wanted.isolate == "srt":
-        return wanted.interpreter, wanted.preload, wanted.isolate, wanted.policy, wanted.setup.cwd
-    return wanted.interpreter, wanted.preload, wanted.isolate, None, None
+    if wanted.tier.wrapped:
+        return wanted.interpreter, wanted.preload, wanted.tier, wanted.policy, wanted.setup.cwd
+    return wanted.interpreter, wanted.preload, wanted.tier, None, None
 
 
 class Launchers:

@@ -121,7 +121,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
         LaunchError: srt cannot be started.
     """
     workspace = kernel.wanted.setup.cwd
-    launcher = Spawner(Boot(kernel.wanted.interpreter, (), "srt", UnderSrt(policy, facts, workspace), None))
+    launcher = Spawner(Boot(kernel.wanted.interpreter, (), kernel.wanted.tier.basis, UnderSrt(policy, facts, workspace), None))
     setup = srt.complete(Setup(kernel.wanted.setup.env, "/", None, packages="none"), policy, facts)
     try:
         ends = launcher.launch(0, setup)

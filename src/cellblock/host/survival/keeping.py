@@ -156,9 +156,7 @@ class Keeping(Keeper):
         return KeptSession(Holding(f"session/{parts.number}", self.custodian), parts, label, remains)
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
-        """See `Keeper`. Under srt, it ends with this process."""
-        if boot.isolate == "srt":
-            return super().fork_server(boot, numbers)
+        """See `Keeper`."""
         number = next(numbers)
         keep = KeptLauncher(number, self.custodian)
         launcher = ForkServer(replace(boot, starter=ByCustodian(self.custodian), places=self.prefix, keep=keep))

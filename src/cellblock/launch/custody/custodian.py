@@ -1,4 +1,4 @@
-"""Holds descriptors for one client at a time, and starts processes for it, so that both outlive the client.
+"""Holds descriptors and starts processes for one client at a time, so that both outlive it.
 
 Usage: custodian.py DIRECTORY PATIENCE READY. Started by path, without the package; it imports only small modules of the
 standard library. It listens on a Unix socket in DIRECTORY, which only its user can enter. If no client is connected for

@@ -1,4 +1,4 @@
-"""Runs between a host and a program that it has started, such as an MCP server, so that the whole process tree is ended.
+"""Runs between a host and a program such as an MCP server, and ends the program's process tree.
 
 Usage: keeper.py LIFELINE SANDBOX COMMAND [ARGUMENT ...]. Started by path, like boot.py. The program gets this process's
 standard streams and environment. It is ended, with its descendants and orphans, when the host closes its end of the pipe

@@ -1,7 +1,7 @@
-"""Started by path, in an interpreter that may not have cellblock: makes the package importable, and continues there.
+"""Makes the package importable in an interpreter that may not have it, and continues there.
 
-Usage: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package is loaded
-directly, not through sys.path: its parent directory has the packages of another interpreter.
+Started by path: boot.py zygote|spawn none|native|landlock [MODULE ...], with a control socket as standard input. The package
+is loaded directly, not through sys.path: its parent directory has the packages of another interpreter.
 """
 
 import os
@@ -30,6 +30,8 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     module = importlib.util.module_from_spec(spec)
     sys.modules["cellblock"] = module
     spec.loader.exec_module(module)
+    if sys.argv[2] not in ("none", "native", "landlock", "entered"):
+        sys.exit("boot.py cannot prepare %r" % sys.argv[2])  # rather than start kernels without it
     if sys.argv[2] == "native":
         from cellblock.walls.sandbox.ground import Ground
 

@@ -1,4 +1,4 @@
-"""Makes a zygote's objects immortal, so that a kernel does not copy a page just because it uses an object on it.
+"""Makes a zygote's objects immortal, so that kernels do not copy pages by using objects on them.
 
 CPython stores an object's reference count in the object. So a forked process writes to most of the pages that it only wants to
 read, and the system copies each of them. Since Python 3.12, an object is immortal if its count has a certain value (PEP 683):

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Literal, Self, cast, overload
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
 from cellblock.operations.sessions import Hello

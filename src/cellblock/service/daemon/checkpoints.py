@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cellblock.errors import UnsupportedError
-from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
+from cellblock.model.checkpoints import Changes, CheckpointRecord, Restored, StateChanges, Undone
 from cellblock.model.sessions import OWN_KERNEL, SessionRecord
 from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
 from cellblock.operations.data import Data, as_data
@@ -35,7 +35,7 @@ async def listed(server: Server, request: Checkpoints) -> list[Data[CheckpointRe
 
 
 @answers(Restore)
-async def restore(server: Server, request: Restore) -> dict[str, Any] | Packed:
+async def restore(server: Server, request: Restore) -> Data[Restored] | Packed:
     """See `Restore`."""
     session, checkpoint = await _found(server, request)
     restored = await session.restore(checkpoint)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cellblock import __version__
 from cellblock.common import config
+from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
 from cellblock.operations.sessions import About, End
 from cellblock.service.daemon.connection import Connection

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 from cellblock.errors import InvalidInputError
 from cellblock.model import CodeExecutionResult
 from cellblock.operations.base import MAX_REQUEST
-from cellblock.operations.data import Data
+from cellblock.operations.data import Data, as_data
 from cellblock.operations.files import Install, ListFiles, ReadFile, ReadPart, RemoveFile, WriteFile, WritePart
 from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
 from cellblock.service.daemon.server import Server
 
 if TYPE_CHECKING:
-    from cellblock.host.files import FileInfo, Files
+    from cellblock.host.files import Files
+    from cellblock.model.files import FileInfo
 
 
 @answers(ListFiles)
-async def listed(server: Server, request: ListFiles) -> list[dict[str, Any]]:
+async def listed(server: Server, request: ListFiles) -> list[Data[FileInfo]]:
     """See `ListFiles`."""
     files = await _files(server, request.session)
-    return [_as_data(info) for info in await files.list(request.path, recursive=request.recursive)]
+    return [as_data(info) for info in await files.list(request.path, recursive=request.recursive)]
 
 
 @answers(ReadFile)
@@ -30,9 +31,9 @@ async def read(server: Server, request: ReadFile) -> bytes:
 
 
 @answers_with_body(WriteFile)
-async def write(server: Server, request: WriteFile, body: bytes) -> dict[str, Any]:
+async def write(server: Server, request: WriteFile, body: bytes) -> Data[FileInfo]:
     """See `WriteFile`."""
-    return _as_data(await (await _files(server, request.session)).write(request.path, body))
+    return as_data(await (await _files(server, request.session)).write(request.path, body))
 
 
 @answers(ReadPart)
@@ -42,11 +43,11 @@ async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
     if not 0 <= request.offset < 2**63 or not 0 <= request.count <= MAX_REQUEST:
         raise InvalidInputError(f"a part has an offset, and at most {MAX_REQUEST} bytes")
     info, data = await files.read_part(request.path, request.offset, request.count)
-    return {"file": _as_data(info), "data": data}
+    return {"file": as_data(info), "data": data}
 
 
 @answers_with_body(WritePart)
-async def write_part(server: Server, request: WritePart, body: bytes) -> dict[str, Any] | None:
+async def write_part(server: Server, request: WritePart, body: bytes) -> Data[FileInfo] | None:
     """See `WritePart`."""
     files = await _files(server, request.session)
     upload = f"{request.session}/{request.upload}"
@@ -54,7 +55,7 @@ async def write_part(server: Server, request: WritePart, body: bytes) -> dict[st
         await server.uploads.give_up(upload)
         return None
     written = await server.uploads.take(files, request.path, upload, body, more=request.more)
-    return None if written is None else _as_data(written)
+    return None if written is None else as_data(written)
 
 
 @answers(RemoveFile)
@@ -74,7 +75,3 @@ async def install(server: Server, request: Install) -> Data[CodeExecutionResult]
 
 async def _files(server: Server, session: str) -> Files:
     return (await server.sessions.live(session)).files
-
-
-def _as_data(info: FileInfo) -> dict[str, Any]:
-    return {name: getattr(info, name) for name in info.__slots__}

@@ -7,8 +7,8 @@ import os
 import time
 from typing import Any, Protocol
 
-from cellblock import __version__
 from cellblock.common.turns import Turns
+from cellblock.common.version import __version__
 from cellblock.errors import DaemonError
 from cellblock.launch.custody.client import Custodian
 from cellblock.operations.base import PROTOCOL

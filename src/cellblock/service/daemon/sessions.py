@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
-from cellblock import __version__
+from cellblock.common.version import __version__
+from cellblock.model import Completions, HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.base import PROTOCOL
 from cellblock.operations.data import Data, as_data
@@ -103,11 +104,10 @@ async def interrupt(server: Server, request: Interrupt) -> bool:
 
 
 @answers_with_body(Complete)
-async def complete(server: Server, request: Complete, body: bytes) -> dict[str, Any]:
+async def complete(server: Server, request: Complete, body: bytes) -> Data[Completions]:
     """See `Complete`."""
     session = await server.sessions.live(request.session)
-    found = await session.complete(body.decode("utf-8", "replace"), _place(request.cursor))
-    return {"matches": found.matches, "start": found.start, "end": found.end}
+    return as_data(await session.complete(body.decode("utf-8", "replace"), _place(request.cursor)))
 
 
 @answers_with_body(Inspect)
@@ -118,11 +118,11 @@ async def inspect(server: Server, request: Inspect, body: bytes) -> str | None:
 
 
 @answers(History)
-async def history(server: Server, request: History) -> list[dict[str, Any]]:
+async def history(server: Server, request: History) -> list[Data[HistoryEntry]]:
     """See `History`."""
     session = await server.sessions.live(request.session)
     return [
-        {"code": entry.code, "status": entry.status, "execution_count": entry.execution_count}
+        cast("Data[HistoryEntry]", {name: getattr(entry, name) for name in ("code", "status", "execution_count")})
         for entry in server.sessions.history(request.session, session, request.count)
     ]
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from socket import socket
 
-from cellblock import __version__
+from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
 from cellblock.service.daemon.connection import Connection
 from cellblock.service.daemon.place import Place

@@ -1,1 +1,1 @@
-"""Sessions with names, their executions, and what waits for a decision: what the daemon keeps."""
+"""Named sessions, their executions, and pending approvals: the daemon's state."""

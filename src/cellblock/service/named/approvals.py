@@ -1,4 +1,4 @@
-"""What waits for a decision in named sessions, and what was allowed for good."""
+"""Pending approvals of named sessions, and their standing permissions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MAX_TEXT = 1000
 
 
 class PendingApprovals:
-    """All requests that wait, by id, and the permissions of all sessions."""
+    """All pending requests, by id, and the permissions of all sessions."""
 
     def __init__(self, registry: SessionRegistry) -> None:
         """Begin without requests.
 
         Args:
-            registry: Where requests and permissions are kept.
+            registry: Stores requests and permissions.
         """
         self._registry = registry
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
@@ -38,12 +38,12 @@ class PendingApprovals:
         self._brokers: dict[str, Broker] = {}
 
     def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
-        """Take a request, which is forgotten when it is decided or withdrawn.
+        """Add a request, which is removed when it is decided or withdrawn.
 
         Args:
-            pending: What is to be shown of it.
+            pending: Its public form, for clients.
             request: The request.
-            then: Called with its state when it no longer waits.
+            then: Called with its state when it is no longer pending.
         """
         if request.state != "pending":
             then(request.state)
@@ -59,14 +59,14 @@ class PendingApprovals:
         request.add_done_callback(done)
 
     async def ask(self, pending: PendingApproval, elicitation: Elicitation) -> Mapping[str, Any] | None:
-        """Wait until somebody answers what an MCP server asks.
+        """Wait for the answer to a question of an MCP server.
 
         Args:
-            pending: What is to be shown of it.
+            pending: Its public form, for clients.
             elicitation: The question.
 
         Returns:
-            What was filled in, which fits the form; None for a refusal.
+            The values, which fit the form; None for a refusal.
         """
         answer: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._questions[pending.id] = pending, elicitation, answer
@@ -78,11 +78,11 @@ class PendingApprovals:
             self._registry.end_request(pending.id)
 
     def waiting(self, session: str | None = None, *, withdrawn: bool = False) -> list[PendingApproval]:
-        """Return what waits, oldest first.
+        """Return pending requests, oldest first.
 
         Args:
             session: The id of a session; None for all.
-            withdrawn: Whether to return what waited when the last process ended, too.
+            withdrawn: Whether to include requests that were pending when the last process ended.
         """
         before = self._registry.withdrawn_requests(session) if withdrawn else []
         asked = [pending for pending, _, answer in self._questions.values() if not answer.done()]
@@ -102,13 +102,13 @@ class PendingApprovals:
 
         Args:
             ids: Which.
-            allow: Whether they may be done.
-            always: ``tool`` or ``call``: the same from now on, too (`ApprovalRequest.accept`).
+            allow: Whether to allow them.
+            always: ``tool`` or ``call``: decide so from now on (`ApprovalRequest.accept`).
             by: Who decides, for the record.
-            answer: What is filled in, by field, if these are questions of MCP servers.
+            answer: The values by field, for questions of MCP servers.
 
         Returns:
-            Which of them still waited.
+            The ids that were still pending.
 
         Raises:
             InvalidInputError: `always` is something else, or goes with a denial; or the answer does not fit the form of a
@@ -130,18 +130,18 @@ class PendingApprovals:
         return decided
 
     def refuse(self, name: str, reason: str) -> None:
-        """Refuse what waits, because it cannot be decided about.
+        """Refuse a request that cannot be decided about.
 
         Args:
             name: The id of the request or question.
-            reason: Why, for the code that asks.
+            reason: The reason, for the code that asks.
         """
         if name in self._waiting:
             self._waiting[name][1].withdraw(reason)
         self._answer((name,), None)
 
     def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str = "") -> list[str]:
-        """Answer those that are questions; return which of them still waited."""
+        """Answer those that are questions; return the ids that were still pending."""
         open_questions = [self._questions[name] for name in ids if name in self._questions]
         asked = [(pending.id, elicitation, answer) for pending, elicitation, answer in open_questions if not answer.done()]
         if asked and always:
@@ -154,7 +154,7 @@ class PendingApprovals:
     # -- permissions ---------------------------------------------------------------------------------------------------
 
     def join(self, record: SessionRecord, broker: Broker) -> None:
-        """Tell a session's broker what was allowed for good, and record what will be.
+        """Give a session's broker its permissions, and record new ones.
 
         Args:
             record: The session.
@@ -185,17 +185,17 @@ class PendingApprovals:
         broker.on_always = keep
 
     def allowed(self, session: str | None = None) -> list[Permission]:
-        """Return what was allowed for good, oldest first; in one session, or in all."""
+        """Return the permissions of one session, or of all, oldest first."""
         return [permission for permission, _ in self._registry.permissions(session)]
 
     def revoke(self, ids: tuple[str, ...]) -> list[str]:
-        """Revoke permissions: the next such call is asked about again.
+        """Revoke permissions: the next such call needs a decision again.
 
         Args:
             ids: Which.
 
         Returns:
-            Which of them there were.
+            The ids that existed.
         """
         revoked = []
         for permission, key in self._registry.permissions():
@@ -208,7 +208,7 @@ class PendingApprovals:
         return revoked
 
     def forget(self, session: str) -> None:
-        """Forget what was allowed in a session that gets a fresh kernel."""
+        """Forget the permissions of a session that gets a fresh kernel."""
         self._registry.forget_permissions(session)
 
     def leave(self, session: str) -> None:
@@ -217,7 +217,7 @@ class PendingApprovals:
 
 
 def _beginning(text: str) -> str:
-    """Return what is kept of what was allowed, which says so if it is not all of it."""
+    """Return the kept part of what was allowed, with a mark if it was cut."""
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]}… [{len(text) - _MAX_TEXT:,} more characters: 'cellblock approvals list --json' shows them]"

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def find(session: Session, label: str, name: str) -> Checkpoint:
-    """Return a checkpoint of a session, by its id or its name: the last one of that name.
+    """Return a checkpoint of a session by its id, or the last one of a name.
 
     Args:
         session: The session.
-        label: The session's name.
+        label: The session's name, for messages.
         name: The id or the name of the checkpoint.
 
     Raises:
@@ -56,7 +56,7 @@ async def fork(
     Args:
         sessions: All sessions.
         session: The name or the id of the other one.
-        names: What to call them. None of them may exist.
+        names: Their names. None of them may exist.
         files: As for `Session.fork`.
         seeds: As for `Session.fork`.
         same_random_state: As for `Session.fork`.
@@ -98,7 +98,7 @@ class _Branch:
             self.made = await self._sessions.create(
                 self._name, given, tags, fresh=True, read=self._options, start_from=self._beginning
             )
-        except asyncio.CancelledError:  # it is made by a task of its own
+        except asyncio.CancelledError:  # made by a task of its own
             await self._sessions.destroy(self._name)
             raise
 
@@ -108,11 +108,11 @@ class _Branch:
 
 
 async def adopt(sessions: NamedSessions, session: str, branch: str) -> Changes:
-    """Go on with the state of another session, which is ended by that.
+    """Continue a session with the state of another one, which ends.
 
     Args:
         sessions: All sessions.
-        session: The session that goes on, by its name or its id.
+        session: The name or the id of the session that continues.
         branch: The other one.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Saves a named session between its cells (``durable``), so that it goes on after the machine was switched off."""
+"""Saves durable sessions between their cells, so that they continue after a reboot."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ _LAST = 10.0  # seconds to save what is new when the daemon ends
 
 
 class Durable:
-    """The saved states of one named session: the last one, in a directory of its own.
+    """The saves of one named session, in a directory of their own. Only the last one is kept.
 
-    The name of a file says after which execution it was saved.
+    A file's name has the id of the execution after which it was saved.
 
     Attributes:
-        problem: Why the session could not be saved the last time; empty if it could.
+        problem: Why the last save failed; empty if it succeeded.
     """
 
     def __init__(self, directory: Path, every: float, ran: Callable[[str], str]) -> None:
-        """Save nothing yet.
+        """Set up; nothing is saved yet.
 
         Args:
             directory: Where to save it. No session can write there.
             every: The least time between two saves, in seconds.
-            ran: Returns the id of the last execution that has run, but for one that is given by its id; empty if none has.
+            ran: Returns the id of the last execution that has run, except one that is given by its id; empty if none has.
         """
         self.problem = ""
         self._directory = directory
         self._every = every
         self._ran = ran
         self._saved = -1
-        """The state that was saved last"""
+        """The state that was saved last."""
         self._next = 0.0
         self._task: asyncio.Task[None] | None = None
         self._removed = False
 
     def look(self, session: Session) -> None:
-        """Begin to save a session, if it has another state than the last time, and that was long enough ago."""
+        """Start to save a session, if its state has changed and the last save was long enough ago."""
         if self._removed or (self._task is not None and not self._task.done()):
             return
-        # A fresh kernel may be there because the last one has died: what was saved before is worth more.
+        # The last kernel may have died: then the last save is worth more than the state of a fresh one.
         if time.monotonic() >= self._next and session.last_state.number not in (0, self._saved):
             self._task = asyncio.create_task(self._save(session))
 
@@ -82,7 +82,7 @@ class Durable:
                     return
                 if not await self._save_in_turn(session, path):
                     return
-                saved = session.last_state  # that was done by cells, too
+                saved = session.last_state  # cells did that, too
                 state = state if saved.busy else saved
             await asyncio.to_thread(self._keep_only, path)
         except (CellblockError, OSError) as error:
@@ -92,9 +92,9 @@ class Durable:
             self._saved, self.problem = state.number, ""
 
     async def _save_in_turn(self, session: Session, path: Path) -> bool:
-        """Save a session of which there is no checkpoint, in its own kernel; return whether that was its kernel to the end.
+        """Save a session without a checkpoint by its own kernel; return whether it still had this kernel at the end.
 
-        If that has died, what would be saved is a fresh one.
+        If the kernel has died, the save would be that of a fresh one.
         """
         kernel = kernel_of(session.position)
         if not kernel or not await session.has_kernel():
@@ -106,7 +106,7 @@ class Durable:
         return whole
 
     def _keep_only(self, path: Path) -> None:
-        """Remove earlier saves. The new one is on the disk before."""
+        """Remove earlier saves, once the new one is on the disk."""
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(directory)
@@ -120,20 +120,20 @@ class Durable:
 
     @property
     def last(self) -> Path | None:
-        """The last save, if there is one."""
+        """The path of the last save, if there is one."""
         found = [path for path in self._directory.glob(f"*{_SUFFIX}") if not path.name.startswith((".", _UNLOADED))]
         return max(found, default=None)
 
     @staticmethod
     def execution_of(save: Path) -> str:
-        """Return the id of the execution after which a save was made; empty if it was before the first."""
+        """Return the id of the execution after which a save was made; empty if it was made before the first."""
         return save.name.removesuffix(_SUFFIX).removeprefix("0" if save.name == f"0{_SUFFIX}" else "")
 
     async def load(self, session: Session, save: Path, *, workspace: bool) -> list[str]:
-        """Have a session go on from a save; see `Session.load_missing`. If that fails, the save is kept apart.
+        """Continue a session from a save; see `Session.load_missing`. If that fails, the save is moved aside.
 
         Raises:
-            CellblockError: It cannot be loaded. The message says where it is.
+            CellblockError: It cannot be loaded. The message has its path.
         """
         try:
             changed = await session.load_missing(save, workspace=workspace, timeout=_TIMEOUT)
@@ -145,14 +145,14 @@ class Durable:
         return changed
 
     async def forget(self) -> None:
-        """Remove what was saved: the session has a fresh kernel, as somebody wanted."""
+        """Remove the saves, because the session was restarted with a fresh kernel."""
         await self.close()
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def save_last(self, session: Session) -> None:
-        """Save what is new before the session's kernel is ended, if that does not take long."""
+        """Save a changed state before the session's kernel ends, unless that takes long."""
         self._next = 0.0
         try:
             async with asyncio.timeout(_LAST):
@@ -166,13 +166,13 @@ class Durable:
             _log.warning("a durable session could not be saved within %g s", _LAST)
 
     async def close(self) -> None:
-        """Stop saving. It can be repeated."""
+        """Stop saving. Can be called again."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def remove(self) -> None:
-        """Remove all that was saved: the session is ended. In a thread: it may be much."""
+        """Remove the saves, because the session has ended. This happens in a thread, as they can be large."""
         self._removed = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -189,12 +189,12 @@ def _discard(path: Path, _: Path) -> None:
 
 
 def told(at: str, codes: Sequence[str], lost: int, changed: Sequence[str], loaded: LoadReport | None) -> list[str]:
-    """Return what a person is told of a session that goes on from a save.
+    """Return the message about a session that continues from a save.
 
     Args:
-        at: When that was made.
+        at: When the save was made.
         codes: The code of the first cells whose effects are lost.
-        lost: How many these are.
+        lost: How many cells are lost.
         changed: Files that have changed since.
         loaded: What was brought back.
     """
@@ -221,16 +221,16 @@ def _in_short(code: str) -> str:
 
 
 def remove_saves(directory: Path) -> None:
-    """Remove what was saved of a session, in a thread: it may be much."""
+    """Remove the saves of a session, in a thread, as they can be large."""
     run_aside(lambda: shutil.rmtree(directory, ignore_errors=True), "cellblock-saves")
 
 
 def remove_others(saves: Path, sessions: Collection[str]) -> None:
-    """Remove what was saved of sessions that are not there any more: a process was killed while it ended them.
+    """Remove the saves of sessions that no longer exist: a process was killed while it ended them.
 
     Args:
-        saves: Where the directories are of all sessions.
-        sessions: The ids of those that are there.
+        saves: The directory with the directories of all sessions.
+        sessions: The ids of those that exist.
     """
     if not saves.is_dir():
         return

@@ -1,4 +1,4 @@
-"""The events of an execution: numbered, entered in the journal, and only then told to readers."""
+"""The events of an execution: numbered, written to the journal, then passed to readers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from cellblock.wire.packed import Packed, pack
 
 MAX_EVENTS = 10_000
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""How much is kept of the events of one execution: the last ones. The result has the rest, within `Limits`."""
+"""Bytes of the events of one execution that are kept, the last ones. The result has the rest, within `Limits`."""
 
 _DROPPED_AT_ONCE = 256
 
 
 class Prepared(NamedTuple):
-    """Data that is ready to become an event.
+    """The packed data of a future event.
 
     Attributes:
         packed: The data, packed.
-        ahead: The file that it was written to already; None if it is small.
+        ahead: The file that it was already written to; None if it is small.
     """
 
     packed: Packed
@@ -34,19 +34,19 @@ class Prepared(NamedTuple):
 
 
 class EventLog:
-    """The events of one execution that runs in this process.
+    """The events of one execution in this process.
 
     Attributes:
-        size: Bytes of the events that are kept.
-        given: How many events the session has given so far: where the next process goes on.
-        ended: Whether the last event is there.
+        size: Bytes of the kept events.
+        given: Number of events taken from the session so far: the next process continues there.
+        ended: Whether the last event was added.
     """
 
     def __init__(self, journal: Journal, execution: str) -> None:
         """Begin without events.
 
         Args:
-            journal: Where they are entered.
+            journal: The journal that stores them.
             execution: The execution's id.
         """
         self.size = 0
@@ -56,7 +56,7 @@ class EventLog:
         self._execution = execution
         self._events: dict[int, tuple[EventKind, Mapping[str, Any] | CodeExecutionResult, int]] = {}
         self._seq = 0
-        self._before = 0  # events that the process before has entered, which are in the journal alone
+        self._before = 0  # events of the previous process, which are only in the journal
         self._dropped = 0
         self._told = 0
         self._telling = False
@@ -65,24 +65,24 @@ class EventLog:
         self._when_settled: list[Callable[[], object]] = []
 
     def go_on(self) -> None:
-        """Go on after the last event in the journal."""
+        """Continue after the last event in the journal."""
         self._seq, self.given = self._journal.progress(self._execution)
         self._told = self._dropped = self._before = self._seq
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
     async def prepare(self, data: Mapping[str, Any], *, large: bool = False) -> Prepared:
-        """Pack data for an event. What is very large is written to a file, and meanwhile other events can be added.
+        """Pack data for an event. Very large data is written to a file; other events can be added meanwhile.
 
         Args:
             data: The data.
-            large: Whether it is to be packed in a thread.
+            large: Whether to pack it in a thread.
         """
         packed = await asyncio.to_thread(pack, data) if large else pack(data)
         return Prepared(packed, await self._journal.write_ahead(packed))
 
     def add(self, kind: EventKind, data: Mapping[str, Any], prepared: Prepared | None = None) -> None:
-        """Add an event. The oldest are dropped if there are too many.
+        """Add an event. If there are too many, the oldest are dropped.
 
         Args:
             kind: What it is.
@@ -92,7 +92,7 @@ class EventLog:
         self._enter(kind, data, prepared or Prepared(pack(data)))
 
     def end(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
-        """Add the last event, and tell readers.
+        """Add the last event, and notify readers.
 
         Args:
             kind: What it is.
@@ -116,14 +116,14 @@ class EventLog:
             self._tell_soon()
 
     def _drop(self) -> None:
-        """Drop the oldest events: some more than needed, so that it is not done for every event."""
+        """Drop the oldest events, and some more, so that this does not happen at every event."""
         while len(self._events) > 1 and (len(self._events) > MAX_EVENTS - _DROPPED_AT_ONCE or self.size > MAX_EVENT_BYTES):
             self._dropped += 1
             self.size -= self._events.pop(self._dropped)[2]
         self._journal.drop(self._execution, self._dropped)
 
     def look_again(self) -> None:
-        """Wake those who wait for an event, although there is no event: something else has happened."""
+        """Wake waiting readers without an event: something else has changed."""
         self._tell_soon()
 
     def _tell_soon(self) -> None:
@@ -132,7 +132,7 @@ class EventLog:
             self._journal.writer.when_safe(self._tell)
 
     def _tell(self) -> None:
-        """Tell readers what is in the journal now. If nothing can be written to it, they are told all the same."""
+        """Pass events that are in the journal now to readers. If it cannot be written, they get the events anyway."""
         self._telling = False
         self._told = self._seq
         changed, self._changed = self._changed, asyncio.Event()
@@ -151,18 +151,18 @@ class EventLog:
 
     @property
     def settled(self) -> bool:
-        """Whether the last event is there, and readers were told."""
+        """Whether the last event was added and passed to readers."""
         return self.ended and self._told == self._seq
 
     def when_settled(self, function: Callable[[], object]) -> None:
-        """Call a function when it is `settled`; at once if it is already."""
+        """Call a function when this is `settled`, or at once if it is already."""
         if self.settled:
             function()
         else:
             self._when_settled.append(function)
 
     async def settle(self) -> None:
-        """Wait until it is `settled`."""
+        """Wait until this is `settled`."""
         while not self.settled:
             await self._changed.wait()
 
@@ -175,7 +175,7 @@ class EventLog:
             self._readers -= 1
 
     async def follow(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield the events after a number as they come, until the last. A ``gap`` stands for those that are not kept."""
+        """Yield the events after a number as they arrive, until the last. A ``gap`` replaces those that are not kept."""
         self._readers += 1
         try:
             async for event in self._after(after):
@@ -213,7 +213,7 @@ class EventLog:
 
 
 def shown(event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> tuple[EventKind, dict[str, Any]]:
-    """Return what becomes an event for the readers of an execution: its kind and its data."""
+    """Return the kind and the data of the event for a session's event."""
     match event:
         case CodeExecutionChunk(text=text, name=name):
             return "stream", {"name": name or "stdout", "text": text}

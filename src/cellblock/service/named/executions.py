@@ -1,4 +1,4 @@
-"""Executions: what runs in named sessions, whether or not its client is still there."""
+"""Executions of code in named sessions, which continue without their clients."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 
 _NOT_BEGUN = "it was cancelled, or its session was ended, before it began to run"
 _LARGE = 1024 * 1024
-"""Characters and bytes of a result after which it is packed in a thread."""
+"""Size of a result, in characters and bytes, above which it is packed in a thread."""
 
 _SAID = 2000
-"""Characters from the end of its output that are shown while it runs."""
+"""Characters of the end of the output that are shown while it runs."""
 
 
 class Execution:
-    """One execution that has not ended, or has just ended.
+    """One execution that is queued or running, or has just ended.
 
-    What happens in it is in the journal before a reader is told.
+    Its events are in the journal before readers get them.
 
     Attributes:
-        record: How far it is.
+        record: Its record, with its status.
         code: Its code.
         digest: A digest that identifies its code.
         result: Its result, once it has ended; None if it `failed`.
-        packed: The result as it is in the journal (`wire.packed`); None before.
-        failed: What cellblock met instead of running it to its end.
-        said: The end of what it has printed, if it is `live`.
-        stdin: Has clients answer `input()`.
+        packed: The result in the journal's form (`wire.packed`); None before.
+        failed: The error if cellblock could not run it to its end.
+        said: The end of its output so far, if it is `live`.
+        stdin: Asks clients for the lines of `input()`.
         task: Runs it.
     """
 
@@ -85,10 +85,10 @@ class Execution:
             kernel_type: The session's.
             timeout: Seconds that it may run; None for no limit.
             key: The idempotency key that it was submitted with.
-            live: Whether output becomes events.
-            stdin: Whether somebody will answer `input()`.
+            live: Whether its output becomes events.
+            stdin: Whether `input()` is answered.
             silent: Whether it leaves no trace in the session.
-            parent: The id of the Jupyter message that asks for it, if one does.
+            parent: The id of the Jupyter message that requests it, if any.
         """
         self.record = ExecutionRecord(new_id(), session, submitted=time.time(), key=key)
         self.code = cell(code, language, kernel_type)
@@ -111,7 +111,7 @@ class Execution:
 
     @classmethod
     def left(cls, record: ExecutionRecord, session_name: str, journal: Journal) -> Execution:
-        """Return an execution that was running when the process before was killed, for `go_on`."""
+        """Return an execution that was running when the previous process was killed, for `go_on`."""
         left = cls(record.session, session_name, journal.code(record.id), live=True)
         left.record = record
         left._begun = True
@@ -126,23 +126,23 @@ class Execution:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it was sent to a kernel, or is in this moment."""
+        """Whether it was sent to a kernel, or is just being sent."""
         return self._begun
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, or never will."""
+        """Whether it has ended, or will never run."""
         return self.record.state in ("done", "unknown")
 
     def submit(self, journal: Journal, position: str = "") -> bool:
-        """Enter it in the journal. It is written when this returns.
+        """Add it to the journal. It is written when this returns.
 
         Args:
             journal: The journal.
-            position: Where it is about to begin (`Session.position`); empty if it has to wait.
+            position: The position where it is about to begin (`Session.position`); empty if it is queued.
 
         Returns:
-            Whether it was entered: not if another one was with its key.
+            Whether it was added; False if its key was used before.
 
         Raises:
             StoreError: It cannot be written; the execution must not run.
@@ -156,7 +156,7 @@ class Execution:
         return True
 
     def _begin(self, position: str, count: int) -> None:
-        """Take note that it is about to be sent to a kernel, or not yet, so that the next process knows whether it was."""
+        """Record whether it is about to be sent to a kernel, so that the next process knows whether it may have run."""
         assert self._journal is not None
         if position != self._position:
             state: ExecutionState = "running" if position else "queued"
@@ -172,7 +172,7 @@ class Execution:
 
     @property
     def log(self) -> EventLog:
-        """Its events. It was submitted before."""
+        """Its events; only after `submit`."""
         assert self._log is not None
         return self._log
 
@@ -185,20 +185,20 @@ class Execution:
         auto: bool,
         lost: Callable[[], Recovery | None],
     ) -> asyncio.Task[None]:
-        """Run it when it is its turn; it was submitted before.
+        """Run it when its turn comes; only after `submit`.
 
         Args:
-            session: Returns the session, which may have to be started.
-            turn: Held by the execution that runs there.
-            approvals: Where its approval requests wait.
-            auto: Whether they are allowed at once instead.
-            lost: Tells what the session goes on from if its kernel was lost, and no result has said so; else None.
+            session: Returns the session, and starts it if needed.
+            turn: The lock that the running execution of the session holds.
+            approvals: Holds its approval requests.
+            auto: Whether to allow them at once instead.
+            lost: Returns what the session continues from, if its kernel was lost and no result has said so; else None.
         """
         self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
         return self.task
 
     def go_on(self, session: Session, turn: asyncio.Lock, approvals: PendingApprovals, *, auto: bool) -> asyncio.Task[None]:
-        """Go on with it in a session that was adopted, from the event after the last that is in the journal.
+        """Continue it in an adopted session, from the event after the last one in the journal.
 
         Args:
             session: The session.
@@ -210,7 +210,7 @@ class Execution:
         async def run() -> None:
             try:
                 async with turn:
-                    if not self.log.count:  # it was killed before that was written down
+                    if not self.log.count:  # the previous process was killed before it could record that
                         self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
                     await self._take_all(session.resume(self.log.given), approvals, auto)
             except CellblockError as error:
@@ -238,7 +238,7 @@ class Execution:
         except CellblockError as error:
             if self._begun:
                 self._fail(error, "unknown")
-            else:  # a session that was closed says StateError
+            else:  # a closed session raises StateError
                 assert self._journal is not None
                 self._journal.free_key(self.record.id)
                 self._fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
@@ -272,7 +272,7 @@ class Execution:
     async def _take_all(
         self, events: AsyncGenerator[Event | CodeExecutionResult, None], approvals: PendingApprovals, auto: bool
     ) -> None:
-        """Take events. Each is in the journal before the next is asked for: then the next process goes on exactly there."""
+        """Consume events, each one in the journal before the next: the next process then continues exactly there."""
         assert self._journal is not None
         async with aclosing(events):
             async for event in events:
@@ -285,14 +285,14 @@ class Execution:
                     await self._add(event)
                 self._journal.writer.make_safe()
                 await self._journal.writer.caught_up()
-                await turns().give_way()  # thousands can be there, which are read without waiting
+                await turns().give_way()  # thousands can be queued, and are read without waiting
 
     async def _add(self, event: CodeExecutionChunk | OutputItem | Comm | Cleared) -> None:
         kind, data = shown(event)
         if isinstance(event, CodeExecutionChunk):
             self.said = (self.said + event.text)[-_SAID:]
         prepared = await self.log.prepare(data)
-        self.log.given += 1  # only now: what was added meanwhile must not say that this event is in the journal
+        self.log.given += 1  # only now: events that were added meanwhile must not claim that this one is in the journal
         self.log.add(kind, data, prepared)
 
     def _decide(self, approvals: PendingApprovals, auto: bool, request: object) -> None:
@@ -345,11 +345,11 @@ class Execution:
 
     @property
     def settled(self) -> bool:
-        """Whether it has ended, and readers were told."""
+        """Whether it has ended, and readers know."""
         return self.log.settled
 
     def when_settled(self, function: Callable[[], object]) -> None:
-        """Call a function when it is `settled`; at once if it is already."""
+        """Call a function when this is `settled`, or at once if it is already."""
         self.log.when_settled(function)
 
     async def changed(self) -> None:
@@ -368,10 +368,10 @@ class Execution:
         return self.result
 
     def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
-        """Yield its events as they come, until the last.
+        """Yield its events as they arrive, until the last.
 
         Args:
-            after: The number of the last event that the reader knows.
+            after: The number of the last event that the reader has.
 
         Returns:
             The events after that. If some are no longer kept, a ``gap`` says how many.
@@ -379,7 +379,7 @@ class Execution:
         return self.log.follow(after)
 
     async def cancel(self, session: Session | None) -> bool:
-        """Stop it, or keep it from running; return whether it had not ended.
+        """Stop it, or remove it from the queue; return whether it had not ended.
 
         Args:
             session: The session, if it has a kernel.
@@ -393,11 +393,11 @@ class Execution:
             return True
         self.task.cancel()
         await asyncio.wait([self.task])
-        if not self.ended:  # its task had not even begun
+        if not self.ended:  # its task had not started
             self._fail(NotRunError("it was cancelled before it began to run"), "no")
         return True
 
 
 def _size(result: CodeExecutionResult) -> int:
-    """Return about how much a result has to show."""
+    """Return the approximate size of a result."""
     return len(result.text or "") + sum(len(value) for item in result.outputs for value in item.data.values())

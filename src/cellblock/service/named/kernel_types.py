@@ -1,4 +1,4 @@
-"""Sessions whose code is run by another Jupyter kernel than cellblock's own: `worker.other_kernel` does it, in the session."""
+"""Sessions of other languages: their code runs in another Jupyter kernel (`worker.other_kernel`)."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from cellblock.errors import InvalidInputError, LaunchError
 from cellblock.model.sessions import OWN_KERNEL, Language
 
 if TYPE_CHECKING:
-    from cellblock.host import Session
-    from cellblock.host.checks import Isolate
+    from cellblock.host import Session, Tier
 
 _NAME = re.compile(r"[\w.-]{1,100}")
 _START = 90.0
 
 
-def check_kernel_type(name: str, isolate: Isolate) -> None:
-    """Check that something can be the kernel type of a session.
+def check_kernel_type(name: str, tier: Tier) -> None:
+    """Check a session's kernel type.
 
     Raises:
-        InvalidInputError: It cannot.
+        InvalidInputError: It is not valid.
     """
     if name == OWN_KERNEL:
         return
     if not _NAME.fullmatch(name):
         raise InvalidInputError(f"kernel_type must be the name of a Jupyter kernelspec, not {name[:200]!r}")
-    if isolate not in ("native", "none"):
+    if not tier.connects_processes:
         raise InvalidInputError(
-            f"kernel_type={name!r} needs isolate='native', or sandbox=False: isolate={isolate!r} does not let the session's "
+            f"kernel_type={name!r} needs isolate='native', or sandbox=False: isolate={tier.name!r} does not let the session's "
             "processes talk to each other as Jupyter kernels do"
         )
 
 
 def cell(code: str, language: Language, kernel_type: str) -> str:
-    """Return the cell that runs some code in a session.
+    """Return the cell that runs code in a session.
 
     Args:
         code: The code.

@@ -1,4 +1,4 @@
-"""What the custodian calls a named session: enough to go on with its kernel if the stored sessions are lost."""
+"""Labels of named sessions at the custodian: enough to adopt a kernel if the store is lost."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Self
 from cellblock.model.sessions import SessionRecord
 
 _LONGEST = 16 * 1024
-"""Characters of a label with a record: the custodian holds the session's environment beside it, and has a limit for both."""
+"""Characters of a label with a record: the custodian has one limit for the label and the session's environment."""
 
 _ENDED = "ended "
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label, as the next process reads it.
+    """A parsed label.
 
     Attributes:
         session: The session's id.
-        ended: Whether somebody has ended the session: it is not to go on, whatever else is known of it.
-        record: The session's record; None if it must be in the store to go on: it ends with its process, or its options were
+        ended: Whether the session was ended by a client: it must not continue, whatever else is known.
+        record: The session's record. None if only a stored session can continue: it ends with its process, or its options were
             too long.
         options: Its options.
     """
@@ -34,7 +34,7 @@ class Label:
 
     @classmethod
     def read(cls, label: str) -> Self:
-        """Return what a label says. One that an earlier version has written is a session's id."""
+        """Parse a label. Labels of earlier versions consist of a session's id."""
         if label.startswith(_ENDED):
             return cls(label.removeprefix(_ENDED), ended=True)
         if not label.startswith("{"):
@@ -45,17 +45,17 @@ class Label:
 
 
 def label_of(record: SessionRecord, options: Mapping[str, Any], *, lasting: bool) -> str:
-    """Return the label of a session that begins.
+    """Return the label of a new session.
 
     Args:
         record: Its record.
         options: Its options, as its maker has given them.
-        lasting: Whether the next process goes on with it.
+        lasting: Whether the next process adopts it.
     """
     label = json.dumps({"record": record.to_dict(), "options": options}) if lasting else ""
     return label if 0 < len(label) <= _LONGEST else record.kernel_id
 
 
 def ended(session: str) -> str:
-    """Return the label of a session, by its id, that is being ended."""
+    """Return the label of a session, given by its id, that is being ended."""
     return f"{_ENDED}{session}"

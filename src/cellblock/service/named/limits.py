@@ -1,4 +1,4 @@
-"""How much there may be of named sessions in one process, and whether there is room for one more."""
+"""Limits on the named sessions of one process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _RAISE = "raise the setting and restart the daemon"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedLimits:
-    """How much there may be. What is over a limit is a `BusyError`, and nothing is done.
+    """The limits. A request beyond one raises `BusyError` and has no effect.
 
     Attributes:
         sessions: Sessions.
         memory: Bytes that all sessions together may use before another one is made; None for no limit.
-        waiting: Executions that wait in one session.
+        waiting: Queued executions of one session.
     """
 
     sessions: int = 256
@@ -33,9 +33,9 @@ def check_room(limits: NamedLimits, count: int, sessions: Iterable[NamedSession]
     """Check that there is room for one more session.
 
     Args:
-        limits: How much there may be.
-        count: How many sessions there are.
-        sessions: The sessions that have a kernel, or had one.
+        limits: The limits.
+        count: The number of sessions.
+        sessions: The sessions that have or had a kernel.
 
     Raises:
         BusyError: There is no room.

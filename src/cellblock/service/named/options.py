@@ -1,4 +1,4 @@
-"""The options of a named session, as JSON data: those of `SessionOptions` and `ServiceOptions`, and of the session itself."""
+"""The options of named sessions, read from JSON data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from cellblock.model.sessions import OWN_KERNEL
 from cellblock.service.named.durable import EVERY
 from cellblock.service.named.kernel_types import check_kernel_type
 from cellblock.service.session.options import ServiceOptions
-from cellblock.service.session.policy import requested_isolation, requested_policy
+from cellblock.service.session.policy import requested_policy, requested_tier
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from cellblock.host import Host
-    from cellblock.host.checks import Isolate
+    from cellblock.host import Host, Tier
 
 Approve = Literal["auto", "ask"]
 
@@ -39,20 +38,20 @@ class NamedOptions:
     """The options that only named sessions have, and those that JSON data spells differently.
 
     Attributes:
-        approve: Who decides about tool calls, and about commands if they need approval: ``ask`` has them wait until a client
-            decides, ``auto`` allows them.
+        approve: Who decides about tool calls, and about commands if they need approval: with ``ask``, they wait for a client's
+            decision; ``auto`` allows them.
         idle_timeout: Seconds without use after which the session ends; None or 0: never.
         startup_code: Code to run in each kernel of the session.
         kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need jupyter_client.
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
         allow_hosts: Hosts that the code may reach.
-        rules: A file of rules that decide before anybody is asked (docs/approvals.md).
+        rules: A file of rules that decide before people do (docs/approvals.md).
         limits: Limits of a cell's output (`Limits`), by name.
-        durable: Whether the session goes on after the machine was switched off: it is saved between its cells, with the files
-            of its workspace (docs/named-sessions.md). A number: the least time between two saves, in seconds; 30 by default.
-        current_dir: Where the program runs that makes the session. The session works there if no ``working_dir`` is given;
-            a sandbox may then not have the user's home directory in it.
+        durable: Whether the session continues after a reboot: it is saved between its cells, with the files of its workspace
+            (docs/named-sessions.md). A number is the least time between two saves, in seconds; 30 by default.
+        current_dir: The current directory of the program that makes the session. The session works there if no ``working_dir``
+            is given; for a sandboxed one, it must not be the user's home directory.
     """
 
     approve: Approve = "ask"
@@ -88,7 +87,7 @@ class Options:
 
 
 def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
-    """Read options that a client has sent.
+    """Parse a client's options.
 
     Args:
         data: The options by name.
@@ -99,12 +98,12 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     """
     check_names(data, _SESSION | _SERVICES | _NAMED)
     named = NamedOptions(**_checked(data))
-    isolate = requested_isolation(named.sandbox, data.get("isolate"), host)
-    check_kernel_type(named.kernel_type, isolate)
-    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, isolate)
+    tier = requested_tier(named.sandbox, data.get("isolate"), host)
+    check_kernel_type(named.kernel_type, tier)
+    policy = requested_policy(None, named.sandbox_config, named.allow_hosts, tier)
     session = SessionOptions(
-        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, isolate),
-        isolate=isolate,
+        **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, tier),
+        isolate=tier.name,
         policy=policy,
         limits=_limits(named.limits),
     )
@@ -112,14 +111,14 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     return Options(session, services, named)
 
 
-def _with_places(given: dict[str, Any], current_dir: str | None, isolate: Isolate) -> dict[str, Any]:
-    """Have a session work where its maker runs, not where this process does, and have images written in its directory.
+def _with_places(given: dict[str, Any], current_dir: str | None, tier: Tier) -> dict[str, Any]:
+    """Set the working directory to that of the session's maker, not of this process, and the directory of images in it.
 
     Raises:
-        InvalidInputError: The home directory would be its workspace, which nobody has named.
+        InvalidInputError: Its workspace would be the home directory by default.
     """
     if given.get("working_dir") is None and current_dir is not None:
-        check_maker_directory(current_dir, isolate)
+        check_maker_directory(current_dir, tier)
         given["working_dir"] = current_dir
     if given.get("images_dir") is None and isinstance(given.get("working_dir"), str):
         given["images_dir"] = os.path.join(given["working_dir"], "images")
@@ -127,7 +126,7 @@ def _with_places(given: dict[str, Any], current_dir: str | None, isolate: Isolat
 
 
 def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `NamedOptions` takes, checked by its annotations."""
+    """Check the fields of `NamedOptions` by its annotations, and return them."""
     from pydantic import ValidationError
 
     given = {name: data[name] for name in _NAMED & data.keys()}
@@ -152,7 +151,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _adapter() -> TypeAdapter[NamedOptions]:
-    """Return what checks them: making it takes longer than making a kernel."""
+    """Return the cached type adapter, because making it takes longer than making a kernel."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(NamedOptions)

@@ -1,4 +1,4 @@
-"""Executions that have ended, as the journal knows them, and what becomes of those that a killed process has left."""
+"""Executions that have ended, read from the journal; closes those of a killed process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PastExecution:
     """An execution that has ended, with the interface of `Execution`.
 
     Attributes:
-        record: What is known of it.
+        record: Its record.
         ended: True.
-        said: Empty: what it has printed is in its result.
-        packed: None: its result is read when somebody wants it.
+        said: Empty: its output is in its result.
+        packed: None: its result is read on request.
     """
 
     packed = None
@@ -36,7 +36,7 @@ class PastExecution:
         """Show an execution.
 
         Args:
-            record: What is known of it.
+            record: Its record.
             journal: Where it is.
         """
         self.record = record
@@ -51,7 +51,7 @@ class PastExecution:
         """Return its result.
 
         Raises:
-            CellblockError: It failed; `OutcomeUnknownError` if nobody knows how far it ran.
+            CellblockError: It failed; `OutcomeUnknownError` if it is unknown how far it ran.
         """
         last = await self._journal.last_event(self.record.id)
         if last is not None and last.kind == "result":
@@ -68,7 +68,7 @@ class PastExecution:
         return CellblockError(message)
 
     async def changed(self) -> None:
-        """Return: nothing happens in it any more."""
+        """Return at once: there are no further events."""
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield its events after a number; see `Execution.follow`."""
@@ -81,14 +81,14 @@ class PastExecution:
 
 
 def close_unfinished(journal: Journal, go_on: Set[str] = frozenset(), not_begun: Set[str] = frozenset()) -> None:
-    """Record how every execution that the last process has left ended: nothing runs again by itself.
+    """Record an outcome for every execution that the last process has left. Nothing is run again.
 
-    One that waited never ran. One that ran has an unknown outcome.
+    Queued ones never ran. Running ones have an unknown outcome.
 
     Args:
         journal: The journal.
-        go_on: The ids of those that go on.
-        not_begun: The ids of those that were about to begin, and were not sent to their kernels.
+        go_on: The ids of those that continue.
+        not_begun: The ids of those that were about to begin, but were not sent to their kernels.
     """
     for record in journal.unfinished():
         if record.id in go_on:

@@ -1,4 +1,4 @@
-"""What MCP servers ask in the middle of calls of named sessions waits for an answer, as calls wait for a decision."""
+"""Questions of MCP servers during calls of named sessions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _UNASKED = (
 
 
 def tell_that_nobody_answers(named: NamedSession, elicitation: Elicitation) -> None:
-    """Say in the output of a session that allows everything that a question was refused: nobody is there to fill in a form."""
+    """Note in the output of a session that allows everything that a question was refused: no one could answer it."""
     named.session.reader.note(_UNASKED.format(elicitation.server))
 
 
 async def ask_about(named: NamedSession, approvals: PendingApprovals, elicitation: Elicitation) -> Mapping[str, Any] | None:
-    """Show a question to those who follow the running execution, and wait until somebody answers.
+    """Show a question to followers of the running execution, and wait for an answer.
 
     Args:
-        named: The session whose call it is about.
-        approvals: Where it waits.
+        named: The session that made the call.
+        approvals: Holds the question.
         elicitation: The question.
 
     Returns:
-        What was filled in; None if somebody has refused.
+        The values; None for a refusal.
     """
     running = next((one for one in named.executions.values() if one.record.state == "running"), None)
     pending = PendingApproval(

@@ -1,4 +1,4 @@
-"""One named session: what is kept of it, and its kernel as long as it has one."""
+"""One named session: its record, its options, and its running session if it has a kernel."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
-_MOST_NAMED = 5  # lost cells of which a result shows the code
+_MOST_NAMED = 5  # lost cells whose code a result shows
 
 
 class NamedSession:
     """One session with a name.
 
     Attributes:
-        record: What everybody sees of it, without its status.
+        record: Its public record, without its status.
         options: Its options, as its maker has given them.
-        running: The session that runs, and its services; None until the session is first used in this process.
-        executions: Those that have not ended, or are not all in the journal, oldest first, by id.
-        turn: Held by the execution that runs.
+        running: The running session with its services; None until the session is first used in this process.
+        executions: Executions by id, oldest first, that have not ended or are not completely in the journal.
+        turn: The lock that the running execution holds.
         used: When it was last used (`time.monotonic`).
-        changed: Whether the record has changed since it was last written.
-        lost: Whether its kernel was lost, and no result has said so yet.
-        durable: Saves it; None if it is not to go on after the machine was switched off.
+        changed: Whether the record has changed since it was last stored.
+        lost: Whether its kernel was lost and no result has said so yet.
+        durable: Saves it; None if it is not durable.
         ran: The id of the last execution that has run and ended; empty if none has.
-        since: When this process began with it, in seconds since the epoch.
+        since: When this process took it over, in seconds since the epoch.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class NamedSession:
             host: Where it runs.
             record: What everybody sees of it.
             options: Its options, as its maker has given them.
-            read: The same, if they were read already.
-            start_from: What its first kernel is made of.
-            lasting: Whether the next process goes on with it if this one is killed.
-            store: Where its executions are, and beside which it is saved if it is durable.
+            read: The parsed options, if available.
+            start_from: The checkpoint that its first kernel is made from.
+            lasting: Whether the next process adopts it if this one is killed.
+            store: Stores its executions. If it is durable, its saves are in the same directory.
         """
         self.record = record
         self.options = options
@@ -78,7 +78,7 @@ class NamedSession:
         self.changed = False
         self.lost = False
         self._loss: Recovery = "restarted"
-        """What it goes on from after that"""
+        """What it continues from afterwards."""
         self.durable: Durable | None = None
         self.ran = ""
         self._store = store
@@ -98,7 +98,7 @@ class NamedSession:
         """Its options.
 
         Raises:
-            InvalidInputError: One is wrong; what they name may be gone by now.
+            InvalidInputError: One is wrong; a file that they name may be gone.
         """
         if self._read is None:
             try:
@@ -112,7 +112,7 @@ class NamedSession:
 
     @property
     def current(self) -> Session | None:
-        """The session that runs; None if it has no kernel in this process yet, or has ended."""
+        """The running session; None if it has no kernel in this process yet, or has ended."""
         running = self.running
         return None if running is None or running.closing or not running.started else running.session
 
@@ -129,22 +129,22 @@ class NamedSession:
 
     @property
     def position(self) -> str:
-        """Where the next execution begins (`Session.position`), if it can begin at once; else empty."""
+        """The position where the next execution begins (`Session.position`), if it can begin at once; else empty."""
         free = not self.unfinished and not self.turn.locked() and self.current is not None
         return self.session.position if free else ""
 
     @property
     def ended(self) -> bool:
-        """Whether it has been ended, or is just ending."""
+        """Whether it has ended or is ending."""
         return self._ended
 
     @property
     def unfinished(self) -> int:
-        """How many executions have not ended."""
+        """The number of executions that have not ended."""
         return sum(not execution.ended for execution in self.executions.values())
 
     async def live(self) -> Session:
-        """Return the session, which is started if it is not there. Any number of callers may wait for that.
+        """Return the running session, and start it if needed. Concurrent callers wait for the same start.
 
         Raises:
             StateError: It has ended.
@@ -169,10 +169,10 @@ class NamedSession:
             task.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
 
     def make_durable(self) -> None:
-        """Begin to save it between its cells, if its options say so.
+        """Start to save it between its cells, if it is durable.
 
         Raises:
-            InvalidInputError: They do, and nothing of it is stored here. Or an option is wrong.
+            InvalidInputError: It is durable, but its store is in memory only; or an option is wrong.
         """
         if self.durable is not None or not self._lasting or not self.options.get("durable"):
             return
@@ -186,7 +186,7 @@ class NamedSession:
         self.durable = Durable(directory / self.record.kernel_id, every, self._last_run)
 
     def _last_run(self, running: str) -> str:
-        """Return the id of the last execution that has run, but for one that runs; empty if none has."""
+        """Return the id of the last execution that has run, except the running one; empty if none has."""
         begun = (one.record.id for one in self.executions.values() if one.has_begun)
         return max((self.ran, *(one for one in begun if one != running)))
 
@@ -227,12 +227,12 @@ class NamedSession:
         return running.session
 
     async def _go_on_from_save(self, session: Session) -> bool:
-        """Have a session whose kernel was lost go on from what was saved last; return whether it does. A result says so."""
+        """Continue a session whose kernel was lost from its last save; return whether that worked. A result says so."""
         assert self._store is not None or self.durable is None
         if self.durable is None or not self.lost or (save := self.durable.last) is None:
             return False
         at = datetime.fromtimestamp(save.stat().st_mtime).astimezone().isoformat(" ", "seconds")
-        # A branch's files are gone, and it works in the workspace that it came from.
+        # The copied files of a branch are gone, so it works in the workspace of its origin.
         whole = not is_branch(self.record.workspace)
         try:
             changed = await self.durable.load(session, save, workspace=whole)
@@ -240,7 +240,7 @@ class NamedSession:
             session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)
-        self.since = 0.0  # its past is in the save
+        self.since = 0.0  # its history is in the save
         assert self._store is not None
         codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
         self._loss = "restored_earlier" if lost else "restored"
@@ -249,16 +249,16 @@ class NamedSession:
         return True
 
     def mark_ended(self) -> None:
-        """Have no later process go on with it, even if this one is killed before it has ended."""
+        """Make sure that no later process adopts it, even if this one is killed before it has ended."""
         if self.running is not None and self.running.session is not None:
             self.running.session.relabel(ended(self.record.kernel_id))
 
     async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:
-        """Go on with what a process that was killed has left. If its kernel is lost, it gets a fresh one.
+        """Take over the kernel that a killed process has left. If the kernel is lost, the session gets a fresh one.
 
         Args:
-            remains: What is left of it.
-            on_input: Answers `input()` of the code that still runs.
+            remains: What is left of the session.
+            on_input: Answers `input()` of the code that is still running.
 
         Raises:
             CellblockError: It could not be started.
@@ -272,7 +272,7 @@ class NamedSession:
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
-        """Run the code that its options have for each fresh kernel; return the result, if there is such code."""
+        """Run the startup code of its options; return the result, if there is such code."""
         code = self.read.named.startup_code
         if not code:
             return None
@@ -285,7 +285,7 @@ class NamedSession:
         return result
 
     async def prepare(self, session: Session) -> None:
-        """Run the startup code if the kernel is a fresh one, because the last one has died. The next result says so."""
+        """Run the startup code again if the last kernel has died and this one is fresh. The next result says so."""
         if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
             return
         await session.wait_for_kernel()
@@ -300,26 +300,26 @@ class NamedSession:
 
     @property
     def status(self) -> SessionStatus:
-        """What it does now."""
+        """Its current status."""
         if self.turn.locked():
             return "running"
         return "dead" if self.current is None else "idle"
 
     def shown(self) -> SessionRecord:
-        """Return its record as of now."""
+        """Return its current record."""
         return replace(self.stamp(), status=self.status)
 
     def count_attempt(self) -> None:
-        """Take note of an attempt of `execute_with_retry`."""
+        """Count an attempt of `execute_with_retry`."""
         self.record = replace(self.record, attempt_count=self.record.attempt_count + 1)
         self.changed = True
 
     def shown_in(self, session: Session) -> SessionRecord:
-        """Return its record with what is known since it has started."""
+        """Return a record with the facts that are known since the session has started."""
         return replace(self.record, workspace=session.workspace, isolate=session.isolate)
 
     def take_loss(self) -> Recovery | None:
-        """Return what it goes on from, if its kernel was lost and no result has said so yet; from now on, one has."""
+        """Return what it continues from, if its kernel was lost and no result has said so yet, and mark that as reported."""
         lost, self.lost = self.lost, False
         loss, self._loss = self._loss, "restarted"
         return loss if lost else None
@@ -341,27 +341,27 @@ class NamedSession:
 
     @property
     def memory(self) -> int:
-        """Bytes that its processes use, as of the last look; 0 if nobody looks, as without a sandbox."""
+        """Bytes that its processes use, as last measured; 0 if that is not measured, as without a sandbox."""
         return 0 if self.current is None else self.current.memory
 
     def touch(self) -> None:
-        """Take note that it is used."""
+        """Record that it is used."""
         self.used = time.monotonic()
         self.changed = True
 
     def stamp(self) -> SessionRecord:
-        """Return its record with the time at which it was last used."""
+        """Return its record with the time of its last use."""
         at = datetime.fromtimestamp(time.time() - (time.monotonic() - self.used), UTC)
         self.record = replace(self.record, last_used_at=at.isoformat())
         return self.record
 
     def save_if_due(self) -> None:
-        """Begin to save it, if it is durable and it is time. Not while it starts: it may just be loaded."""
+        """Start to save it, if it is durable and a save is due. Not while it starts, as it may be loading."""
         if self.durable is not None and self._starting is None and self.current is not None:
             self.durable.look(self.current)
 
     async def save_last(self) -> None:
-        """Save what is new, if it is durable, before its kernel is ended."""
+        """Save a changed state, if it is durable, before its kernel ends."""
         if self.durable is not None and self._starting is None and self.current is not None:
             await self.durable.save_last(self.current)
 
@@ -378,7 +378,7 @@ class NamedSession:
 
 
 def saves_of(store: NamedStore) -> Path | None:
-    """Return the directory of what is saved of durable sessions; None if the store is in memory only."""
+    """Return the directory of the saves of durable sessions; None if the store is in memory only."""
     return None if store.directory is None else store.directory / "saves"
 
 

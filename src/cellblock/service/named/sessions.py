@@ -1,4 +1,4 @@
-"""Sessions with names: made once, found by every client, ended when they are not used for long."""
+"""The set of named sessions: makes, finds, adopts and ends them."""
 
 from __future__ import annotations
 
@@ -42,29 +42,28 @@ _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
 
 
 class NamedSessions:
-    """All named sessions of one process. Use it in one event loop.
+    """All named sessions of one process, for one event loop.
 
     Attributes:
-        approvals: What waits for a decision.
-        executions: What was submitted.
+        approvals: Pending approvals.
+        executions: Submitted executions.
         limits: How much there may be.
-        always_asks: Whether what MCP servers ask in the middle of a call waits for an answer also in sessions that allow
-            everything.
+        always_asks: Whether questions of MCP servers wait for an answer also in sessions that allow everything.
         store: What outlives this process.
     """
 
     def __init__(
         self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None, fixed: Options | None = None
     ) -> None:
-        """Begin with the sessions that are in the store.
+        """Load the sessions of the store.
 
-        They have no kernels: the next cell gets a fresh one. If the host has a custodian, call `adopt` next.
+        They have no kernels: their next cells get fresh ones. If the host has a custodian, call `adopt` next.
 
         Args:
             host: Runs them, and stays open.
-            store: What outlives this process, and is closed with this; None for one that does not.
+            store: The persistent store, which is closed with this; None for one in memory.
             limits: How much there may be.
-            fixed: The options of all sessions that are made here, whatever clients ask for; None: what they ask for.
+            fixed: Options of all sessions that are made here, in place of those of clients; None: clients choose.
 
         Raises:
             StoreError: The store cannot be used.
@@ -95,14 +94,14 @@ class NamedSessions:
 
     @property
     def kernels(self) -> int:
-        """How many sessions have a kernel, or are about to get one."""
+        """The number of sessions that have a kernel or are getting one."""
         return len(self._making) + sum(named.running is not None for named in self._sessions.values())
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._making)
 
     async def adopt(self) -> None:
-        """Go on with the kernels of a process that was killed, and with what ran in them. Call it before anything else."""
+        """Take over the kernels of a killed process, and the code that runs in them. Call it before anything else."""
         journal = self.store.journal
         running = {record.session: record for record in journal.unfinished() if record.state == "running"}
         go_on: set[str] = set()
@@ -137,10 +136,10 @@ class NamedSessions:
         _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
 
     def _named_like(self, label: Label) -> NamedSession | None:
-        """Return the session that the custodian holds under a label; None if nobody is to go on with it."""
+        """Return the session that the custodian holds under a label; None if it must not continue."""
         named = self._sessions.get(label.session)
         if label.ended:
-            if named is not None:  # its end came before that of the process, but was not written down
+            if named is not None:  # it was ended before the process died, but that was not recorded
                 self._remove(named)
             return None
         if named is not None or label.record is None:
@@ -177,23 +176,23 @@ class NamedSessions:
         read: Options | None = None,
         start_from: Beginning | None = None,
     ) -> NamedSession:
-        """Make a session, or return the one of that name. Callers who ask for one name at once get one session.
+        """Make a session, or return the existing one of that name. Concurrent callers with one name get one session.
 
         Args:
-            name: Its name; empty for one that nobody else has.
+            name: Its name; empty for a generated unique one.
             options: Its options, if it is made (`read_options`).
             tags: Labels, if it is made.
-            fresh: Whether it is an error if there is one already.
-            lasting: Whether the next process goes on with it if this one is killed; else it is ended then.
-            read: Its options, if they were read already.
-            start_from: What it begins with, if it is made.
+            fresh: Whether an existing one is an error.
+            lasting: Whether the next process adopts it if this one is killed; otherwise it ends.
+            read: Its parsed options, if available.
+            start_from: The checkpoint that it begins with, if it is made.
 
         Raises:
             ConflictError: There is one already.
             InvalidInputError: The name or an option is wrong.
-            BusyError: There are as many sessions as there may be, or they use as much memory.
+            BusyError: The limit of sessions or of their memory is reached.
             LaunchError: Its kernel could not be started.
-            StoreError: It cannot be entered in the store.
+            StoreError: It cannot be added to the store.
         """
         name = name or f"session-{secrets.token_hex(4)}"
         if not _NAME.fullmatch(name):
@@ -215,11 +214,11 @@ class NamedSessions:
         return await self._made(name)
 
     def lend(self, name: str, running: RunningSession, options: Options) -> NamedSession:
-        """Let clients use a session that runs already.
+        """Let clients use a session that is already running.
 
         Args:
-            name: The name that they know it by.
-            running: The session and its services; if a client ends it, they are closed.
+            name: Its name for clients.
+            running: The session and its services; they are closed if a client ends the session.
             options: Its options.
         """
         assert running.session is not None
@@ -232,7 +231,7 @@ class NamedSessions:
         return named
 
     async def _made(self, name: str) -> NamedSession:
-        """Wait for a session that is being made; a caller that is cancelled does not keep the others from it."""
+        """Wait for a session that is being made. Cancelling one caller does not affect the others."""
         task = self._making[name]
         await asyncio.wait([task])
         if task.cancelled():
@@ -247,14 +246,14 @@ class NamedSessions:
             self._join(named, session)
             if lasting:
                 self.store.sessions.add(named.record, named.options)
-        except BaseException:  # also a cancellation: nobody else has the session
+        except BaseException:  # also a cancellation: no one else has the session
             await named.close()
             raise
         self._add(named)
         return named
 
     def _join(self, named: NamedSession, session: Session) -> None:
-        """Complete the record of a session that has started, and have its permissions kept."""
+        """Complete the record of a started session, and connect it to its permissions."""
         named.record = named.shown_in(session)
         services = named.running.services if named.running is not None else None
         if services is not None:
@@ -268,7 +267,7 @@ class NamedSessions:
         return await ask_about(named, self.approvals, elicitation)
 
     async def live(self, session: str) -> Session:
-        """Return what runs a session, by the session's name or id. It is started if it is not there.
+        """Return the running session of a name or id, and start it if needed.
 
         Raises:
             NotFoundError, StateError, LaunchError, InvalidInputError: There is no such session; it has ended or cannot start.
@@ -282,7 +281,7 @@ class NamedSessions:
         return session
 
     def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
-        """Return the last cells of a session, oldest first; those of earlier processes are in the journal."""
+        """Return the last cells of a session, oldest first; those of earlier processes come from the journal."""
         named, entries = self.find(session), running.history(count)
         before = self.store.journal.history(named.record.kernel_id, named.since, count - len(entries))
         return [*before, *entries]
@@ -299,7 +298,7 @@ class NamedSessions:
         return found
 
     def known(self, session: str) -> NamedSession | None:
-        """Return a session by its name or id, which is not used by that; None if there is none."""
+        """Return a session by its name or id, without counting as a use; None if there is none."""
         return self._names.get(session) or self._sessions.get(session)
 
     def all(self) -> list[NamedSession]:
@@ -307,7 +306,7 @@ class NamedSessions:
         return [*self._sessions.values()]
 
     async def fresh_record(self, named: NamedSession) -> SessionRecord:
-        """Return a session's record after a look at its kernel: if that has ended, it is ``dead``."""
+        """Return a session's record after checking its kernel: if that has ended, the status is ``dead``."""
         session, record = named.current, named.shown()
         ended = record.status == "idle" and session is not None and not await session.has_kernel()
         return dataclasses.replace(record, status="dead") if ended else record
@@ -317,7 +316,7 @@ class NamedSessions:
         return [named.shown() for named in self._sessions.values()]
 
     async def restart(self, session: str) -> SessionRecord:
-        """Give a session a fresh kernel, without variables, and stop what runs.
+        """Stop what runs in a session, and give it a fresh kernel.
 
         Raises:
             NotFoundError, StateError, LaunchError: There is no such session; it has ended; no kernel could be started.
@@ -366,7 +365,7 @@ class NamedSessions:
             remove_saves(saves / named.record.kernel_id)
 
     async def _end(self, named: NamedSession) -> None:
-        """End a session in a task of its own: a caller that leaves does not stop it."""
+        """End a session in a separate task, so that cancelling the caller does not stop it."""
         name = named.record.name
         if named.record.kernel_id in self._sessions:
             named.mark_ended()
@@ -378,16 +377,16 @@ class NamedSessions:
             await asyncio.wait([ending])
 
     async def close(self) -> None:
-        """End all kernels, and close the store, in which the sessions stay. The host stays open."""
+        """End all kernels, and close the store, which keeps the sessions. The host stays open."""
         await self.end_kernels()
         self.store.close()
 
     async def save_last(self) -> None:
-        """Save what is new in durable sessions, before their kernels are ended, if that does not take long."""
+        """Save changed states of durable sessions before their kernels end, unless that takes long."""
         await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
 
     async def end_kernels(self) -> None:
-        """End all kernels; what ran is told how it ended. It can be repeated."""
+        """End all kernels; running executions get an outcome. Can be called again."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -404,10 +403,10 @@ class NamedSessions:
             self.store.sessions.update(one.stamp())
 
     async def hear_out(self, named: Iterable[NamedSession] | None = None, *, timeout: float | None = None) -> None:
-        """Wait until what runs has ended by itself, and its outcome is known.
+        """Wait until running executions have ended by themselves and their outcomes are recorded.
 
         Args:
-            named: In which sessions; None for all.
+            named: The sessions; None for all.
             timeout: Seconds to wait at most.
         """
         among = self._sessions.values() if named is None else named
@@ -416,13 +415,13 @@ class NamedSessions:
             await asyncio.wait(tasks, timeout=timeout)
 
     async def _watch(self) -> None:
-        """End sessions that nobody has used for as long as their options say, and note when the others were used."""
+        """End idle sessions after the time in their options, and store the last use of the others."""
         while True:
             await asyncio.sleep(1.0)
             await self._look_after_all()
 
     async def _look_after_all(self) -> None:
-        """Look once. What is local here is forgotten with it: sessions that have ended are large."""
+        """Check once. A function of its own, whose local variables do not keep ended sessions, which are large, alive."""
         now = time.monotonic()
         for named in [*self._sessions.values()]:
             named.save_if_due()
@@ -438,11 +437,11 @@ class NamedSessions:
 
     @property
     def busy(self) -> bool:
-        """Whether code runs in any of them, or one is being ended."""
+        """Whether code is running in any of them, or one is being ended."""
         return bool(self._closing) or any(named.turn.locked() for named in self._sessions.values())
 
     def about(self) -> dict[str, Any]:
-        """Return how many there are, how much they use, and what is wrong."""
+        """Return the number of sessions, their memory, and problems."""
         sessions = self._sessions.values()
         problems, failing = [*self._losses], self.store.writer.check()
         if self.store.writer.moved is not None:

@@ -1,4 +1,4 @@
-"""`input()` of an execution: the clients that follow it are asked for a line."""
+"""`input()` of an execution: asks its followers for lines."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from cellblock.host.kernels.cell import Prompt
 
 REJOIN = 1.0
-"""Seconds in which a client that has lost its connection can come back to answer."""
+"""Seconds for a client that has lost its connection to reconnect and answer."""
 
 
 class Stdin:
-    """Standard input of one execution. It ends when nobody is left who would answer."""
+    """Standard input of one execution. It ends when no client is left to answer."""
 
     def __init__(self, tell: Callable[[Mapping[str, Any]], object], ended: Callable[[], bool]) -> None:
-        """Begin without a question and without clients.
+        """Set up, without a question and without clients.
 
         Args:
-            tell: Tells the clients what is asked.
+            tell: Passes a question to the clients.
             ended: Whether the execution has ended.
         """
         self._tell = tell
@@ -39,19 +39,19 @@ class Stdin:
             self._line = None
 
     def answer(self, line: str | None) -> bool:
-        """Give the line that was asked for, or None for the end of the input; return whether one was asked for."""
+        """Deliver the requested line, or None for the end of the input; return whether one was requested."""
         if self._line is None or self._line.done():
             return False
         self._line.set_result(line)
         return True
 
     def add_reader(self) -> None:
-        """Take note of a client that answers."""
+        """Add a client that answers."""
         self._readers += 1
         self._ended = False
 
     def remove_reader(self) -> None:
-        """Take note that such a client is gone. If it was the last, input ends, unless one comes back soon."""
+        """Remove such a client. If it was the last, input ends, unless one reconnects soon."""
         self._readers -= 1
         if not self._execution_ended():
             asyncio.get_running_loop().call_later(REJOIN, self._end)

@@ -1,4 +1,4 @@
-"""What is submitted to named sessions: run when it is its turn, stopped, and found again."""
+"""Submissions to named sessions: queues, runs, interrupts and finds executions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Submissions:
         sessions: Mapping[str, NamedSession],
         live: Callable[[NamedSession], Awaitable[Session]],
     ) -> None:
-        """Begin without executions.
+        """Set up, without executions.
 
         Args:
-            store: Where they are entered.
-            limits: How many may wait.
-            approvals: Where their approval requests wait.
-            sessions: The sessions that there are, by their ids.
-            live: Returns what runs a session, which may have to be started.
+            store: Stores them.
+            limits: Limits the queue.
+            approvals: Holds their approval requests.
+            sessions: The existing sessions, by id.
+            live: Returns the running session, and starts it if needed.
         """
         self._store = store
         self._limits = limits
@@ -51,21 +51,21 @@ class Submissions:
         self._live = live
 
     def submit(self, named: NamedSession, execution: Execution) -> Execution | PastExecution:
-        """Have an execution run when it is its turn. It is in the journal when this returns.
+        """Queue an execution. It is in the journal when this returns.
 
         Args:
             named: The session.
-            execution: The execution; if another one was submitted with its key before, that one is returned.
+            execution: The execution. If its key was used before, the earlier execution is returned instead.
 
         Raises:
             ConflictError: The key was used with other code.
-            BusyError: The limit of waiting executions is reached.
-            StoreError: It cannot be entered in the journal, and was not run.
+            BusyError: The queue is full.
+            StoreError: It cannot be added to the journal, and was not run.
         """
         key = execution.record.key
         if len(key) > _MAX_KEY or not key.isprintable():
             raise InvalidInputError(f"a key has at most {_MAX_KEY} characters, all printable, not {key[:_MAX_KEY]!r}")
-        # Nearly all keys are new, so the execution of a key is only looked for if the journal has refused the key.
+        # Nearly all keys are new, so the earlier execution of a key is looked up only if the journal refuses the key.
         entered = named.unfinished <= self._limits.waiting and execution.submit(self._store.journal, named.position)
         if not entered:
             if key and (known := self._store.journal.find_key(named.record.kernel_id, key, execution.digest)) is not None:
@@ -87,7 +87,7 @@ class Submissions:
         return session
 
     def go_on(self, named: NamedSession, execution: Execution, session: Session) -> None:
-        """Go on with an execution of a session that was adopted."""
+        """Continue an execution of an adopted session."""
         self._keep(named, execution, execution.go_on(session, named.turn, self._approvals, auto=named.approve == "auto"))
 
     def _keep(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
@@ -103,7 +103,7 @@ class Submissions:
         self._release_when_written(named, execution)
 
     def _release_when_written(self, named: NamedSession, execution: Execution) -> None:
-        """Leave an execution that has ended to the journal, as soon as it is all there."""
+        """Release an ended execution as soon as it is completely in the journal."""
 
         def release() -> None:
             if self._store.writer.problem or not execution.settled:
@@ -114,11 +114,11 @@ class Submissions:
         self._store.writer.when_written(release)
 
     async def interrupt(self, named: NamedSession, key: str = "") -> bool:
-        """Stop what runs in a session; return whether something ran, after it has stopped.
+        """Stop what runs in a session, and wait until it has stopped; return whether something ran.
 
         Args:
             named: The session.
-            key: If it is given, only the execution that was submitted with it is stopped, or kept from running.
+            key: If given, only the execution with this key is stopped, or removed from the queue.
         """
         found = [
             execution
@@ -128,7 +128,7 @@ class Submissions:
         return bool(found) and await found[0].cancel(named.current)
 
     def find(self, number: str) -> tuple[NamedSession | None, Execution | PastExecution]:
-        """Return an execution by its id, and its session if that has not ended.
+        """Return an execution by its id, and its session if that still exists.
 
         Raises:
             NotFoundError: It is not known, or is no longer kept.

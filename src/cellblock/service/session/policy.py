@@ -5,39 +5,44 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checks import OURS, Isolate, default_isolation
+from cellblock.host.checks import default_tier, find_sandbox, find_tier
 
 if TYPE_CHECKING:
-    from cellblock.host import Host, Policy
+    from cellblock.host import Host, Policy, Tier
     from cellblock.host.options import SessionOptions
 
 
-def requested_isolation(sandbox: bool, isolate: Literal["native", "landlock", "srt"] | None, host: Host | None) -> Isolate:
-    """Return how a session is to be isolated."""
+def requested_tier(sandbox: bool, isolate: str | None, host: Host | None) -> Tier:
+    """Return how a session is to be isolated.
+
+    Args:
+        sandbox: Whether it is to have a sandbox.
+        isolate: The name of the sandbox; None for the default.
+        host: The session's host; its kind of sandbox, if it has one, is the default.
+
+    Raises:
+        InvalidInputError: One of these is not valid.
+    """
     if host is not None and not hasattr(host, "check_usable"):
         raise InvalidInputError(f"host must be a Host, not {host!r}")
     if not isinstance(sandbox, bool):
         raise InvalidInputError(f"sandbox must be True or False, not {sandbox!r}")
-    if isolate not in ("native", "landlock", "srt", None):
-        raise InvalidInputError(
-            f"isolate must be 'native', 'landlock' or 'srt', not {isolate!r}; "
-            "the option sandbox=False switches the sandbox off"
-        )
-    if not sandbox:
-        return "none"
+    asked = None
     if isolate is not None:
-        return isolate
-    return default_isolation() if host is None or host.isolate == "none" else host.isolate
+        asked = find_sandbox(isolate, "isolate", "the option sandbox=False switches the sandbox off")
+    if not sandbox:
+        return find_tier("none")
+    return asked or (default_tier() if host is None or not host.defaults.tier.sandboxed else host.defaults.tier)
 
 
 def requested_policy(
     policy: Policy | None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None,
     allow_hosts: Sequence[str],
-    isolate: Isolate,
+    tier: Tier,
 ) -> Policy | None:
     """Return what the sandbox is to allow; None for what the host says."""
     listed = isinstance(allow_hosts, Sequence) and not isinstance(allow_hosts, str)
@@ -45,17 +50,17 @@ def requested_policy(
         raise InvalidInputError(f"allow_hosts must be a list of host names, not {allow_hosts!r}")
     if policy is None and config is None and not allow_hosts:
         return None
-    if isolate == "none":
+    if not tier.sandboxed:
         raise InvalidInputError("policy, sandbox_config and allow_hosts describe a sandbox, but sandbox=False turns it off")
     if policy is not None and config is not None:
         raise InvalidInputError("pass policy or sandbox_config, not both: each of them describes the whole sandbox")
     from cellblock.host import Policy
 
     if policy is None:
-        policy = Policy() if config is None else _load_policy(config, isolate)
+        policy = Policy() if config is None else _load_policy(config, tier.policy_type)
     if not isinstance(policy, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: for a file or a dict use sandbox_config")
-    if allow_hosts and isolate == "srt":
+    if allow_hosts and tier.wrapped:
         raise InvalidInputError(
             "allow_hosts needs the native sandbox: for srt, name the hosts in sandbox_config, "
             'as {"network": {"allowedDomains": [...]}}'
@@ -64,12 +69,9 @@ def requested_policy(
     return replace(policy, network=network) if allow_hosts else policy
 
 
-def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], isolate: Isolate) -> Policy:
-    from cellblock.host import Policy, SrtPolicy
-
+def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], kind: type[Policy]) -> Policy:
     if not isinstance(config, str | os.PathLike | Mapping):
         raise InvalidInputError(f"sandbox_config must be the path of a file, or a dict, not {config!r}")
-    kind = SrtPolicy if isolate == "srt" else Policy
     return kind.parse(dict(config), "sandbox_config") if isinstance(config, Mapping) else kind.load(config)
 
 
@@ -82,7 +84,7 @@ def with_readable(options: SessionOptions, directories: tuple[str, ...], host: H
         host: The session's host. If it has a policy of its own, that is not widened here.
     """
     policy = options.policy
-    if not directories or (options.isolate or host.isolate) not in OURS or host.defaults.ceiling:
+    if not directories or not host.defaults.tier_for(options).ours or host.defaults.ceiling:
         return policy
     policy = policy or host.defaults.policy
     files = policy.filesystem

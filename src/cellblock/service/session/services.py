@@ -72,8 +72,9 @@ def open_session(
     secret = secrets.token_urlsafe(24)
     if remains is not None:
         secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # its code knows this one
-    in_network_of_its_own = (options.isolate or host.isolate) == "native"
-    tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"} | ({} if in_network_of_its_own else {"CELLBLOCK_TOOL_TOKEN": secret})
+    tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"}
+    if not host.defaults.tier_for(options).own_network:
+        tools["CELLBLOCK_TOOL_TOKEN"] = secret
     named = ToolDirectories.read(service_options.tools, options.kernel_env or {}, options.working_dir)
     session = host.session(
         options,
@@ -138,7 +139,7 @@ class SessionServices:
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
         self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
-        self.port = ToolPort(self._app(secret if session.isolate != "native" else None))
+        self.port = ToolPort(self._app(None if session.wanted.tier.own_network else secret))
         self._ports = [self.port]
 
     async def may_run(self, request: CommandRequest) -> bool | str:

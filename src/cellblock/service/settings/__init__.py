@@ -1,8 +1,8 @@
-"""Settings: what this user has said about all sessions, in the environment or in a file.
+"""The user's settings for all sessions, from the environment and a file.
 
-What a call is given goes first, then ``CELLBLOCK_…`` and ``KERNELBOX_…`` variables, then the file (`config.settings_file`),
-then the defaults. The client reads them and sends the daemon what they mean, so that they have an effect although the daemon
-runs already. If nothing is set, this needs the standard library only.
+Arguments take precedence over ``CELLBLOCK_…`` and ``KERNELBOX_…`` variables, these over the file (`config.settings_file`), and
+that over the defaults. The client reads settings and sends the daemon the resulting options, so that they take effect even if
+the daemon is already running. If nothing is set, this needs the standard library only.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from cellblock.common import config
+from cellblock.common.config import SandboxName
 from cellblock.errors import did_you_mean
 
 PREFIXES = ("CELLBLOCK_", "KERNELBOX_")
@@ -20,14 +21,14 @@ PREFIXES = ("CELLBLOCK_", "KERNELBOX_")
 _OTHER = frozenset(
     f"CELLBLOCK_{name}"
     for name in (
-        # What `config` reads.
+        # Read by `config`.
         "CONFIG",
         "HOME",
         "TRACE_CODE",
-        # What `Client` and `AsyncClient` read.
+        # Read by `Client` and `AsyncClient`.
         "TOKEN",
         "URL",
-        # What the code in a session finds in its environment.
+        # Set in the environment of code in sessions.
         "APPROVAL_REQUIRED",
         "EGRESS_PORT",
         "PACKAGES",
@@ -36,7 +37,7 @@ _OTHER = frozenset(
         "TOOL_TOKEN",
     )
 ) | {"KERNELBOX_HOME"}
-"""Variables that are known, and not among `Settings`."""
+"""Known variables that are not `Settings`."""
 
 
 def _setting(default: Any, about: str) -> Any:
@@ -45,7 +46,7 @@ def _setting(default: Any, about: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """All settings, as they are in force."""
+    """The effective settings."""
 
     max_retries: int = _setting(5, "How often execute_with_retry runs code, at most.")
     execution_timeout: float = _setting(120.0, "Seconds that code may run.")
@@ -58,9 +59,7 @@ class Settings:
     )
     startup_code: str = _setting("", "Code to run in a session when it is made, and after each restart.")
     kernel_type: str = _setting("python3", "A Jupyter kernelspec; python3 is cellblock's own kernel.")
-    isolate: Literal["", "native", "landlock", "srt"] = _setting(
-        "", "How sessions are isolated; empty: as suits this machine."
-    )
+    isolate: Literal["", SandboxName] = _setting("", "How sessions are isolated; empty: as suits this machine.")
     max_sessions: int = _setting(256, "Sessions that the daemon may have.")
     max_memory: int = _setting(0, "MiB that all sessions together may use before another one is made; 0: no limit.")
     max_waiting: int = _setting(1000, "Executions that may wait in one session.")
@@ -71,7 +70,7 @@ class Settings:
     runtime_dir: str = _setting("", "Accepted, and without effect: kernels have no connection files.")
 
     def session_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a new session: those that were given, and these settings in place of the others."""
+        """Return the options of a new session: those given, and settings for the others."""
         options: dict[str, Any] = {"idle_timeout": self.kernel_idle_timeout or None}
         if self.startup_code:
             options["startup_code"] = self.startup_code
@@ -92,14 +91,14 @@ _DEFAULT = Settings()
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting, for people.
+    """One setting, explained.
 
     Attributes:
         name: Its name in the file.
         value: Its value.
-        source: Where that is from: the name of a variable, the path of the file, or ``default``.
-        default: What it is if nobody says.
-        about: What it means.
+        source: Its source: the name of a variable, the path of the file, or ``default``.
+        default: Its default.
+        about: Its meaning.
     """
 
     name: str
@@ -114,7 +113,7 @@ class Setting:
 
 
 def current() -> Settings:
-    """Return the settings as they are now.
+    """Return the current settings.
 
     Raises:
         InvalidInputError: A value is wrong, or the file cannot be used.
@@ -122,11 +121,7 @@ def current() -> Settings:
     variables, file = _given()
     if file is None and not variables:
         return _DEFAULT
-    if (
-        file is None
-        and len(variables) == 1
-        and (isolate := variables.get("CELLBLOCK_ISOLATE")) in ("native", "landlock", "srt")
-    ):
+    if file is None and len(variables) == 1 and (isolate := variables.get("CELLBLOCK_ISOLATE")) in get_args(SandboxName):
         return Settings(isolate=isolate)  # type: ignore[arg-type]  # one of them
     from cellblock.service.settings.sources import read
 
@@ -134,7 +129,7 @@ def current() -> Settings:
 
 
 def explain() -> list[Setting]:
-    """Return all settings, with where each value is from.
+    """Return all settings with the sources of their values.
 
     Raises:
         InvalidInputError: A value is wrong, or the file cannot be used.
@@ -158,7 +153,7 @@ def explain() -> list[Setting]:
 
 
 def _given() -> tuple[dict[str, str], tuple[str, int, int] | None]:
-    """Return the variables that are settings, or are meant to be, and the file with its time and size, if there is one."""
+    """Return the variables with names of settings or similar ones, and the file's path, time and size, if it exists."""
     variables, path = _environment()
     try:
         found = os.stat(path)

@@ -1,4 +1,4 @@
-"""Reads settings by pydantic-settings, which merges their sources and checks each value."""
+"""Reads settings with pydantic-settings, which merges the sources and checks each value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANGES: dict[str, dict[str, Any]] = {
 
 
 class _Sources(BaseSettings):
-    """Where the fields of the model come from, first to last. What the model is called with is the file's content."""
+    """The sources of the model's fields, in order of precedence. The model's arguments are the file's content."""
 
     @classmethod
     def settings_customise_sources(
@@ -39,7 +39,7 @@ class _Sources(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources, as pydantic-settings asks for them."""
+        """Return the sources, for pydantic-settings."""
         environment = [EnvSettingsSource(settings_cls, env_prefix=prefix, env_ignore_empty=True) for prefix in PREFIXES]
         return (*environment, init_settings)
 
@@ -57,7 +57,7 @@ _Model = _model()
 
 @functools.lru_cache(maxsize=16)
 def read(variables: tuple[tuple[str, str], ...], file: tuple[str, int, int] | None) -> tuple[Settings, dict[str, str]]:
-    """Return the settings, and the source of each that is not the default.
+    """Return the settings, and the source of each value that is not the default.
 
     Args:
         variables: The variables of the environment that may be settings.
@@ -88,7 +88,7 @@ def _where(name: str, sources: dict[str, str]) -> str:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """Return the content of the file, of which nothing is unknown.
+    """Return the content of the file, after checking for unknown keys.
 
     Raises:
         InvalidInputError: It cannot be read, others can write to it, or a key is unknown.
@@ -106,10 +106,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def check_owner(path: Path) -> None:
-    """Check that nobody but this user and root can write to the file.
+    """Check that only this user and root can write to the file.
 
     Raises:
-        ValueError: Somebody else can.
+        ValueError: Others can.
     """
     found = path.stat()
     if found.st_uid not in (0, os.geteuid()):

@@ -1,1 +1,1 @@
-"""State that outlives a program: SQLite files in one directory on the trusted side, outside every workspace."""
+"""Persistent state: SQLite files in one directory on the trusted side, outside every workspace."""

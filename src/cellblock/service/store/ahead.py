@@ -1,8 +1,9 @@
-"""A write-ahead file for changes of a database, until a transaction includes them: a few microseconds instead of a hundred.
+"""A write-ahead file for changes of a database, until a transaction includes them.
 
-Its content survives the death of this process, like that of the database. Each record has the number of the transaction that
-will include it, and the database has the number of the last one: so no change is made twice, whenever the process dies. After
-a power failure, records can be missing or damaged: reading stops at the first such one.
+A write takes a few microseconds instead of a hundred. Its content survives the death of this process, like that of the
+database. Each record has the number of the transaction that will include it, and the database has the number of the last
+one: so no change is made twice, whenever the process dies. After a power failure, records can be missing or damaged: reading
+stops at the first such one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store of a process that runs named sessions: the sessions, their executions, requests and permissions."""
+"""The store of named sessions: sessions, executions, requests and permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of named sessions: each one is recorded before its first use, with its requests and permissions."""
+"""The registry of named sessions, which are recorded before their first use."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SessionRegistry:
         self._writer.later("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)", values, len(text))
 
     def end_request(self, number: str) -> None:
-        """Remove a request that is no longer pending, soon: the decision is in the trail (`store.approvals`)."""
+        """Remove a request that is no longer pending, soon: the decision is in the trail (`tools.registry.approvals`)."""
         self._writer.later("DELETE FROM requests WHERE id = ?", (number,))
 
     def withdraw_requests(self) -> None:

@@ -1,4 +1,4 @@
-"""A schema as a whole: follows its references and merges its parts, within a budget, because a server wrote it."""
+"""Follows the references of a schema and merges its parts, within a budget: it is untrusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed Python APIs for the tools of MCP servers: asks a server for its tools, writes the package, registers the server."""
+"""Generates a typed Python API for an MCP server: lists its tools, writes a package, registers it."""
 
 from __future__ import annotations
 

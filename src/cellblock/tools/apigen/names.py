@@ -1,4 +1,4 @@
-"""Names of tools, classes and arguments in generated code: importable, distinct, and the same every time."""
+"""Names of tools, classes and arguments in generated code: importable, distinct and reproducible."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Decides what code may do outside its session: tool calls, commands and hosts, by rules or by people."""
+"""Decides about tool calls, commands and hosts that code asks for, by rules or by people."""

@@ -1,4 +1,4 @@
-"""Decides in one place whether code may have what it asks for: by rules, earlier answers, or a person."""
+"""Decides about requests of code: by rules, earlier answers, or a person."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules, Verdict, decide
 
 Ask = Callable[[ApprovalRequest], bool | None]
-"""Shows a request to somebody. None: it is decided later; True or False: decided at once, for the caller."""
+"""Shows a request to a person. None: it is decided later; True or False: the caller has decided at once."""
 
 EXPIRED = "nobody decided within"
-"""How the reason begins if the time for a decision has run out."""
+"""The beginning of the reason if the time for a decision has run out."""
 
 MAX_PENDING = 4096
 MAX_PENDING_BYTES = 32 * 1024 * 1024
-"""Bytes of what is pending, where each token of its JSON counts `TOKEN_WEIGHT` more: the arguments are there parsed, too."""
+"""Bytes of pending requests. Each token of their JSON adds `TOKEN_WEIGHT`, as the parsed arguments are kept, too."""
 
 _MAX_REMEMBERED = 10_000
 
 _LONG = 4096
-"""Bytes of arguments from which on a decision takes turns with others: rules look at all of them."""
+"""Bytes of arguments above which decisions take turns: rules examine all of them."""
 
 _LOG = logging.getLogger("cellblock.tools")
 
@@ -38,16 +38,17 @@ _LOG = logging.getLogger("cellblock.tools")
 class Broker:
     """Decides for one session, in one event loop.
 
-    Rules come first. What they leave open may have been decided for the session before (`ApprovalRequest.accept` with
-    `always`); else somebody is asked; if nobody is there, the answer is no. Every decision is recorded before it has an
-    effect, and where that fails, the answer is no.
+    Rules come first, then earlier decisions for the session (`ApprovalRequest.accept` with `always`), then a person. If there
+    is no person, the request is denied. Every decision is recorded before it takes effect; if that fails, the request is
+    denied.
 
     Attributes:
-        rules: What decides first. May be replaced; what is pending stays pending.
-        ask: Shows requests to somebody; None if nobody is there. May be replaced.
+        rules: The rules. May be replaced; pending requests stay pending.
+        ask: Shows requests to a person; None if there is none. May be replaced.
         timeout: Seconds that a request waits, or None for no limit.
-        on_always: Told what was accepted for the rest of the session: the request, and a key for `remember` and `revoke`.
-        pending: What waits for a decision, by id, oldest first.
+        on_always: Called with a request that was accepted for the rest of the session, and its key for `remember` and
+            `revoke`.
+        pending: Pending requests by id, oldest first.
     """
 
     def __init__(
@@ -62,10 +63,10 @@ class Broker:
         """Set up.
 
         Args:
-            rules: What decides first; by default everything is asked.
-            ask: Shows a request to somebody. It must not wait.
+            rules: The rules; by default, a person decides about everything.
+            ask: Shows a request to a person. It must not block.
             timeout: Seconds that a request waits for its decision, or None for no limit.
-            record: Keeps a decision; it is made when this returns.
+            record: Stores a decision, which takes effect when this returns.
             session: The session's name, for the record.
         """
         self.rules = rules or Rules()
@@ -86,12 +87,12 @@ class Broker:
 
     @property
     def waited(self) -> float:
-        """Seconds during which somebody was asked, so far."""
+        """Seconds during which a person was asked, so far."""
         return self._waited + (time.monotonic() - self._since if self._asked else 0.0)
 
     @contextmanager
     def somebody_is_asked(self) -> Iterator[None]:
-        """While this context is entered, somebody is asked: it counts as `waited`."""
+        """Count the time in this context as `waited`."""
         if not self._asked:
             self._since = time.monotonic()
         self._asked += 1
@@ -111,10 +112,10 @@ class Broker:
         hints: Hints | None = None,
         changed: str = "",
     ) -> Decision:
-        """Decide about one call; see `Call.freeze` for the arguments. Cancelling this withdraws the request.
+        """Decide about one call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
 
         Returns:
-            The decision, which is on record. Execute `Decision.arguments` and nothing else.
+            The recorded decision. Execute `Decision.arguments` and nothing else.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
@@ -135,7 +136,7 @@ class Broker:
         if len(call.payload) <= _LONG:
             return decide(self.rules, call)
         async with self._turn:
-            # Rule by rule and one call at a time: hundreds of gathered calls would be decided in one turn of the loop.
+            # One rule and one call at a time: otherwise hundreds of gathered calls would be decided in one turn of the loop.
             rules = self.rules
             for rule in rules.rules:
                 await asyncio.sleep(0)
@@ -148,15 +149,15 @@ class Broker:
         self._remembered.clear()
 
     def remember(self, key: tuple[str, ...]) -> None:
-        """Accept for the rest of the session what `on_always` was told."""
+        """Accept a request for the rest of the session, by its key from `on_always`."""
         self._remembered.add(key)
 
     def revoke(self, key: tuple[str, ...]) -> None:
-        """Ask again about what was accepted for the rest of the session."""
+        """Revoke an acceptance for the rest of the session."""
         self._remembered.discard(key)
 
     def close(self, reason: str = "the session has ended") -> None:
-        """Withdraw whatever is pending: those calls are denied.
+        """Withdraw pending requests: their calls are denied.
 
         Args:
             reason: Why, for the code that waits.
@@ -187,11 +188,11 @@ class Broker:
             async with asyncio.timeout(self.timeout):
                 await request.response()
         except TimeoutError:
-            # A decision that was made at the same moment counts: the decider was told so.
+            # A decision at the same moment counts, because the decider was told so.
             request.withdraw(f"{EXPIRED} {self.timeout:g} s")
 
     def ask_again(self) -> None:
-        """Show what is pending once more: somebody else is there now."""
+        """Show pending requests again, to a new person."""
         for request in list(self.pending.values()):
             if self.ask is not None:
                 self._put(request, self.ask)
@@ -210,7 +211,7 @@ class Broker:
             request.withdraw(str(error))
             return
         if at_once is not None and request.state == "pending":
-            # Accepted or rejected by code of the caller: an `execute()` that approves everything.
+            # Decided by the caller's code: an `execute()` that approves everything.
             self._by_caller.add(request.id)
             request.settle("accepted" if at_once else "rejected")
 
@@ -229,9 +230,9 @@ class Broker:
         return self._decision(call, "allow", by)
 
     def _remember(self, request: ApprovalRequest) -> None:
-        """Take note of what was decided for the session, and accept what is pending of it: gathered calls need one answer.
+        """Store a decision for the session, and accept pending requests that it covers: gathered calls need only one answer.
 
-        This happens at once, so the next request is decided before anybody is asked about it.
+        This happens at once, so the next request is decided without asking.
         """
         if request.state != "accepted" or request.always is None or len(self._remembered) >= _MAX_REMEMBERED:
             return
@@ -259,7 +260,7 @@ class Broker:
             return decision
         try:
             await self._record(decision)
-        except Exception:  # whatever a recorder raises, nothing may be executed that is not on record
+        except Exception:  # whatever the recorder raises: nothing may be executed without a record
             _LOG.exception("the decision about %s.%s could not be recorded", decision.server, decision.tool)
             return replace(decision, outcome="deny", by="nobody", reason="the decision could not be recorded")
         return decision
@@ -270,6 +271,6 @@ def _weight(call: Call) -> int:
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:
-    # With what has changed: who accepted a tool for the session did not accept what it has become.
+    # Includes the tool's changes: accepting a tool for the session does not accept its later versions.
     tool = (call.kind, call.server, call.tool, call.changed)
     return {"tool": tool, "call": (*tool, hashlib.sha256(call.payload).hexdigest())}

@@ -1,4 +1,4 @@
-"""Requests of code, frozen: the same bytes are shown, decided on, recorded and executed."""
+"""Frozen calls: the same bytes are shown, decided on, recorded and executed."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from cellblock.errors import InvalidInputError
 from cellblock.model.decisions import CallKind
 
 MAX_DEPTH = 100
-"""How deep JSON may be nested; a parser of our own or of an MCP server may have no limit but its stack."""
+"""Maximum nesting of JSON: parsers, here or in an MCP server, may have no limit but their stack."""
 
 MAX_TOKENS = 200_000
-"""Brackets, commas, colons and texts of JSON that is not our own: each may become an object many times as large as it is."""
+"""Maximum number of brackets, commas, colons and texts in foreign JSON: each may become a much larger object."""
 
 TOKEN_WEIGHT = 64
-"""Bytes that one of them is counted as, where memory is counted: an empty list has 56."""
+"""Bytes that each of them counts when memory is estimated: an empty list has 56."""
 
-# A text without an end goes on to the end: where the pattern failed there, each quote in it would be tried.
+# A text without an end matches up to the end of the input: otherwise the pattern would be tried at each quote in it.
 _TOKEN = re.compile(rb'[\[{,:]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What an MCP server says about its tool. It may lie: a hint can make a rule match, but proves nothing.
+    """Hints of an MCP server about its tool. They are untrusted: a hint can make a rule match, but proves nothing.
 
-    The values of a tool without annotations are those that the MCP specification (2025-11-25, `ToolAnnotations`) gives it.
+    The defaults are those of the MCP specification (2025-11-25, `ToolAnnotations`).
 
     Attributes:
         read_only: Whether the tool changes nothing.
-        destructive: Whether it may destroy something. Without meaning where it changes nothing.
+        destructive: Whether it may destroy something. Meaningless if it changes nothing.
     """
 
     read_only: bool = False
@@ -42,7 +42,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One action outside its session that code asks for.
+    """One action outside its session that code requests.
 
     Attributes:
         kind: ``tool``, ``shell``, ``network`` or ``server``.
@@ -50,7 +50,7 @@ class Call:
         tool: The tool's name.
         payload: The arguments as canonical JSON: sorted keys, no spaces, ASCII.
         parsed: The arguments, parsed once: for reading only.
-        hints: What the server says of the tool.
+        hints: The server's hints about the tool.
         changed: How the tool differs from the one that an API was generated for; empty if it does not.
     """
 
@@ -72,14 +72,14 @@ class Call:
         hints: Hints | None = None,
         changed: str = "",
     ) -> Self:
-        """Take the arguments as they are now.
+        """Freeze the present arguments.
 
         Args:
             kind: ``tool``, ``shell``, ``network`` or ``server``.
             server: The MCP server's name, or ``shell``, or ``network``.
             tool: The tool's name.
             arguments: JSON data. Later changes to the mapping have no effect.
-            hints: What the server says about the tool.
+            hints: The server's hints about the tool.
             changed: How the tool differs from the one that an API was generated for. Requests for approval show it.
 
         Raises:
@@ -96,7 +96,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, parsed anew each time, so that changing them changes a copy."""
+        """The arguments, parsed anew each time, so that callers change only a copy."""
         data: dict[str, Any] = json.loads(self.payload)
         return data
 
@@ -108,7 +108,7 @@ def parse(text: bytes) -> Any:
     """Parse JSON that may be hostile.
 
     Args:
-        text: The bytes. How many there may be is for the caller to say.
+        text: The bytes; the caller limits their number.
 
     Returns:
         The value.
@@ -120,22 +120,23 @@ def parse(text: bytes) -> Any:
         value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"This is not valid JSON: {error}") from error
-    # Nesting needs brackets: with few of them, as nearly always, there is nothing to walk through.
+    # Nesting needs brackets: with few of them, the usual case, there is nothing to check.
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
         raise InvalidInputError(f"This JSON is nested deeper than {MAX_DEPTH} levels.")
     return value
 
 
 def tokens(text: bytes) -> int:
-    """Count what makes up JSON, without parsing it, up to one more than `MAX_TOKENS`.
+    """Count the tokens of JSON without parsing it, up to `MAX_TOKENS` + 1.
 
     Args:
         text: The bytes; they need not be JSON.
 
     Returns:
-        How many brackets, commas, colons and texts there are at most; those within texts count for nothing where they matter.
+        An upper bound of the number of brackets, commas, colons and texts; exact, without those within texts, if it may
+            matter.
     """
-    # Quick and too much where texts have commas: asked first, as it nearly always is enough.
+    # Fast, and too high if texts have commas. It is nearly always sufficient.
     most = 2 * sum(text.count(mark) for mark in (b"{", b"[", b",", b":"))
     return most if most <= MAX_TOKENS else sum(1 for _ in islice(_TOKEN.finditer(text), MAX_TOKENS + 1))
 

@@ -1,4 +1,4 @@
-"""Elicitation: an MCP server asks the person for whom it works to fill in a form, in the middle of a tool call."""
+"""Elicitation: an MCP server asks its user to fill in a form during a tool call."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _IS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Elicitation:
-    """A question of an MCP server. It is the server's words: show whose they are, and ask for no secrets.
+    """A question of an MCP server, in its own words: say whose they are when you show them, and ask for no secrets.
 
     Attributes:
         server: The server's name, as it is registered.
-        message: What it asks; nothing in it hides or steers a terminal.
-        schema: The form: JSON Schema of an object with text, numbers, yes or no, and choices, and nothing else.
-        id: Cannot be guessed.
+        message: Its text, without hidden characters and terminal controls.
+        schema: The form: JSON Schema of an object with texts, numbers, booleans and choices, and nothing else.
+        id: An unguessable id.
     """
 
     server: str
@@ -59,12 +59,12 @@ class Elicitation:
 
 
 OnElicitation = Callable[[Elicitation], Awaitable[Mapping[str, Any] | None]]
-"""Has a person fill in a form. Returns the values by field, or None if they would not."""
+"""Asks a person to fill in a form. Returns the values by field, or None for a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whom servers can ask about the calls of one session.
+    """The person whom servers can ask about the calls of one session.
 
     Attributes:
         session: The session's id.
@@ -76,7 +76,7 @@ class Person:
 
 
 def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> Elicitation:
-    """Return what a server asks, made of what can be shown: everything else in its form is left out.
+    """Parse a server's question. Everything in its form that cannot be shown is left out.
 
     Args:
         server: The server's name.
@@ -84,7 +84,7 @@ def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> El
         schema: Its form.
 
     Raises:
-        InvalidInputError: Nobody can be shown such a form.
+        InvalidInputError: The form cannot be shown.
     """
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or len(properties) > _MAX_FIELDS or _is_large(schema):
@@ -101,7 +101,7 @@ def read_elicitation(server: str, message: str, schema: Mapping[str, Any]) -> El
 
 
 def _is_large(schema: object) -> bool:
-    """Return whether data is over the limit, having looked at little more than that."""
+    """Return whether data is over the limit, without examining much more than that."""
     left, size = [schema], 0
     while left and size <= _MAX_SCHEMA:
         item = left.pop()
@@ -140,7 +140,7 @@ def _field(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choices(given: Mapping[str, Any], titled: str) -> dict[str, Any]:
-    """Return the choices of a field: plain, with names beside them, or with titles."""
+    """Return the choices of a field, which can be plain, named or titled."""
     if isinstance(plain := given.get("enum"), list):
         made: dict[str, Any] = {"enum": [*map(_choice, plain[: _MAX_CHOICES + 1])]}
         names = given.get("enumNames")
@@ -161,7 +161,7 @@ def _choices(given: Mapping[str, Any], titled: str) -> dict[str, Any]:
 
 
 def _choice(value: object) -> str:
-    # It goes back as it is, so it must look like what it is.
+    # It is returned unchanged, so it must not look like something else.
     if not isinstance(value, str) or len(value) > _MAX_LABEL or visible(value) != value:
         raise InvalidInputError(f"a choice is a text that can be printed, of at most {_MAX_LABEL} characters")
     return value
@@ -172,7 +172,7 @@ def _label(text: str) -> str:
 
 
 def check_answer(elicitation: Elicitation, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer, if it is one to this form.
+    """Check an answer to a form, and return it.
 
     Args:
         elicitation: The form.

@@ -12,14 +12,14 @@ from typing import Self
 from cellblock.errors import InvalidInputError
 
 MAX_PATTERN = 4096
-"""The most characters that a pattern may have: each of them costs a pass over the text, at 64 positions a step."""
+"""Maximum characters of a pattern: each costs a pass over the text, at 64 positions a step."""
 
 
 class Glob:
     """A compiled pattern.
 
-    The text is matched one part of the pattern at a time. The places that the parts so far can end at are the bits of one
-    integer, so that a part is a few operations on whole integers and not a step for each character.
+    The text is matched one part of the pattern at a time. The positions at which the parts so far can end are the bits of one
+    integer, so that a part takes a few operations on integers, and not a step for each character.
     """
 
     def __init__(self, pattern: str, *, paths: bool) -> None:
@@ -42,15 +42,15 @@ class Glob:
     @classmethod
     @lru_cache(maxsize=1024)
     def of(cls, pattern: str, *, paths: bool) -> Self:
-        """Return the compiled pattern, compiled once."""
+        """Return the compiled pattern, from a cache."""
         return cls(pattern, paths=paths)
 
     def matches(self, text: str) -> bool:
-        """Whether all of a text is as the pattern says."""
+        """Return whether the whole text matches."""
         data, parts = _encode(text), self._parts
         if not parts:
             return not data
-        # Most patterns are decided by how they begin and end.
+        # The beginning and the end decide most patterns.
         first, last = parts[0], parts[-1]
         if isinstance(first, bytes) and not data.startswith(first):
             return False
@@ -66,35 +66,35 @@ class Glob:
 
 
 class _Text:
-    """A text as sets of places. Bit ``n`` of a set is the place before byte ``n`` of the UTF-8."""
+    """A text as sets of positions. Bit ``n`` of a set is the position before byte ``n`` of the UTF-8."""
 
     def __init__(self, data: bytes, paths: bool) -> None:
         self._backwards = data[::-1]
         self._all = (2 << len(data)) - 1
         self._sets: dict[int, int] = {}
-        self._inside = self._all >> 1  # where ``*`` and ``?`` may go on
+        self._inside = self._all >> 1  # where ``*`` and ``?`` may continue
         if paths:
             self._inside &= ~self._where(0x2F)
         self._middle = 0 if data.isascii() else self._where(*range(0x80, 0xC0))  # of characters with several bytes
 
     def after(self, state: int, part: bytes | str) -> int:
-        """Return the places that a part of a pattern can end at, if it begins at one of some places."""
+        """Return the positions at which a part of a pattern can end if it begins at some positions."""
         if isinstance(part, bytes):
             for byte in part:
                 state = (state & self._where(byte)) << 1
             return state
         if part == "**":
-            return self._all & -(state & -state)  # every place from the first one on
+            return self._all & -(state & -state)  # every position from the first one on
         if part == "?":
             state = (state & self._inside) << 1
             for _ in range(3):
                 state = state & ~self._middle | (state & self._middle) << 1
             return state
-        # ``*``: a carry runs from each place to the end of the ones of `inside` that it stands in.
+        # ``*``: a carry runs from each position to the end of the run of ones in `inside` around it.
         return state | (self._inside + (state & self._inside)) ^ self._inside
 
     def _where(self, *wanted: int) -> int:
-        """Return the places of some bytes."""
+        """Return the positions of some bytes."""
         key = wanted[0]
         if key not in self._sets:
             table = bytearray(b"0" * 256)

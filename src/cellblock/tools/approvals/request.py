@@ -1,4 +1,4 @@
-"""An approval request: a waiting call, as presented to the person or program that decides."""
+"""Approval requests: pending calls, for the person or program that decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Always = Literal["tool", "call"]
 """For the rest of the session: this tool, whatever its arguments; or this tool with exactly these arguments."""
 
 _NAME = re.compile(r"[\w./-]+")
-"""What names of servers and tools are made of; others are shown in quotation marks."""
+"""The characters of ordinary names of servers and tools; other names are shown in quotation marks."""
 
 _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159"
@@ -28,11 +28,11 @@ _OVERLAY = 1
 """The combining class of marks that strike through what they follow."""
 
 _MOST_MARKS = 2
-"""Marks on one letter that languages use; more of them would reach into other lines."""
+"""Maximum marks on one letter, as languages need them; more would reach into other lines."""
 
 _MOST_BLANKS = 16
 _BLANKS = re.compile(rf"(?: |\\[nrt]){{{_MOST_BLANKS + 1},}}")
-"""Blanks, and what is shown for line ends and tabs, so many that they push the rest out of sight"""
+"""So many blanks, line ends and tabs that they push the rest out of sight."""
 
 State = Literal["pending", "accepted", "rejected", "withdrawn"]
 
@@ -54,9 +54,9 @@ class ApprovalRequest:
         id: Cannot be guessed, and is valid for one decision.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
-        always: What else the acceptance is for: ``tool``, ``call`` or None.
+        always: What the acceptance covers besides: ``tool``, ``call`` or None.
         reason: Why it was withdrawn.
-        by: Who decided, if they said.
+        by: The decider, if known.
         changed: How the tool differs from the one that an API was generated for, in a few words; empty if it does not.
     """
 
@@ -80,13 +80,13 @@ class ApprovalRequest:
             respond: Called once with the decision. If it raises, the decider gets the exception; the request stays pending.
             kind: ``tool``, ``shell``, ``network`` or ``server``.
             changed: How the tool differs from the one that an API was generated for.
-            id: Its id, if the other side has given it one.
+            id: Its id, if the other side has assigned one.
         """
         self.server_name = server_name
         self.tool_name = tool_name
         self.tool_args = dict(tool_args)
         if kind == "shell" and "command" in self.tool_args:
-            self.tool_args["cmd"] = self.tool_args["command"]  # what ipybox calls it
+            self.tool_args["cmd"] = self.tool_args["command"]  # ipybox's name
         self.kind: CallKind = kind
         self.changed = changed
         self.id = id or secrets.token_hex(16)
@@ -170,7 +170,7 @@ class ApprovalRequest:
             return
         if self.state != "pending":
             raise StateError(f"The request for {_shown(self.server_name)}.{_shown(self.tool_name)} was already {self.state}.")
-        # Before the response is sent: nobody may send a second one meanwhile.
+        # Before the response is sent, so that no second one can be sent meanwhile.
         self.state, self.always = state, always
         try:
             if self._respond is not None:
@@ -181,7 +181,7 @@ class ApprovalRequest:
         self._finish()
 
     def __str__(self) -> str:
-        # Names are for others to choose, too: none of them may look like more than a name, or steer a terminal.
+        # Names can be chosen by others: they must not look like more than a name, or control a terminal.
         shown = {name: value for name, value in self.tool_args.items() if not (self.kind == "shell" and name == "cmd")}
         names = (name if name.isidentifier() else repr(name) for name in shown)
         arguments = ", ".join(f"{name}={value!r}" for name, value in zip(names, shown.values(), strict=True))
@@ -193,10 +193,10 @@ class ApprovalRequest:
 
 
 def visible(text: str) -> str:
-    """Return a text in which nothing hides: what prints as nothing, or over other characters, is escaped.
+    """Return a text without hidden parts: characters that print as nothing, or over others, are escaped.
 
-    Control and format characters (zero width, bidirectional, tags) are among it, letters that are blank, and marks beyond the
-    second on a letter. Long runs of blanks and line ends, behind which something else could stand, are counted instead.
+    These are control and format characters (zero width, bidirectional, tags), blank letters, and marks beyond the second on a
+    letter. Long runs of blanks and line ends, which could hide text behind them, are replaced by their length.
 
     Args:
         text: The text. Line ends are escaped, too.
@@ -216,7 +216,7 @@ def _visible(text: str) -> Iterator[str]:
 
 
 def _count(blanks: re.Match[str]) -> str:
-    """Return what is shown in place of a long run: ``[4,200 spaces]``."""
+    """Return the replacement of a long run: ``[4,200 spaces]``."""
     spaces, tabs = blanks[0].count(" "), blanks[0].count("\\t")
     ends = (len(blanks[0]) - spaces) // 2 - tabs
     named = ((spaces, "space"), (tabs, "tab"), (ends, "line end"))

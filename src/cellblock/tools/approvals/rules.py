@@ -1,4 +1,4 @@
-"""Rules that decide before people do: ordered, read from a file that can be reviewed. Pure functions of data."""
+"""Ordered rules that decide before people do, read from a file. Pure functions of data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_TEXT = 64 * 1024
 """Longer arguments are not compared with wildcards: a rule that allows does not match, every other rule does."""
 
 _MEANING = {"program", "environment"}
-"""What makes another thing of a shell command with the same text."""
+"""Arguments that change what a shell command of the same text does."""
 
 _MAX_FILE = 1024 * 1024
 _TOP = ("default", "rule")
@@ -32,11 +32,11 @@ _KEYS = ("decision", "kind", "server", "tool", "arguments", "read_only", "destru
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the rules say.
+    """A decision of the rules.
 
     Attributes:
         outcome: ``allow``, ``deny`` or ``ask``.
-        rule: The text of the rule that said it, or ``default``.
+        rule: The text of the deciding rule, or ``default``.
     """
 
     outcome: Outcome
@@ -48,7 +48,7 @@ class Rule:
     """One rule. Properties that it does not mention match anything.
 
     Attributes:
-        decision: What happens to a matching call.
+        decision: The decision about a matching call.
         kind: The kind of call that it applies to.
         server: Pattern of server names; ``*`` is any text, ``?`` any character.
         tool: Pattern of tool names.
@@ -56,7 +56,7 @@ class Rule:
             be equal. A missing argument matches nothing. A rule that allows shell commands by their text does not allow them
             with variables that the code has changed (the argument ``environment``), or with a program that reads them as a
             script (``program``), unless it names these as well.
-        read_only: What the server must say about its tool, if that matters. A hint, not a proof.
+        read_only: The required hint of the server about its tool, if any. It proves nothing.
         destructive: As `read_only`.
     """
 
@@ -80,7 +80,7 @@ class Rule:
         )
 
     def _matches(self, given: Mapping[str, Any]) -> bool:
-        # With another PATH or LD_PRELOAD, or as the input of another program, the text of a command says nothing of what runs.
+        # With another PATH or LD_PRELOAD, or as the input of another program, a command's text does not tell what runs.
         if self.kind == "shell" and self.decision == "allow" and (given.keys() - self.arguments.keys()) & _MEANING:
             return False
         return all(
@@ -102,7 +102,7 @@ class Rules:
 
     Attributes:
         rules: The rules.
-        default: What happens to a call that no rule matches.
+        default: The decision about a call that no rule matches.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -131,11 +131,11 @@ class Rules:
 
     @classmethod
     def parse(cls, data: object, source: str = "the rules") -> Self:
-        """Make rules of plain data.
+        """Make rules from plain data.
 
         Args:
             data: ``{"default": …, "rule": [{"decision": …, "server": …, "tool": …, "arguments": {…}, …}, …]}``.
-            source: What to call it in errors.
+            source: Its name in errors.
 
         Raises:
             InvalidInputError: A key or a value is wrong; the message names it.
@@ -151,11 +151,11 @@ class Rules:
 
 
 def decide(rules: Rules, call: Call) -> Verdict:
-    """Say what rules make of a call. The first rule that is about it decides; the hints and arguments are not trusted.
+    """Decide about a call by the first matching rule. Hints and arguments are untrusted.
 
     Args:
         rules: The rules.
-        call: What code wants done.
+        call: The call.
 
     Returns:
         The verdict, with the text of the rule.
@@ -180,12 +180,12 @@ def _argument(wanted: Any, given: Any, *, strict: bool) -> bool:
     glob = Glob.of(wanted, paths=True)
     if ".." not in given.split("/"):
         return glob.matches(given)
-    # "/data/../etc" is below /data for a pattern, and not for a server. What allows does not go along with it.
+    # "/data/../etc" is below /data for a pattern, but not for a server. So rules that allow do not match it.
     return not strict and (glob.matches(given) or glob.matches(posixpath.normpath(given)))
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Whether two JSON values are equal; true is not 1, which Python thinks, but 1 is 1.0."""
+    """Return whether two JSON values are equal: unlike in Python, true is not 1; 1 is 1.0."""
     if isinstance(first, bool) or isinstance(second, bool):
         return first is second
     if isinstance(first, dict) and isinstance(second, dict):
@@ -216,7 +216,7 @@ def _rule(data: object, source: str) -> Rule:
 
 
 def _check_argument(value: Any, source: str) -> None:
-    """Refuse what no argument of a call can be equal to, or what cannot be compared with one."""
+    """Refuse a value that cannot be compared with an argument, or never equals one."""
     try:
         parse(json.dumps(value, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError, InvalidInputError) as error:
@@ -226,7 +226,7 @@ def _check_argument(value: Any, source: str) -> None:
 
 
 def _check_pattern(pattern: str, source: str) -> None:
-    """Refuse a pattern that could not be compared with anything: not only when there is something to compare."""
+    """Refuse a pattern that cannot be compiled, when the rules are read and not only when they are used."""
     try:
         Glob(pattern, paths=False)
     except InvalidInputError as error:

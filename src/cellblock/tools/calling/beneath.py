@@ -1,4 +1,4 @@
-"""Files below a directory that code in a session may have made: no link is followed, from that directory on.
+"""Reads files below a directory without following links, as code in a session may have made them.
 
 Standard library only, so that it works inside a session as well as outside.
 """

@@ -1,4 +1,4 @@
-"""The tools under a directory, generated packages or saved actions: how they are called, and their interfaces in full.
+"""The catalogue of tools below a directory: generated packages and saved actions.
 
 Standard library only, so that it works inside a session as well as outside. It reads files and never imports them, and treats
 them as untrusted data: a session may have written them.

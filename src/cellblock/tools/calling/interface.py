@@ -1,4 +1,4 @@
-"""A module of a tool as a model reads it before it calls the tool: what it takes and returns, and not what only Python needs.
+"""Renders a tool's module for a model: parameters and results, without code that only Python needs.
 
 Sources are untrusted text: nothing is imported or run. Standard library only.
 """

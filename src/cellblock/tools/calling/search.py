@@ -1,4 +1,4 @@
-"""Find a tool by words, step by step: names first, then signatures of likely tools, then the module of the one to use.
+"""Finds tools by words: first names, then signatures, then the module of one tool.
 
     >>> from cellblock.tools import search
     >>> search.names("list files")

@@ -1,1 +1,1 @@
-"""How an MCP server is reached: started or connected to, asked, bounded and ended."""
+"""Starts and connects to MCP servers, calls their tools within limits, and ends them."""

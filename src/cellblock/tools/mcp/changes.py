@@ -1,4 +1,4 @@
-"""How a tool differs from what it was when its API was generated: a server may change it after it was reviewed."""
+"""Detects how a tool differs from its generated API: a server may change it after it was reviewed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from cellblock.tools.approvals.call import Hints
 from cellblock.tools.calling.content import ToolSpec
 
 ToolFacts = Mapping[str, str]
-"""What a server says of a tool, short enough to keep for each."""
+"""A server's facts about a tool, short enough to keep for each."""
 
 GONE: ToolFacts = {}
 """The facts of a tool that the server does not list."""
 
 Check = Callable[[ToolFacts], None]
-"""Is told what a tool is now, before it is called. What it raises reaches the caller, and the tool is not called."""
+"""Called with the present facts about a tool before its call. If it raises, the caller gets that, and nothing is called."""
 
 _HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint"}
 _TEXTS = {"description": "its description", "input_schema": "its arguments", "output_schema": "its result"}
 
 
 def facts_of(tool: ToolSpec) -> ToolFacts:
-    """Return what is to be compared of a tool: its hints, and digests of its texts."""
+    """Return the facts about a tool for comparison: its hints, and digests of its texts."""
     hints = {name: {None: "not given", True: "true", False: "false"}[getattr(tool, name)] for name in _HINTS}
     return hints | {name: _digest(getattr(tool, name)) for name in _TEXTS}
 
 
 def changes(before: ToolFacts, now: ToolFacts) -> str:
-    """Say in a few words of our own how a tool differs; empty if it does not."""
+    """Describe in a few words how a tool differs; empty if it does not."""
     if before == now:
         return ""
     if not before or not now:
@@ -41,7 +41,7 @@ def changes(before: ToolFacts, now: ToolFacts) -> str:
 
 
 def hints_of(facts: ToolFacts) -> Hints:
-    """Return what a server says that a tool does, with the specification's values if it says nothing."""
+    """Return a server's hints about a tool, with the specification's defaults."""
     return Hints(**{name: facts[name] == "true" for name in _HINTS if facts.get(name, "not given") != "not given"})
 
 

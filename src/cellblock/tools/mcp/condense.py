@@ -1,9 +1,9 @@
-"""Takes the result of a tool call out of a large message. `large` starts this program for each such message.
+"""Extracts the result of a tool call from a large message, in a process that `large` starts.
 
-Decoding a large message takes long, and no other thread of the process runs meanwhile. This process has nothing else to do. It
-starts without site packages, so it uses the standard library only.
+Decoding a large message takes long and blocks all threads of the process; this process has nothing else to do. It starts
+without site packages, so it uses the standard library only.
 
-The message comes on standard input. Two numbers go to standard output: how many values it has, and the length of the short
+The message is read from standard input. Two numbers go to standard output: how many values it has, and the length of the short
 message in its place, which is 0 if it is not the result of a call. The short message and the result follow, both as JSON.
 """
 
@@ -17,10 +17,10 @@ import sys
 from typing import Any
 
 LARGE = "cellblock/large"
-"""What stands in the metadata of a short message: the result is elsewhere. Its value is the first argument."""
+"""The key in the metadata of a short message whose result is elsewhere. Its value is the first argument."""
 
 MAX_VALUES = 2_000_000
-"""Values that one message may have. Decoding them takes a second, and 300 MB."""
+"""Maximum values of one message. Decoding them takes a second, and 300 MB."""
 
 HEAD = struct.Struct("!QQ")
 
@@ -30,7 +30,7 @@ _MAX_COMPLAINT = 64 * 1024  # characters of what a tool says if it fails
 
 
 def values_in(message: bytes) -> int:
-    """Return how many values a message has, at most: commas and brackets that are not in text."""
+    """Return an upper bound of the number of values in a message: commas and brackets outside of texts."""
     bare = message.replace(b"\\\\", b"").replace(b'\\"', b"")  # each remaining quote begins or ends a string
     if bare.count(b'"') > 4 * MAX_VALUES:
         return MAX_VALUES + 1
@@ -42,7 +42,7 @@ def _marks(data: bytes) -> int:
 
 
 def condensed(message: bytes, token: str) -> tuple[bytes, bytes]:
-    """Return a short message in place of one with the result of a call, and the result; both empty if it is something else.
+    """Return a short message in place of one with the result of a call, and the result; both empty for other messages.
 
     Raises:
         ValueError: It is not JSON.
@@ -76,7 +76,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def main() -> None:
-    """Read a message, write what it says."""
+    """Read a message, and write its parts."""
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_MAX_SECONDS, _MAX_SECONDS))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

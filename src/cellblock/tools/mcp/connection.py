@@ -1,4 +1,4 @@
-"""One connection to one MCP server: opened, used by many calls at a time, and closed, in a task of its own.
+"""One connection to one MCP server, shared by concurrent calls, and opened and closed by its own task.
 
 The SDK's contexts contain cancel scopes, which must be left by the task that entered them, and a failure in the background
 cancels that task. So one task enters them, waits, and leaves them, and any task can make calls.
@@ -37,13 +37,13 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class Connection:
-    """A connection to a server. It starts to open when it is made.
+    """A connection to a server. It starts to open when it is created.
 
     Args:
         server: The server's name.
         params: How to reach it.
         environment: The host's.
-        connect_timeout: Seconds in which it has to be ready.
+        connect_timeout: Seconds in which it must be ready.
 
     Raises:
         InvalidInputError: The parameters refer to a variable that is not set.
@@ -66,12 +66,12 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it can no longer be used."""
         return self._end.is_set()
 
     @property
     def usable(self) -> bool:
-        """Whether it can be used now, as far as is known."""
+        """Whether it can be used now, as far as known."""
         return self._dialogue is not None and not self._end.is_set()
 
     async def opened(self) -> None:
@@ -82,17 +82,17 @@ class Connection:
         """
         await self._opened.wait()
         if not self.usable:
-            await self.closed()  # by then the cause is known
+            await self.closed()  # then the cause is known
             raise self.error(f"MCP server {self._server!r} cannot be used: {self._cause}")
 
     async def close(self, cause: str = "it was stopped") -> None:
-        """End the connection, and the server with it where that was started for it. Returns when it is gone."""
+        """Close the connection, and end the server if it was started for it. Returns when it has ended."""
         self._cause = self._cause or cause
         self.lost()
         await self.closed()
 
     async def closed(self) -> None:
-        """Wait until the connection has ended, and everything of it is gone."""
+        """Wait until the connection has ended, with everything that belongs to it."""
         await asyncio.wait([self._task])
 
     # The task that holds the contexts.
@@ -116,7 +116,7 @@ class Connection:
         finally:
             self._end.set()
             explanation = "" if self._transport is None else self._transport.explain()
-            # What this end saw is more exact than the SDK's error, and less exact than how the process ended.
+            # Observations of this end are more exact than the SDK's error, and less exact than the exit of the process.
             if explanation and explanation not in self._cause:
                 vague = self._cause in explanation or self._cause in ("Connection closed", "Server returned an error response")
                 self._cause = explanation if vague else f"{self._cause}; {explanation}"
@@ -141,34 +141,34 @@ class Connection:
             yield await stack.enter_async_context(dialogue)
 
     def lost(self, cause: str = "") -> None:
-        """Take note that it is of no use any more: it ends."""
+        """Mark it as unusable, and close it."""
         self._cause = self._cause or cause
         self._end.set()
         if not self._opened.is_set() and self._opening is not None:
             self._opening.cancel()
 
     async def cause(self) -> str:
-        """End it, and return why it has ended: a server that dies says why after its connection is closed."""
+        """Close it, and return why it has ended: a dying server may report the reason after its connection is closed."""
         self.lost()
         await asyncio.shield(self.closed())
         return self._cause
 
     def trouble(self) -> str:
-        """Return what went wrong with a request over HTTP; empty if nothing did."""
+        """Return the failure of a request over HTTP; empty if there was none."""
         return "" if self._transport is None or isinstance(self._transport, StdioTransport) else self._transport.explain()
 
     def error(self, message: str) -> McpServerError:
-        """Return an error of this server, with what it has written to stderr, and no secret."""
+        """Return an error about this server, with the end of its stderr, and without secrets."""
         stderr = "" if self._transport is None else self._without_secrets(self._transport.stderr())
         return McpServerError(self._without_secrets(message) + _written(stderr), server=self._server, stderr=stderr)
 
     def _without_secrets(self, text: str) -> str:
-        """Return a text that code in a session may see: servers print their environment, and libraries URLs."""
+        """Remove secrets from a text for code in a session: servers print their environment, and libraries print URLs."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
-    # What callers do, once it is `opened`.
+    # For callers, once it is `opened`.
 
     async def call(
         self,
@@ -193,7 +193,7 @@ class Connection:
         return await self._answer(doing, self._dialogue.list_tools(), self._connect_timeout)
 
     async def _answer(self, doing: str, answer: Awaitable[_T], timeout: float | None) -> _T:
-        """Wait for an answer, and say what lies behind its failure."""
+        """Wait for an answer; explain failures by their cause."""
         try:
             async with asyncio.timeout(timeout):
                 return await answer
@@ -217,7 +217,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _written(stderr: str) -> str:
-    """Return the end of what a server has written to stderr, for an error: in the same line, if it is one line."""
+    """Return the end of a server's stderr for an error: in the same line, if it is one line."""
     if not stderr:
         return ""
     end = stderr[-MAX_WORDS:]

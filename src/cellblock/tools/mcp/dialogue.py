@@ -1,4 +1,4 @@
-"""The messages on a connection to an MCP server: calls, lists, progress and logs, in terms of the SDK."""
+"""The client's side of an MCP connection: calls, lists, progress and logs, by the SDK."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = ["Dialogue", "HttpTransport"]
 
 MAX_TOOLS = 10_000
 MAX_LIST = 8 * 1024 * 1024
-"""Bytes of JSON that all pages of a list of tools may have together."""
+"""Maximum bytes of JSON of all pages of a list of tools."""
 
 _MAX_PAGES = 1_000
 _SECONDS_TO_LIST = 30.0
 _LOG_LEVEL: types.LoggingLevel = "info"
 _RESULT = frozenset(("_meta", "content", "structuredContent", "isError"))
-"""What the result of a call has in the versions of the protocol that begin with a handshake."""
+"""The fields of a call's result in protocol versions with a handshake."""
 
 _CLIENT = types.Implementation(name="cellblock", version="1")
 
-# Our errors already say what goes wrong with a server. Without this, programs without logging would see it on stderr, too.
+# Our errors already report failures of a server. Without this, programs without logging would also see them on stderr.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
 logging.getLogger("client").addHandler(logging.NullHandler())
 
@@ -75,14 +75,14 @@ class Dialogue:
         *,
         bare: bool,
     ) -> AsyncIterator[Self]:
-        """Begin to speak over these streams.
+        """Start a dialogue over these streams.
 
         Args:
             server: The server's name.
             streams: One to read and one to write, open while the context is entered.
-            lost: Called when there is nothing more to read, with the reason if this end gave up.
-            large: The large results that were read from them.
-            bare: Whether a message is all that a request takes. Over HTTP it has headers, which are the SDK's to know.
+            lost: Called at the end of the stream, with the reason if this end gave up.
+            large: The large results that were read from the streams.
+            bare: Whether a request consists of a message only. Over HTTP it also has headers, which the SDK manages.
         """
         dialogue = cls(server, large)
 
@@ -119,7 +119,7 @@ class Dialogue:
 
         Raises:
             ConnectionError: The connection has ended.
-            McpServerError: The server refused, or returned what is not a result.
+            McpServerError: The server refused, or returned an invalid result.
             InvalidInputError: The arguments cannot be sent as JSON.
         """
         client = self._open_client()
@@ -172,7 +172,7 @@ class Dialogue:
 
         Raises:
             ConnectionError: The connection has ended.
-            McpServerError: It does not tell, or tells more than `MAX_TOOLS` or `MAX_LIST`.
+            McpServerError: It does not answer, or exceeds `MAX_TOOLS` or `MAX_LIST`.
         """
         tools: list[ToolSpec] = []
         cursor: str | None = None
@@ -193,7 +193,7 @@ class Dialogue:
         return [ToolSpec(name, "", {}, invalid=reason) for name, reason in self._reading.left_out.items()]
 
     async def _refresh(self) -> None:
-        """Ask for the tools if they may be others than before."""
+        """Fetch the tools if they may have changed."""
         if not self._stale and not self._listing.locked():
             return
         async with self._listing:
@@ -234,7 +234,7 @@ class Dialogue:
     # Notifications of the server.
 
     def _hear(self, method: str, params: dict[str, Any]) -> bool:
-        """Take a notification. The SDK gets only what it must: it starts a task for each."""
+        """Handle a notification. The SDK gets only those that it needs, as it starts a task for each."""
         if method == "notifications/progress":
             return not self._reporting
         if method == "notifications/tools/list_changed":
@@ -254,7 +254,7 @@ class Dialogue:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Turn what the SDK raises into our errors."""
+    """Translate the SDK's exceptions into our errors."""
     try:
         yield
     except MCPError as error:
@@ -281,10 +281,10 @@ def _check_list(count: int, size: int) -> int:
 
 
 def _trust_no_schema(client: Client) -> None:
-    """Have the SDK check no result against the server's schema.
+    """Turn off the SDK's check of results against the server's schema.
 
-    It does so in the event loop, and a schema can make that take forever: a pattern, or a result with many rows. Whoever
-    uses a result checks it: the module of a tool does, in the session.
+    The check runs in the event loop, and a schema can make it take forever: by a pattern, or with many rows. The module of a
+    tool checks results in the session instead.
     """
 
     async def unchecked(name: str, result: types.CallToolResult) -> None:

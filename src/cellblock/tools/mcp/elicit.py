@@ -1,8 +1,8 @@
-"""Passes what a server asks in the middle of a call to the person for whom the call is made, and to nobody else.
+"""Passes a server's questions during a call only to the person for whom the call is made.
 
-In the versions of the protocol with a handshake, a server's request does not say which call it belongs to. Sessions share
-servers, so a question could be shown to somebody whom it does not concern, and the answer would go to another's call. There,
-somebody is asked only while all calls that the server may be working at are of one session.
+In protocol versions with a handshake, a server's request does not say which call it belongs to. Sessions share servers, so a
+question could be shown to the wrong person, and the answer would reach another person's call. With these versions, a person is
+asked only while all calls in flight at the server belong to one session.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from cellblock.tools.approvals.elicitation import Person, check_answer, read_eli
 
 _LOG = logging.getLogger("cellblock.tools")
 _MOST = 4
-"""Questions that one person has to answer at a time."""
+"""Maximum questions to one person at a time."""
 
 
 @dataclass(eq=False)
 class _Calls:
-    """The calls of one session that are under way.
+    """The calls of one session that are in flight.
 
     Attributes:
-        person: Whom to ask about them; None if nobody can be asked.
-        count: How many there are.
-        asking: What is being asked.
+        person: The person to ask about them; None if there is none.
+        count: Their number.
+        asking: The open questions.
     """
 
     person: Person | None
@@ -44,10 +44,10 @@ _current: ContextVar[tuple[object, _Calls] | None] = ContextVar("cellblock_elici
 
 
 class Elicitations:
-    """What one server asks on one connection."""
+    """The questions of one server on one connection."""
 
     def __init__(self, server: str) -> None:
-        """Begin without calls.
+        """Set up, without calls.
 
         Args:
             server: The server's name.
@@ -58,10 +58,10 @@ class Elicitations:
 
     @contextmanager
     def call(self, person: Person | None) -> Iterator[None]:
-        """While this context is entered, a call is under way. What was asked about it is withdrawn at its end.
+        """Mark a call as in flight in this context. Its questions are withdrawn at its end.
 
         Args:
-            person: Whom to ask about it.
+            person: The person to ask about it.
         """
         session = "" if person is None else person.session
         calls = self._calls.setdefault(session, _Calls(person))
@@ -70,7 +70,7 @@ class Elicitations:
         try:
             yield
         except asyncio.CancelledError:
-            self._left.add(session)  # the server was told, and may go on with it all the same
+            self._left.add(session)  # the server was told of the cancellation, but may continue the call
             raise
         finally:
             _current.reset(token)
@@ -81,12 +81,12 @@ class Elicitations:
                     task.cancel()
 
     async def answer(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Answer the server, as the SDK's client wants it."""
+        """Answer the server: a callback of the SDK's client."""
         calls = self._whose()
         if calls is None or calls.person is None or len(calls.asking) >= _MOST:
             return types.ElicitResult(action="decline")
         if not isinstance(params, types.ElicitRequestFormParams):
-            return types.ElicitResult(action="decline")  # a page that it wants opened: nobody can tell whose it is
+            return types.ElicitResult(action="decline")  # a page to be opened, for an unknown person
         try:
             elicitation = read_elicitation(self._server, params.message, params.requested_schema)
         except InvalidInputError as error:
@@ -106,12 +106,12 @@ class Elicitations:
             if content is None:
                 return types.ElicitResult(action="decline")
             return types.ElicitResult(action="accept", content=check_answer(elicitation, content))
-        except Exception:  # the handler is the program's own, and a server waits for an answer
+        except Exception:  # the program's own handler may raise anything, and the server waits for an answer
             _LOG.exception("what MCP server %r asked could not be answered", self._server)
             return types.ElicitResult(action="cancel")
 
     def _whose(self) -> _Calls | None:
-        """Return the calls that a question belongs to; None if that cannot be told."""
+        """Return the calls that a question belongs to; None if that is unknown."""
         current = _current.get()
         if current is not None and current[0] is self:
             return current[1]  # the SDK asks in the context of the call
@@ -119,11 +119,11 @@ class Elicitations:
 
 
 def whose(calls: dict[str, _Calls], left: set[str]) -> _Calls | None:
-    """Return the calls of the one session that a question can only belong to.
+    """Return the calls of the only session that a question can belong to; None if there are several.
 
     Args:
-        calls: What is under way, by session.
-        left: The sessions that have cancelled a call, which the server may still be working at.
+        calls: The calls in flight, by session.
+        left: The sessions with a cancelled call that the server may still be processing.
     """
     if len(calls) != 1 or not left <= calls.keys():
         return None

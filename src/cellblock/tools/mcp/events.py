@@ -1,4 +1,4 @@
-"""Splits a stream of server-sent events into events, within limits. Bytes in, events out: no I/O."""
+"""Splits a byte stream into server-sent events, within limits, without I/O."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _NAMES = frozenset((b"", b"message", b"endpoint"))
 
 
 class EventError(ValueError):
-    """An event is over a limit. Nothing that comes after it is read."""
+    """An event is over a limit. The stream is not read further."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What one event says.
+    """One event.
 
     Attributes:
         name: Its type; empty for the default one.
-        data: Its data, in one line: it is JSON, in which the end of a line is a space like any other.
-        more: Its other fields, as they came.
+        data: Its data in one line, because line ends in JSON are spaces.
+        more: Its other fields, unchanged.
     """
 
     name: bytes
@@ -30,17 +30,17 @@ class Event:
     more: bytes
 
     def encoded(self) -> bytes:
-        """Return the event as it is sent, in as few lines as possible."""
+        """Return the encoded event, in as few lines as possible."""
         data = b"data: %s\n" % self.data if self.data else b""
         name = b"event: %s\n" % self.name if self.name and self.data else b""
         return name + data + self.more + b"\n"
 
 
 class Events:
-    """Makes events from the pieces of a stream. It leaves out empty ones and those that MCP does not use.
+    """Parses events from the pieces of a stream. Empty ones, and those that MCP does not use, are left out.
 
     Args:
-        limit: The most bytes that an event may have.
+        limit: Maximum bytes of an event.
     """
 
     def __init__(self, limit: int) -> None:
@@ -56,7 +56,7 @@ class Events:
         self._count = 0
 
     def feed(self, piece: bytes) -> None:
-        """Take what was read next."""
+        """Add the next bytes."""
         if self._after_return and piece.startswith(b"\n"):
             piece, self._after_return = piece[1:], False
         if piece:

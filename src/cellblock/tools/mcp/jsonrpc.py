@@ -1,4 +1,4 @@
-"""Requests of our own on a connection that the SDK has opened: tool calls, which come by the thousand.
+"""Fast JSON-RPC requests for tool calls, on a connection that the SDK has opened.
 
 The SDK handles the rest: the handshake, lists, and requests of the server. A request through the SDK passes
 four layers, each with models, scopes and streams of its own: 0.1 ms, and a hundred objects that Python's
@@ -34,10 +34,10 @@ from cellblock.tools.mcp.undecodable import given_to, instead
 _LOG = logging.getLogger("cellblock.tools")
 
 _FIRST = 2**30
-"""The number of our first request: the SDK counts from 1, and a server may expect no text here, nor more than 31 bits."""
+"""The id of our first request. The SDK counts from 1; a server may not expect texts here, or more than 31 bits."""
 
 _MAX_PENDING = 32
-"""Requests of the server that have no answer yet, and messages in succession that are none. The SDK has a task for each."""
+"""Maximum unanswered requests of the server, and of invalid messages in succession. The SDK has a task for each."""
 
 _SECONDS_TO_CANCEL = 1.0  # a server that does not read misses it
 
@@ -45,17 +45,17 @@ _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 
 
 class Requests(AsyncResource):
-    """Our requests on a connection, and the stream that the SDK reads from it: everything that does not answer them.
+    """Our requests on a connection, and the stream of all other messages for the SDK.
 
     Args:
         reader: The transport's stream to read.
         writer: Its stream to write.
-        ended: Called at the end of the stream, of which the SDK does not tell, with the reason if this end gave up.
+        ended: Called at the end of the stream, which the SDK does not report, with the reason if this end gave up.
         hear: Called with the method and parameters of each notification that belongs to none of our requests. It returns
-            whether it has taken it; the SDK gets the others.
+            whether it has handled it; the SDK gets the others.
 
     Attributes:
-        left_out: The tools of the server that are not valid, and why.
+        left_out: The invalid tools of the server, with the reasons.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Requests(AsyncResource):
         self.left_out: dict[str, str] = {}
 
     async def send(self, method: str, params: dict[str, Any], on_progress: OnProgress | None = None) -> dict[str, Any]:
-        """Send a request and wait for its result. Where this is cancelled, the server is told.
+        """Send a request and wait for its result. If this is cancelled, the server is told.
 
         Args:
             method: Such as ``tools/call``.
             params: Its parameters.
-            on_progress: Called with what is done, the total and a message (both may be None), each time the server reports.
+            on_progress: Called with the progress, the total and a message (both may be None) at each report of the server.
 
         Returns:
             The result, as the server sent it.
@@ -109,7 +109,7 @@ class Requests(AsyncResource):
 
     async def _cancel(self, number: int) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}
-        # Shielded against the scope that may have been cancelled; a task that is cancelled again does not wait.
+        # Shielded from the scope, which may be cancelled; a task that is cancelled again does not wait.
         with anyio.move_on_after(_SECONDS_TO_CANCEL, shield=True):
             try:
                 await self._write(JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params))
@@ -120,7 +120,7 @@ class Requests(AsyncResource):
         await self._writer.send(SessionMessage(message))
 
     def _take(self, message: SessionMessage | Exception) -> bool:
-        """Take a message if it belongs to one of our requests."""
+        """Handle a message if it belongs to one of our requests."""
         said = None if isinstance(message, Exception) else message.message
         if isinstance(said, JSONRPCResponse | JSONRPCError):
             waiting = None if said.id is None else self._waiting.get(coerce_request_id(said.id))
@@ -136,7 +136,7 @@ class Requests(AsyncResource):
     def _notified(self, method: str, params: dict[str, Any]) -> bool:
         try:
             return (method == "notifications/progress" and self._tell(params)) or self._hear(method, params)
-        except Exception:  # the caller's log handler failed; this task reads for all calls and must go on
+        except Exception:  # the caller's log handler failed; this task reads for all calls and must continue
             _LOG.exception("what listens to the notifications of an MCP server failed")
             return True
 
@@ -149,12 +149,12 @@ class Requests(AsyncResource):
         if done is not None:
             try:
                 on_progress(done, _number(params.get("total")), message if isinstance(message, str) else None)
-            except Exception:  # the caller's handler failed; this task reads for all calls and must go on
+            except Exception:  # the caller's handler failed; this task reads for all calls and must continue
                 _LOG.exception("what listens to the progress of a tool call failed")
         return True
 
     def _is_too_much(self, message: SessionMessage | Exception) -> bool:
-        """Count what the server asks and has not been answered, and what is not a message."""
+        """Count unanswered requests of the server, and invalid messages."""
         if isinstance(message, Exception):
             self._strays += 1
             if self._strays >= _MAX_PENDING:
@@ -177,13 +177,13 @@ class Requests(AsyncResource):
         self._closed = True
         for answer, _ in self._waiting.values():
             if not answer.done():
-                # Not an exception: its task may be cancelled as well, and asyncio logs exceptions that nobody retrieves.
+                # Not an exception: its task may be cancelled as well, and asyncio logs exceptions that are not retrieved.
                 answer.set_result(_CLOSED)
 
-    # The stream that the SDK reads.
+    # The interface of the SDK's read stream.
 
     async def receive(self) -> SessionMessage | Exception:
-        """Return the next message that is the SDK's."""
+        """Return the next message for the SDK."""
         try:
             while True:
                 message: SessionMessage | Exception = await self._reader.receive()
@@ -217,7 +217,7 @@ class Requests(AsyncResource):
 
 
 class Answers(AsyncResource):
-    """The stream that the SDK writes to, beside our requests.
+    """The stream that the SDK writes to, in addition to our requests.
 
     Args:
         requests: Ours.

@@ -1,6 +1,6 @@
-"""Messages of a server that take long to decode. If one is the result of a call, its values go to the session undecoded.
+"""Handles large messages: results of calls go to the session without being decoded here.
 
-A program of its own, `condense`, takes the result out of such a message. A short message takes its place.
+A separate program, `condense`, extracts the result from such a message. A short message takes its place.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from cellblock.tools.mcp.condense import HEAD, LARGE
 from cellblock.tools.mcp.condense import MAX_VALUES as MAX_VALUES_OF_A_RESULT
 
 if TYPE_CHECKING:
-    # It takes 10 ms to import, and has done so before a server is started.
+    # Importing it takes 10 ms, before a server is started.
     from asyncio.subprocess import Process
 
 MAX_VALUES = 40_000
-"""Values that one message may have that is not the result of a call. It is decoded in the loop."""
+"""Maximum values of a message that is not the result of a call. It is decoded in the loop."""
 
 _FEW = 20_000  # values that are decoded in the loop without further ado
 _SMALL = 1024 * 1024  # bytes, likewise
 _PROGRAM = Path(__file__).with_name("condense.py")
-_SECONDS = 30.0  # it takes less than two on a machine that has time
+_SECONDS = 30.0  # takes less than two on an idle machine
 _PIECE = 256 * 1024
 _MAX_KEPT = 4 * MAX_MESSAGE
 
 
 class RefusedMessageError(ValueError):
-    """A message is not taken; the text says why."""
+    """A message is refused; the text has the reason."""
 
 
 class NotJsonError(RefusedMessageError):
-    """A large message is not JSON, or it is nested so deeply that nothing decodes it."""
+    """A large message is not JSON, or is nested too deeply to be decoded."""
 
 
 class LargeResults:
@@ -65,13 +65,13 @@ class LargeResults:
     def _keep(self, token: str, value: bytearray) -> None:
         self._kept[token] = value
         while sum(map(len, self._kept.values())) > _MAX_KEPT:
-            del self._kept[next(iter(self._kept))]  # the oldest: nobody waits for it, or too many come at once
+            del self._kept[next(iter(self._kept))]  # the oldest: its call was cancelled, or too many arrive at once
 
     def take(self, meta: Any) -> bytearray | None:
-        """Return the large result that the metadata of a short one names, as JSON; None if it names none.
+        """Return the large result that a short one's metadata names, as JSON; None if it names none.
 
         Raises:
-            ValueError: It is not kept any more.
+            ValueError: It is no longer kept.
         """
         token = meta.get(LARGE) if isinstance(meta, dict) else None
         if token is None:
@@ -83,7 +83,7 @@ class LargeResults:
 
 
 def is_large(message: bytes) -> bool:
-    """Whether a message may take long to decode. It is quick, and counts commas and brackets in text as well."""
+    """Return whether a message may take long to decode: a quick estimate, which also counts commas and brackets in texts."""
     return len(message) > _SMALL or (len(message) > _FEW and _marks(message) > _FEW)
 
 
@@ -92,7 +92,7 @@ def _marks(data: bytes) -> int:
 
 
 def _check(values: int, short: bytes) -> None:
-    """Refuse a message that has too many values, even without the result of a call."""
+    """Refuse a message that has too many values even without the result of a call."""
     for count, limit in ((values, MAX_VALUES_OF_A_RESULT), (_marks(short) if short else values, MAX_VALUES)):
         if count > limit:
             what = f"it sent a message of more than {limit} values"
@@ -100,7 +100,7 @@ def _check(values: int, short: bytes) -> None:
 
 
 async def _condensed(message: bytes, token: str) -> tuple[int, bytes, bytearray]:
-    """Run the program, and return what it says: how many values there are, a short message and a result."""
+    """Run the program; return the number of values, a short message and a result."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", str(_PROGRAM), token),
         stdin=asyncio.subprocess.PIPE,

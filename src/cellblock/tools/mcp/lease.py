@@ -1,4 +1,4 @@
-"""The MCP servers that sessions of one host share, and one session's share in them."""
+"""MCP servers that sessions of one host share, with a use count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cellblock.tools.mcp.params import ServerParams
 from cellblock.tools.mcp.servers import Servers
 
 ServerKey = tuple[str, str]
-"""What tells one server from another: the root that it is registered for, and its name there."""
+"""Identifies a server: the root that it is registered for, and its name there."""
 
 
 class SharedServers:
@@ -27,12 +27,12 @@ class SharedServers:
         connect_timeout: float,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Take what is needed to start servers; none is started.
+        """Set up; no server is started.
 
         Args:
             lookup: Returns the parameters of a server by its root and name, or raises.
-            connect_timeout: Seconds in which a server has to be ready.
-            environment: Where ``${NAME}`` in parameters is looked up; `config.server_environment` by default.
+            connect_timeout: Seconds in which a server must be ready.
+            environment: Variables for ``${NAME}`` in parameters; `config.server_environment` by default.
         """
         self._lookup = lookup
         self._connect_timeout = connect_timeout
@@ -41,7 +41,7 @@ class SharedServers:
         self._users: dict[ServerKey, set[Lease]] = {}
 
     def use(self, key: ServerKey, lease: Lease) -> Servers:
-        """Return what calls a server, and note who uses it."""
+        """Return a function that calls a server, and record its user."""
         root = key[0]
         if root not in self._by_root:
             self._by_root[root] = Servers(
@@ -51,7 +51,7 @@ class SharedServers:
         return self._by_root[root]
 
     async def give_up(self, key: ServerKey, lease: Lease) -> None:
-        """Note that somebody does not use a server any more, and stop it if nobody does."""
+        """Remove a user of a server, and stop the server after the last one."""
         users = self._users.get(key, set())
         users.discard(lease)
         if not users:
@@ -60,10 +60,10 @@ class SharedServers:
 
 
 class Lease:
-    """One session's share in the servers: those that it may use, and those that it has used."""
+    """One session's lease: the servers that it may use, and those that it has used."""
 
     def __init__(self, shared: SharedServers, find: Callable[[str], str | None]) -> None:
-        """Take a part; nothing is used yet.
+        """Set up; no server is used yet.
 
         Args:
             shared: The servers.
@@ -74,7 +74,7 @@ class Lease:
         self._used: set[ServerKey] = set()
 
     def caller(self, server: str) -> CallTool | None:
-        """Return what calls the tools of a server; None if the session may not name it. Nothing is started yet."""
+        """Return a function that calls a server's tools; None if the session may not name it. Nothing is started yet."""
         root = self._find(server)
         if root is None:
             return None
@@ -82,10 +82,10 @@ class Lease:
         return partial(self._shared.use((root, server), self).call, server)
 
     async def reset(self) -> None:
-        """Stop the servers that this session has used, except those that others use as well."""
+        """Stop the servers that only this session uses."""
         used, self._used = self._used, set()
         await asyncio.gather(*(self._shared.give_up(key, self) for key in used))
 
     async def close(self) -> None:
-        """Give up everything."""
+        """Release all servers."""
         await self.reset()

@@ -1,4 +1,4 @@
-"""Splits a server's output into lines, within limits. Bytes in, lines out: no I/O."""
+"""Splits a server's output into lines, within limits, without I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Oversized:
     Attributes:
         head: Its first bytes.
         tail: Its last ones.
-        size: How many it had.
+        size: Its length in bytes.
     """
 
     head: bytes
@@ -23,15 +23,15 @@ class Oversized:
 
 
 def edges(line: bytes) -> Oversized:
-    """Return what is kept of a line that is refused."""
+    """Return the kept ends of a refused line."""
     return Oversized(line[:_EDGE], line[-_EDGE:], len(line))
 
 
 class Lines:
-    """Makes whole lines out of pieces, one at a time, because splitting a whole piece at once could take long.
+    """Joins pieces and yields whole lines one at a time, because splitting a whole piece at once could take long.
 
     Args:
-        limit: The most bytes that a line may have; of a longer one, only the ends are kept.
+        limit: Maximum bytes of a line; only the ends of a longer one are kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -43,16 +43,16 @@ class Lines:
 
     @property
     def waiting(self) -> int:
-        """How many bytes have come that nobody has asked for yet."""
+        """The number of bytes that were not returned yet."""
         return len(self._data) - self._scanned
 
     @property
     def size(self) -> int:
-        """How many bytes the line has so far that had not ended when it was last asked for."""
+        """The length so far of the line that was incomplete at the last call of `next`."""
         return self._dropped + self._scanned
 
     def feed(self, data: bytes) -> None:
-        """Take what was read next."""
+        """Add the next bytes."""
         self._data += data
 
     def next(self) -> bytes | Oversized | None:

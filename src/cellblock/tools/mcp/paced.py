@@ -1,4 +1,4 @@
-"""HTTP connections to a server that bound what the library takes from it in one turn of the loop, and the heads of responses.
+"""HTTP connections that limit the work per turn of the loop and the heads of responses.
 
 The library parses everything from one read before it yields to the loop. 64 KB can be ten thousand chunks of a body, or ten
 thousand interim responses.
@@ -19,7 +19,7 @@ import httpcore2
 import httpx2
 
 _PIECE = 4096
-"""Bytes of one turn. What they can cost at most is about 20 ms."""
+"""Bytes per turn. Parsing them takes at most about 20 ms."""
 _MAX_HEAD = 16 * 1024
 _MAX_HEADERS = 200
 _MAX_INTERIM = 20  # interim responses before the final one
@@ -31,21 +31,21 @@ _INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d")
 
 
 class Heads:
-    """Watches the heads of the responses on one connection. Bytes in, no I/O."""
+    """Checks the heads of responses on one connection, without I/O."""
 
     def __init__(self) -> None:
         self._head: bytearray | None = bytearray()  # None while a body is read
         self._interim = 0
 
     def asked(self) -> None:
-        """Take note of a request: the head of a response comes next."""
+        """Record a request: the head of its response comes next."""
         self._head, self._interim = bytearray(), 0
 
     def take(self, data: bytes) -> None:
-        """Look at what was read.
+        """Check received bytes.
 
         Raises:
-            httpcore2.RemoteProtocolError: A head is larger than it may be, or too many come ahead of the last.
+            httpcore2.RemoteProtocolError: A head is too large, or there are too many interim responses.
         """
         if self._head is None:
             return
@@ -60,7 +60,7 @@ class Heads:
         self._check(self._head)
 
     def _check(self, head: bytes | bytearray) -> None:
-        """Refuse what takes long to parse."""
+        """Refuse a head that takes long to parse."""
         if len(head) > _MAX_HEAD or head.count(b"\n") > _MAX_HEADERS:
             raise httpcore2.RemoteProtocolError(f"it sent more than {_MAX_HEADERS} headers, or {_MAX_HEAD} bytes of them")
         if self._interim > _MAX_INTERIM:
@@ -87,14 +87,14 @@ class PacedBackend(httpcore2.AsyncNetworkBackend):
 
 
 class _Paced(httpcore2.AsyncNetworkStream):
-    """A connection that is read in small pieces, each in a turn of its own."""
+    """A connection that is read in small pieces, one per turn of the loop."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._heads = Heads()
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        await asyncio.sleep(0)  # what TLS has already decrypted needs no wait
+        await asyncio.sleep(0)  # bytes that TLS has already decrypted need no wait
         data = await self._stream.read(min(max_bytes, _PIECE), timeout)
         self._heads.take(data)
         return data
@@ -119,7 +119,7 @@ class PacedTransport(httpx2.AsyncBaseTransport):
     """Makes requests on paced connections. The library's own transport takes no backend.
 
     Args:
-        url: The server. If the environment names a proxy for it, that is used.
+        url: The server's URL. A proxy from the environment is used.
         tls: How certificates are checked.
     """
 
@@ -172,7 +172,7 @@ class _Stream(httpx2.AsyncByteStream):
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Turn errors of connections into those of the library above, which have the same names."""
+    """Translate connection errors into those of the library above, which have the same names."""
     try:
         yield
     except (

@@ -1,4 +1,4 @@
-"""How an MCP server is reached: parameters as people write them, checked, with references to the environment unresolved.
+"""Parameters of MCP servers: parsing, checks, and references to environment variables.
 
 The form is the one that ipybox documents: ``{"command", "args", "env"}`` starts a program and talks to it through its standard
 streams, ``{"url", "headers"}`` connects to a server that runs. ``${NAME}`` in any value refers to an environment variable of
@@ -20,7 +20,7 @@ from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.settings import read_settings
 
 MAX_PARAMS = 256 * 1024
-"""The most characters that parameters may have, as JSON."""
+"""Maximum characters of parameters, as JSON."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # token, RFC 9110 section 5.6.2
@@ -34,14 +34,14 @@ _TRANSPORTS: dict[object, Literal["http", "sse"]] = {
 
 @dataclass(frozen=True, slots=True)
 class StdioServer:
-    """A server that is started as a program.
+    """A server that is a program to start.
 
     Attributes:
         command: The program: a path, or a name that is looked for on ``PATH``.
         args: Its arguments.
-        env: Environment variables that it gets beside the few that every server gets.
+        env: Environment variables, added to the few that every server gets.
         cwd: Its working directory; None: an empty one of its own (`place`).
-        sandbox: What it may do, in a native sandbox of its own; None: all that this process may.
+        sandbox: The policy of its own native sandbox; None: it may do all that this process may.
     """
 
     command: str
@@ -62,7 +62,7 @@ class StdioServer:
 
 @dataclass(frozen=True, slots=True)
 class HttpServer:
-    """A server that is reached by a URL.
+    """A server with a URL.
 
     Attributes:
         url: Where it is.
@@ -94,7 +94,7 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
             ``disabled``, which other clients write, must be false.
 
     Returns:
-        The parameters. ``${NAME}`` stays as it is.
+        The parameters. References ``${NAME}`` stay unresolved.
 
     Raises:
         InvalidInputError: A key is missing, unknown or has a value of the wrong type; the message names server and key.
@@ -112,15 +112,15 @@ def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
 
 
 def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name: str = "") -> ServerParams:
-    """Replace every ``${NAME}`` in the values of parameters. What a variable holds is not looked into again.
+    """Replace every ``${NAME}`` in the values of parameters, once: values of variables are not expanded again.
 
     Args:
         params: The parameters.
-        environment: Where variables are looked up: the host's environment.
+        environment: The host's environment.
         server_name: The server's name, for error messages.
 
     Returns:
-        Parameters to connect with. They may hold secrets: they are for a connection, and not for a log.
+        Parameters for a connection. They may contain secrets and must not be logged.
 
     Raises:
         InvalidInputError: A variable is not set, or its value is not valid where it is used; the message names the
@@ -143,7 +143,7 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
                 f"the parameters of MCP server {server_name!r} refer to ${{{match[1]}}}, which is not set in the environment "
                 f"of the host, nor in .env in its current directory: set {match[1]} before the server is first used"
             )
-        if (length := length + len(value)) > MAX_PARAMS:  # before it is built: a variable can be named 60,000 times
+        if (length := length + len(value)) > MAX_PARAMS:  # checked before it is built: a variable can be named 60,000 times
             raise InvalidInputError(f"the parameters of MCP server {server_name!r} have more than {MAX_PARAMS} characters")
         return value
 
@@ -151,9 +151,9 @@ def resolve(params: ServerParams, environment: Mapping[str, str], *, server_name
 
 
 def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
-    """Return what parameters refer to, and the values of headers: what no message about the server may show.
+    """Return values that messages about the server must not show: those of referenced variables and of headers.
 
-    Values of fewer than four characters are left out: they would be found everywhere, and hide nothing.
+    Values of fewer than four characters are left out, as they would match everywhere.
     """
     found = {environment.get(name, "") for name in _REFERENCE.findall(json.dumps(params.to_dict()))}
     if isinstance(params, HttpServer):
@@ -163,7 +163,7 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
 
 
 class _Fields:
-    """Takes typed values out of a dict, and raises for wrong values and unknown keys."""
+    """Reads typed values from a dict; raises for wrong values and unknown keys."""
 
     def __init__(self, server_name: str, data: Mapping[str, Any]) -> None:
         self._server = server_name
@@ -239,7 +239,7 @@ class _Fields:
         return allowed[value]
 
     def enabled(self) -> None:
-        """Take what other clients' configurations have beside a server."""
+        """Handle the additional keys of other clients' configurations."""
         disabled = self._data.pop("disabled", None)
         if disabled is not None and not isinstance(disabled, bool):
             raise self.wrong("disabled", f"must be true or false, not {shown(disabled)}")
@@ -270,7 +270,7 @@ def _http(fields: _Fields) -> HttpServer:
     if fields.sandbox() is not None:
         raise fields.wrong("sandbox", "is for a server that is started here, not for one that is reached through a URL")
     fields.finish("url, headers and type")
-    if not _REFERENCE.search(url):  # a URL with references is checked when they are resolved
+    if not _REFERENCE.search(url):  # URLs with references are checked after resolving
         _check_url(fields, url)
     for name, value in headers.items():
         if not _HEADER.fullmatch(name):

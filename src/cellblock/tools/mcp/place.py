@@ -1,4 +1,4 @@
-"""The directories that MCP servers run in: never one that code in a session can write to.
+"""The working directories of MCP servers, which code in sessions cannot write to.
 
 A program loads more from its current directory than its arguments name: Python for modules (``python -m``), npx for
 ``node_modules`` and ``.npmrc``. The host's current directory is usually the workspace of its sessions, so files that a cell
@@ -31,12 +31,12 @@ _INTERPRETER = re.compile(r"python[\d.]*|node|bun|deno|uv|(ba)?sh")
 
 
 def made_absolute(params: ServerParams, directory: str) -> ServerParams:
-    """Return parameters that mean the same wherever the server starts.
+    """Return parameters whose meaning does not depend on the server's current directory.
 
     Made absolute are: a command with a slash; arguments, values of options (``--key=value``) and variables that are ``.`` or
-    ``..`` or start with ``./`` or ``../``; and the script of an interpreter, if it exists. Other arguments stay: ``files``
-    may be the name of a package for npx, and is not to become a directory because a cell has made one of that name. Of a
-    sandbox, all paths.
+    ``..`` or start with ``./`` or ``../``; and the script of an interpreter, if it exists. Other arguments stay: ``files`` may
+    be the name of a package for npx, and must not become a directory because a cell has made one of that name. Of a sandbox,
+    all paths.
 
     Args:
         params: The parameters.
@@ -45,7 +45,7 @@ def made_absolute(params: ServerParams, directory: str) -> ServerParams:
     if not isinstance(params, StdioServer) or params.cwd is not None:
         return params
     if os.path.basename(params.command) == "srt":
-        # "." in its settings, which are read when it starts, is its current directory. What runs there is in srt's sandbox.
+        # srt reads its settings when it starts, and "." in them is its current directory. Its program runs in srt's sandbox.
         return replace(params, cwd=directory, env={"PYTHONSAFEPATH": "1"} | dict(params.env))
     command = params.command
     runs_scripts = _INTERPRETER.fullmatch(os.path.basename(command)) is not None
@@ -66,7 +66,7 @@ def made_absolute(params: ServerParams, directory: str) -> ServerParams:
 
 
 def files_within(params: ServerParams, directory: str) -> list[str]:
-    """Return the files below a directory that a server is made of, as far as its command line says.
+    """Return the files below a directory that a server consists of, as far as its command line tells.
 
     The interpreter and its packages do not count: a session cannot write to those.
 
@@ -84,10 +84,10 @@ def files_within(params: ServerParams, directory: str) -> list[str]:
 
 @contextmanager
 def empty_directory() -> Iterator[str]:
-    """Make a directory for one server, which goes with it. One that a killed host has left goes with the next.
+    """Make a directory for one server, removed with it. Those that a killed host has left are removed with the next one.
 
     Raises:
-        OSError: It cannot be made where no session and no other user could write.
+        OSError: There is no place where no session and no other user could write.
     """
     top = config.state_directory() / "servers"
     top.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def empty_directory() -> Iterator[str]:
         found = os.fstat(lock)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(f"others can write to {top}, where it would run: chmod 700 it, or remove it")
-        fcntl.flock(lock, fcntl.LOCK_EX)  # so that nobody removes a directory that was made and is not locked yet
+        fcntl.flock(lock, fcntl.LOCK_EX)  # so that no process removes a new directory before it is locked
         _sweep(top)
         made = tempfile.mkdtemp(dir=top)
         used = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -113,7 +113,7 @@ def empty_directory() -> Iterator[str]:
 
 def _sweep(top: Path) -> None:
     for entry in top.iterdir():
-        with suppress(OSError):  # it is in use, or was just removed
+        with suppress(OSError):  # in use, or just removed
             descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,6 +148,6 @@ def _absolute(path: str, directory: str) -> str:
 
 def _below(path: str, directory: str) -> bool:
     directory = os.path.realpath(directory)
-    # Both the link and its target: whoever can replace either of them decides what runs.
+    # Both the link and its target: replacing either changes what runs.
     ways = (os.path.realpath(path), os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)))
     return any(is_inside(way, directory) for way in ways)

@@ -1,4 +1,4 @@
-"""The host's side of an MCP server's native sandbox: it says what to build, serves the proxy, and cleans up.
+"""The host's side of an MCP server's native sandbox: plans it, serves its proxy, and cleans up.
 
 The sandbox itself is made and ended below the server's keeper (`cellblock.launch.keeper.sandboxed`).
 """
@@ -39,12 +39,12 @@ class ServerSandbox:
         cwd: The directory that it runs in; None: its home directory in the sandbox, which is empty and in memory.
 
     Attributes:
-        policy: What the server may do, without what no sandbox may do.
+        policy: What the server may do, without what no sandbox allows.
         refused: Why it was not made; None if it was.
 
     Raises:
         InvalidInputError: The policy contains something impossible.
-        StoreError: There is no place for cellblock's state.
+        StoreError: The state directory cannot be used.
     """
 
     def __init__(self, server: str, policy: Policy, cwd: str | None) -> None:
@@ -69,20 +69,20 @@ class ServerSandbox:
         self._hidden: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that are others in the sandbox than outside."""
+        """Return the variables that differ in the sandbox."""
         proxies = self._network.environment()
         if self._network.reaches:
             proxies["NODE_USE_ENV_PROXY"] = "1"  # without this, Node ignores the others
         return {**proxies, "HOME": self._plan.home, "USER": "user", "LOGNAME": "user"}
 
     def prepare(self) -> tuple[int, list[int]]:
-        """Take what the sandbox needs of this machine. Blocks where somebody has locked a directory.
+        """Acquire the sandbox's resources. Blocks while another process has locked a directory.
 
         Returns:
             The keeper's end of the socket to it, and all descriptors that it is to inherit: until `started`.
 
         Raises:
-            SandboxError: It cannot be had.
+            SandboxError: They are not available.
         """
         if sys.platform != "linux":
             raise SandboxError("the native sandbox needs Linux: give srt as the server's command (docs/tools.md)")
@@ -101,7 +101,7 @@ class ServerSandbox:
         return theirs.fileno(), passed if group is None else [*passed, group]
 
     def _hold(self) -> list[Hold]:
-        """Keep what is protected and does not exist from being made. The keeper holds it, too, for where this is killed."""
+        """Prevent the creation of protected names. The keeper holds them, too, in case this process is killed."""
         holds = []
         for top, names in self._plan.reserve.items():
             if (hold := Hold.take(top, names)) is not None:
@@ -112,7 +112,7 @@ class ServerSandbox:
         return holds
 
     def _limit(self) -> int | None:
-        """Make the server a control group, if there can be one; return its descriptor."""
+        """Make a control group for the server, if possible; return its descriptor."""
         if (place := cgroups.find().directory) is None:
             return None  # the plan limits each process only
         groups = cgroups.Groups(place)
@@ -124,13 +124,13 @@ class ServerSandbox:
         return descriptor
 
     def started(self) -> None:
-        """Take note that the keeper has inherited its descriptors, and listen to it."""
+        """Close the descriptors that the keeper has inherited, and listen to it."""
         assert self._control is not None
         self._theirs.close()
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._hear)
 
     async def close(self) -> None:
-        """Give back what was held, when nothing runs in the sandbox any more."""
+        """Release all resources, once nothing runs in the sandbox."""
         if self._control is not None and self._control.fileno() >= 0:
             self._hear()  # the reason may have arrived just now
             asyncio.get_running_loop().remove_reader(self._control.fileno())
@@ -140,7 +140,7 @@ class ServerSandbox:
         await self._network.close()
 
     def explain(self) -> str:
-        """Return what of the sandbox may be why the server ended; empty if nothing is."""
+        """Return how the sandbox may have made the server end; empty if it has not."""
         if self.refused is not None:
             told = self.refused
             failure = told_failure(told.step, told.code, told.error)
@@ -184,7 +184,7 @@ def _make_state() -> None:
 
 
 def _explained(what: str, failure: Failure) -> str:
-    """Return what failed, and the ways out; Landlock, which is one for sessions, is none for servers."""
+    """Return the failure and its remedies, without Landlock, which is only available for sessions."""
     around = replace(look_around(), landlock=False)
     native = "An MCP server's sandbox= is always the native one, also with isolate='landlock' (docs/tools.md)"
     return f"{causes.tell(what, failure, around)}. {native}"

@@ -1,4 +1,4 @@
-"""The standard input of a server: a pipe.
+"""The standard input of a server, as a pipe.
 
 Python 3.11's asyncio would make a socket. A server can send descriptors on its end of a socket, and the system closes those
 that were not received together with our end, in the event loop. That takes long if the last descriptor of a large file is
@@ -34,10 +34,10 @@ class ServerInput(asyncio.BaseProtocol):
         return made, theirs
 
     async def write(self, data: bytes) -> None:
-        """Write, once the server has read enough of what was written before.
+        """Write, once the server has read enough of the earlier data.
 
         Raises:
-            BrokenResourceError: The server reads no more, or the input was closed.
+            BrokenResourceError: The server no longer reads, or the input was closed.
         """
         await self._writable.wait()
         if self._transport is None or self._transport.is_closing():
@@ -45,31 +45,31 @@ class ServerInput(asyncio.BaseProtocol):
         self._transport.write(data)
 
     def close(self) -> None:
-        """Let the input end after what was written."""
+        """Close the input after pending data."""
         if self._transport is not None:
             self._transport.close()
 
     # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take note that it can be written to."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note that the server reads no more."""
+        """Record that the server no longer reads."""
         self._transport = None
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """Let writers wait: the server does not read what it is sent."""
+        """Block writers, because the server does not read."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let writers go on."""
+        """Unblock writers."""
         self._writable.set()
 
 
 def _pipe() -> tuple[BinaryIO, BinaryIO]:
     reader, writer = os.pipe()
-    return open(reader, "rb", 0), open(writer, "wb", 0)  # whoever asked for them closes them
+    return open(reader, "rb", 0), open(writer, "wb", 0)  # the caller closes them

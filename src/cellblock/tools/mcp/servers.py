@@ -1,4 +1,4 @@
-"""The MCP servers that a host uses: started when they are first needed, shared by its sessions, stopped with it.
+"""A host's MCP servers: started on first use, shared by its sessions, stopped with it.
 
 The SDK takes long to import, so it is loaded with the first server: see `connection`.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 class Servers:
     """MCP servers by their names. Each is connected on first use; calls share the connection and run concurrently.
 
-    A connection that was lost is made again by the next call. A context manager, which closes at its end. Servers that are
-    programs end with this process in any case, also by ``kill -9``, and so does whatever they have started.
+    The next call re-establishes a lost connection. A context manager, which closes at its end. Servers that are programs end
+    with this process, even by ``kill -9``, with all processes that they have started.
 
     Args:
         lookup: Returns the parameters of a server by its name, or raises; asked each time a connection is made.
-        connect_timeout: Seconds in which a server has to be ready.
-        environment: Where ``${NAME}`` in parameters is looked up, and what a program gets ``PATH`` and the like from; by
-            default `config.server_environment`, each time that a connection is made.
+        connect_timeout: Seconds in which a server must be ready.
+        environment: Variables for ``${NAME}`` in parameters, and for ``PATH`` and the like of programs; by default
+            `config.server_environment`, read for each connection.
     """
 
     def __init__(
@@ -69,22 +69,22 @@ class Servers:
         Args:
             server: The server's name.
             tool: The tool's name.
-            arguments: What to pass to it.
+            arguments: Its arguments.
             timeout: Seconds after which the call is cancelled, on the server too; those that the server needs to start do not
-                count. None: it may take as long as it likes.
-            on_progress: Called with what is done, the total and a message (both may be None), each time the server reports.
-            on_log: Called with level and text of what the server logs meanwhile. The protocol does not say for which call
-                something is logged: it goes to every call of that server that listens.
-            check: Told what the server says of the tool now, before the call. If it raises, the tool is not called.
-            person: Whom the server can ask something meanwhile; None for nobody. What they take counts towards `timeout`.
+                count. None: no limit.
+            on_progress: Called with the progress, the total and a message (both may be None) at each report of the server.
+            on_log: Called with level and text of the server's log messages meanwhile. The protocol does not say which call a
+                message belongs to, so it goes to all calls of that server.
+            check: Called with the present facts about the tool before the call. If it raises, the tool is not called.
+            person: The person whom the server can ask meanwhile, or None. The time that they take counts towards `timeout`.
 
         Returns:
-            What the tool returned. A tool that failed has returned that.
+            The tool's outcome, which can be a failure.
 
         Raises:
             McpServerError: The server could not be started or reached, refused or lost the call, did not answer in time, or
-                answered what it should not: too much, or what is not a result. Whether a structured result is what the
-                server's own schema says is not checked here: see `dialogue`.
+                its answer was too large or invalid. Structured results are not checked against the server's schema: see
+                `dialogue`.
             InvalidInputError: The arguments cannot be sent as JSON, or the parameters refer to a variable that is not set.
             StateError: This has been closed.
         """
@@ -96,25 +96,25 @@ class Servers:
         )
 
     async def list_tools(self, server: str) -> list[ToolSpec]:
-        """Return all tools of a server, as it tells them now.
+        """Return the present tools of a server.
 
         Raises:
-            McpServerError: The server could not be started or reached, or did not answer as it should.
+            McpServerError: The server could not be started or reached, or its answer was invalid.
             StateError: This has been closed.
         """
         return await (await self._connect(server)).list_tools()
 
     async def stop(self, server: str) -> None:
-        """Stop one server, if it runs; as `reset` does with all."""
+        """Stop one server, if it runs."""
         if (connection := self._connections.get(server)) is not None:
             await connection.close()
 
     async def reset(self) -> None:
-        """Stop every server; returns when they are gone. Calls under way fail. The next call starts its server again."""
+        """Stop every server, and wait until they have ended. Calls in flight fail. The next call starts its server again."""
         await asyncio.gather(*(connection.close() for connection in [*self._connections.values()]))
 
     async def close(self) -> None:
-        """Stop every server, and start none any more."""
+        """Stop every server for good."""
         self._closed = True
         await self.reset()
 

@@ -1,4 +1,4 @@
-"""Talks to an MCP server through its standard streams.
+"""The transport to an MCP server through its standard streams.
 
 Not the SDK's transport: that one reads lines of any length, leaves standard error to the terminal, and cannot end a server
 when the host is killed. This one also reads and writes without tasks of its own in between, which makes a call quicker.
@@ -31,7 +31,7 @@ from cellblock.tools.mcp.server_input import ServerInput
 from cellblock.tools.mcp.undecodable import id_of, instead, refusal
 
 if TYPE_CHECKING:
-    # Imported where it is used: the SDK loads while the program starts.
+    # Imported on use: the SDK loads while the program starts.
     from mcp.shared.message import SessionMessage
 
     from cellblock.tools.mcp.sandboxed import ServerSandbox
@@ -48,7 +48,7 @@ _SECONDS_TO_END = 10.0  # for the keeper, which needs less
 
 
 class StdioTransport(asyncio.SubprocessProtocol):
-    """The connection to one server process, as the SDK expects it: a context manager for a stream to read and one to write.
+    """The connection to one server process: like the SDK's transports, a context manager for a read and a write stream.
 
     Args:
         server: The server's name.
@@ -56,7 +56,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
         environment: The host's.
 
     Attributes:
-        large: The large results that it has read.
+        large: The large results that were read.
 
     Raises:
         InvalidInputError: The policy of its sandbox contains something impossible.
@@ -135,7 +135,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
             self._sandbox.started()
 
     async def _leave_place(self) -> None:
-        """Give back what the server ran in."""
+        """Release the server's directory and sandbox."""
         self._place.close()
         if self._sandbox is not None:
             await self._sandbox.close()
@@ -143,7 +143,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the server: close its input, and end it where that is not enough. Returns when it is gone."""
+        """Stop the server: close its input, and kill it if that is not enough. Returns when it has ended."""
         transport = self._transport
         assert transport is not None
         assert self._input is not None
@@ -162,7 +162,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
                 await self._leave_place()
 
     def explain(self) -> str:
-        """Return why the connection ended, as far as this end knows; empty if it does not."""
+        """Return why the connection ended, as far as this end knows; else an empty text."""
         code = None if self._transport is None else self._transport.get_returncode()
         said = self._failure or ""
         if not said and code is not None and self._left:
@@ -201,7 +201,7 @@ class StdioTransport(asyncio.SubprocessProtocol):
     # Callbacks of the event loop.
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what the server wrote."""
+        """Handle output of the server."""
         if fd == 2:
             self._stderr += data
             del self._stderr[:-_MAX_STDERR]
@@ -214,12 +214,12 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._readable.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Take note of the end of a stream."""
+        """Handle the end of a stream."""
         if fd == 1:
             self._finish()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note that the process is gone and everything that it wrote was read."""
+        """Handle the end of the process, after all of its output was read."""
         self._finish()
         self._gone.set()
 
@@ -232,10 +232,10 @@ class StdioTransport(asyncio.SubprocessProtocol):
         self._failure = self._failure or reason
         self._finish()
 
-    # For the streams.
+    # The interface for the streams.
 
     async def _receive(self) -> SessionMessage | None:
-        """Return the next message; None: there will be none."""
+        """Return the next message; None at the end."""
         while self._failure is None:
             await self._give_way()
             if (line := self._lines.next()) is not None:
@@ -253,14 +253,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return None
 
     async def _give_way(self) -> None:
-        """Let others have their turn: what is there already is read without waiting, and a server can write without end."""
+        """Yield to other tasks: buffered output is read without waiting, and a server can write without end."""
         self._lines_read += 1
         if self._lines_read >= _LINES_AT_A_TIME or time.monotonic() - self._turn > _SECONDS_AT_A_TIME:
             await asyncio.sleep(0)
             self._turn, self._lines_read = time.monotonic(), 0
 
     async def _made_of(self, line: bytes | Oversized) -> SessionMessage | None:
-        """Return the message in a line, or an error in place of one that is refused."""
+        """Return the message in a line, or an error in place of a refused one."""
         if isinstance(line, Oversized):
             return self._refusal(line, f"it sent a message of {line.size} bytes, and the limit is {MAX_MESSAGE}")
         try:
@@ -292,14 +292,14 @@ class StdioTransport(asyncio.SubprocessProtocol):
         return SessionMessage(message)
 
     def _take_stray(self, line: bytes) -> None:
-        """Count a line that is not a message. Many servers print a greeting on stdout; an MCP server prints more than that."""
+        """Count a line that is not a message. Many servers print a greeting on stdout, besides their messages."""
         self._stray = self._stray if self._stray is not None else line[:200]
         self._strays += 1
         if self._strays >= _MAX_STRAY:
             self._fail(f"it wrote something to stdout that is not a message: {self._stray[:200]!r}")
 
     def _refusal(self, line: Oversized, complaint: str) -> SessionMessage | None:
-        """Return an error in place of a response that is refused, so that the other calls go on."""
+        """Return an error in place of a refused response, so that other calls continue."""
         if (number := id_of(line)) is None:
             self._fail(complaint)
             return None
@@ -323,7 +323,7 @@ class _Stream(AsyncResource):
 
 
 class _Reader(_Stream):
-    """What the server writes, as messages."""
+    """The stream of messages from the server."""
 
     async def receive(self) -> SessionMessage | Exception:
         """Return the next message."""
@@ -341,7 +341,7 @@ class _Reader(_Stream):
 
 
 class _Writer(_Stream):
-    """Messages to the server."""
+    """The stream of messages to the server."""
 
     async def send(self, item: SessionMessage, /) -> None:
         """Write a message; wait while the server does not read."""
@@ -350,9 +350,9 @@ class _Writer(_Stream):
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep Python's collector from running meanwhile: it would visit all objects of the program again and again.
+    """Pause Python's garbage collector: it would visit all objects of the program again and again.
 
-    A parser makes many objects and no garbage. It holds the interpreter's lock, so that no other thread is concerned.
+    A parser makes many objects and no garbage. It holds the interpreter's lock, so no other thread is affected.
     """
     if not gc.isenabled():
         yield

@@ -1,4 +1,4 @@
-"""A server's list of tools, made valid before the SDK sees it: the SDK refuses the whole list for one tool."""
+"""Repairs a server's list of tools before the SDK checks it, which refuses the whole list for one tool."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic import ValidationError
 from cellblock.tools.mcp.words import cut
 
 _VERSION = "2025-11-25"
-"""The strictest version of the protocol: what fits it fits the others."""
+"""The strictest version of the protocol: a list that is valid there is valid in the others."""
 
 _UNNAMED = "a tool without a name"
 
 
 def make_valid(result: dict[str, Any]) -> dict[str, str]:
-    """Mend the tools in the result of ``tools/list``, and take out those that cannot be.
+    """Repair the tools in the result of ``tools/list``, and remove those that cannot be repaired.
 
     Args:
-        result: The result, as the server has sent it. It is changed.
+        result: The server's result, which is changed in place.
 
     Returns:
-        What was taken out: the names of the tools, each with the reason.
+        The names of removed tools, each with the reason.
     """
     tools = result.get("tools")
     if not isinstance(tools, list) or _objection({**result, "tools": tools}) is None:
@@ -42,7 +42,7 @@ def make_valid(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _mended(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool whose schemas are of objects, if they say nothing else."""
+    """Return a tool with the type ``object`` in schemas that have no type."""
     mended = dict(tool)
     arguments = mended.get("inputSchema")
     if isinstance(arguments, dict) and "type" not in arguments:
@@ -52,12 +52,12 @@ def _mended(tool: dict[str, Any]) -> dict[str, Any]:
         if "properties" in returned and "type" not in returned:
             mended["outputSchema"] = {**returned, "type": "object"}
         elif returned.get("type") != "object":
-            del mended["outputSchema"]  # it says nothing of an object, and structured results are objects
+            del mended["outputSchema"]  # it does not describe an object, and structured results are objects
     return mended
 
 
 def _objection(result: dict[str, Any]) -> str | None:
-    """Return what is wrong with a list of tools; None if nothing is."""
+    """Return the error in a list of tools; None if it is valid."""
     try:
         methods.validate_server_result("tools/list", _VERSION, result)
     except ValidationError as error:

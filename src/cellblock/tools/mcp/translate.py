@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def spec_of(tool: types.Tool) -> ToolSpec:
-    """Return a tool as the SDK has it in our words."""
+    """Convert a tool of the SDK."""
     hints = tool.annotations
     return ToolSpec(
         name=tool.name,
@@ -26,10 +26,10 @@ def spec_of(tool: types.Tool) -> ToolSpec:
 
 
 def outcome_of(result: types.CallToolResult) -> ToolOutcome:
-    """Return a result as the SDK has it in our words.
+    """Convert a result of the SDK.
 
     Raises:
-        ValueError: Bytes in it are not base64, or a number is not one of JSON's.
+        ValueError: Bytes in it are not base64, or a number is not valid JSON.
     """
     check_finite(result.structured_content)
     texts: list[str] = []
@@ -50,10 +50,10 @@ def outcome_of(result: types.CallToolResult) -> ToolOutcome:
 
 
 def check_finite(value: object) -> None:
-    """Refuse NaN and infinite numbers: JSON has none, but the decoder takes them, and makes one of 1e999.
+    """Refuse NaN and infinite numbers: they are not JSON, but the decoder accepts them, and turns 1e999 into one.
 
     Raises:
-        ValueError: There is one in the value.
+        ValueError: The value contains one.
     """
     rest = [value]
     while rest:

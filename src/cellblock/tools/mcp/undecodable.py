@@ -1,4 +1,4 @@
-"""Answers of a server that cannot be decoded: which call they belong to, so that it fails at once and the others go on."""
+"""Finds the call of an answer that cannot be decoded, so that only this call fails, and at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cellblock.tools.mcp.lines import Oversized, edges
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-# Where serialisers put the id of an answer. What comes after it tells an answer from a request.
+# Where serialisers put the id of an answer. The text after it distinguishes answers from requests.
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _ID = rb'"id"\s*:\s*(\d{1,18})\s*'
 _AT_HEAD = re.compile(
@@ -20,7 +20,7 @@ _AT_TAIL = re.compile(_ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*$")
 
 
 def id_of(ends: Oversized) -> int | None:
-    """Return the id of an answer, of which only the ends are known; None if it is not where serialisers put it."""
+    """Return the id of an answer of which only the ends are known; None if it is not where serialisers put it."""
     if ends.head.lstrip()[:1] != b"{":
         return None
     found = _AT_HEAD.match(ends.head) or _AT_TAIL.search(ends.tail)
@@ -49,8 +49,8 @@ def instead(message: bytes, error: ValueError) -> SessionMessage | None:
     """Return an error in place of a message that cannot be decoded; None if it does not look like an answer.
 
     Args:
-        message: What was to be decoded.
-        error: What the decoder said.
+        message: The message.
+        error: The decoder's error.
     """
     number = id_of(edges(message))
     if number is None:

@@ -1,4 +1,4 @@
-"""Talks to an MCP server over HTTP: the SDK's transports on a client that bounds what it reads and reports failures."""
+"""The transport to an MCP server over HTTP, on a client that limits reads and reports failures."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from cellblock.tools.mcp.paced import PacedTransport
 from cellblock.tools.mcp.params import HttpServer
 
 _MAX_COOKIES = 100
-_SECONDS_TO_LEAVE = 2.0  # to tell the server that its session has ended
+_SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
 
 
 class HttpTransport:
-    """The connection to one server by URL, as the SDK expects it: a context manager for a stream to read and one to write.
+    """The connection to one server by URL: like the SDK's transports, a context manager for a read and a write stream.
 
     Args:
         params: Where the server is, resolved.
-        connect_timeout: Seconds to establish a TCP connection in.
+        connect_timeout: Seconds in which a TCP connection must be established.
         lost: Called when the connection can no longer be used.
 
     Attributes:
@@ -44,10 +44,10 @@ class HttpTransport:
         self._stack = AsyncExitStack()
         self._tls: ssl.SSLContext | None = None
         self.trouble: str | None = None
-        """What the server last answered that is not a success, or why it could not be asked."""
+        """The last failure: an answer of the server other than success, or why it could not be reached."""
 
     async def __aenter__(self) -> Any:
-        """Connect, as far as that is done ahead of the first message."""
+        """Prepare the connection, as far as possible before the first message."""
         headers = dict(self._params.headers)
         self._tls = await asyncio.to_thread(httpx2.create_ssl_context)  # it reads all CA certificates
         try:
@@ -64,8 +64,8 @@ class HttpTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        """Disconnect, and tell the server."""
-        # Not an anyio scope: scopes that are left in here were entered outside of it.
+        """Disconnect, and end the server's session."""
+        # Not an anyio scope: scopes that end here were entered outside of it.
         try:
             async with asyncio.timeout(_SECONDS_TO_LEAVE):
                 return await self._stack.__aexit__(kind, error, traceback)
@@ -73,7 +73,7 @@ class HttpTransport:
             return None
 
     def explain(self) -> str:
-        """Return what went wrong, as far as this end knows; empty if it does not."""
+        """Return the failure, as far as this end knows; else an empty text."""
         return self.trouble or ""
 
     def stderr(self) -> str:
@@ -81,7 +81,7 @@ class HttpTransport:
         return ""
 
     def noticed(self, request: httpx2.Request, trouble: str, *, final: bool) -> None:
-        """Take note of what went wrong with a request; ``final``: the connection is of no use any more."""
+        """Record the failure of a request; ``final``: the connection is unusable."""
         if request.method == "POST" or final:
             self.trouble = trouble
             # The SDK swallows a POST that fails with server-sent events, and a call would wait forever.
@@ -92,7 +92,7 @@ class HttpTransport:
         self, headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> httpx2.AsyncClient:
         assert self._tls is not None
-        # A compressed answer could be any size once it is unpacked. Calls have deadlines of their own.
+        # A compressed answer could have any size once unpacked. Calls have their own deadlines.
         return _Client(
             self.noticed,
             self.large,
@@ -105,16 +105,16 @@ class HttpTransport:
 
 
 class _Notice(Protocol):
-    """Is told what went wrong with a request."""
+    """Called with the failure of a request."""
 
     def __call__(self, request: httpx2.Request, trouble: str, *, final: bool) -> None: ...
 
 
 class _Client(httpx2.AsyncClient):
-    """A client that bounds what it reads.
+    """A client with limits on what it reads.
 
     Args:
-        noticed: Told what goes wrong.
+        noticed: Called with failures.
         posts_are_answered: Whether the response to a POST may be an event stream.
         options: Options of `httpx2.AsyncClient`.
     """
@@ -152,13 +152,13 @@ class _Client(httpx2.AsyncClient):
     def _bounded(
         self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream
     ) -> httpx2.AsyncByteStream:
-        """Return a stream that may go on forever, event by event, or a body that has to end."""
+        """Return a limited stream: an endless one of events, or a body that must end."""
         kind = response.headers.get("content-type", "").lower()
         if not response.is_success or request.method not in self._streaming or not kind.startswith("text/event-stream"):
             return _Body(stream, self._large)
 
         def over(complaint: str) -> None:
-            # An answer to one request fails by itself. A failure of the shared stream fails all requests.
+            # If the answer to one request fails, only this request fails. A failure of the shared stream fails all requests.
             self._noticed(request, complaint, final=request.method == "GET")
 
         return _EventStream(stream, self._large, over)

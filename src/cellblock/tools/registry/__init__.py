@@ -1,1 +1,1 @@
-"""What is known of tools from one run to the next: registered servers, and permissions that stay."""
+"""Persistent state of tools: registered servers, and the audit trail."""

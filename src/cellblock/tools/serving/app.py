@@ -1,4 +1,4 @@
-"""Tool calls over HTTP: the checks for every request, and the application of a session's tool port."""
+"""Tool calls over HTTP: checks of requests, and the application of a session's tool port."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 MAX_BODY = 4 * 1024 * 1024
 MAX_HELD = 32 * 1024 * 1024
-"""Bytes that the requests of one application may take together, from their heads to their answers."""
+"""Bytes of all requests of one application, each counted from its head to its answer."""
 MAX_NAME = 256
 _LONG = 16 * 1024
-"""Bytes of a body from which on requests are read one in a turn of the loop: to parse and to freeze it takes a while."""
+"""Bytes of a body above which requests are parsed one per turn of the loop, because parsing and freezing take a while."""
 _MOST_CHANGES = 3
-"""Decisions about one call of a tool that its server changes meanwhile."""
+"""Most decisions about one call, if the server changes the tool meanwhile."""
 MAX_LINES = 20
-"""Lines about refused requests in a minute, in a log and in a session's output: code can be refused thousands of times."""
+"""Lines per minute about refused requests, in the log and in a session's output: there can be thousands."""
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
@@ -44,11 +44,11 @@ _LOG = logging.getLogger("cellblock.tools")
 
 
 class RefusedError(Exception):
-    """A request is refused.
+    """A refused request.
 
     Attributes:
         status: The HTTP status.
-        noted: Whether it is worth a line in a log: no program that means well sends this.
+        noted: Whether to log it: well-behaved programs do not send this.
     """
 
     def __init__(self, status: int, message: str, *, noted: bool = False) -> None:
@@ -62,19 +62,19 @@ class Guard:
     """Checks a request before its body is read.
 
     Attributes:
-        hosts: The names by which the server may be called, or None for any. A web page whose name is made to lead here (DNS
-            rebinding) comes with its own.
-        token: The bearer token, or None if none is wanted.
+        hosts: The names by which the server may be addressed, or None for any. A web page that was redirected here by DNS
+            rebinding sends its own name.
+        token: The bearer token, or None if none is required.
     """
 
     hosts: frozenset[str] | None = frozenset(LOOPBACK)
     token: str | None = field(default=None, repr=False)
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Look at a request's headers.
+        """Check a request's headers.
 
         Raises:
-            RefusedError: It may not come in.
+            RefusedError: The request is refused.
         """
         given: dict[bytes, list[bytes]] = {}
         for name, value in headers:
@@ -95,13 +95,13 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What is posted to ``/run`` and, without parameters, to ``/approve``.
+    """The body of a POST to ``/run`` and, without parameters, to ``/approve``.
 
     Attributes:
         server: The server's name.
         tool: The tool's name.
         arguments: The arguments.
-        params: The server's parameters, if somebody sends them.
+        params: The server's parameters, if given.
     """
 
     server: str
@@ -111,10 +111,10 @@ class RunRequest:
 
     @classmethod
     def parse(cls, body: bytes) -> RunRequest:
-        """Read a body.
+        """Parse a body.
 
         Raises:
-            RefusedError: It is something else.
+            RefusedError: It is not valid.
         """
         try:
             data = parse(body)
@@ -125,7 +125,7 @@ class RunRequest:
             raise RefusedError(400, f"the body must be an object with {', '.join(known)}")
         for key in ("server_name", "tool"):
             name = data.get(key)
-            # Halves of characters, escape sequences and the like: such a name would be shown as another one.
+            # Lone surrogates, escape sequences and the like: such a name would not be shown as it is.
             if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable():
                 raise RefusedError(400, f"{key} must be text of 1 to {MAX_NAME} characters that can be printed")
         params, arguments = data.get("server_params"), data.get("arguments", {})
@@ -151,18 +151,19 @@ def session_app(
 
     Args:
         broker: The session's broker.
-        caller: Returns what calls the tools of a server, None where the session may not name it. Asked once for each call: the
-            server that is decided on is the one that is called.
-        facts: What a server said of a tool when it was registered. Asked before anything is decided: it must not start it.
-        note: Told a line for each request that is refused.
-        token: The bearer token that is wanted; None for none, as nobody else reaches the port.
+        caller: Returns a function that calls the tools of a server; None if the session may not name it. Called once for each
+            call, so that the decision is about the server that is called.
+        facts: Returns a server's facts about a tool from its registration. Called before the decision, so it must not start
+            the server.
+        note: Called with a line for each refused request.
+        token: The required bearer token; None if only the session reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
         on_progress: Handed to what calls.
         on_log: Handed to what calls.
         on_outcome: Told what each call returned.
-        person: Whom servers can ask something in the middle of a call.
+        person: The person whom servers can ask during a call.
     """
-    seen: dict[tuple[str, str], ToolFacts] = {}  # no more than servers have changed
+    seen: dict[tuple[str, str], ToolFacts] = {}  # bounded by the changed tools
 
     async def run(body: bytes) -> Mapping[str, Any]:
         request = RunRequest.parse(body)
@@ -196,22 +197,22 @@ async def perform(
     on_outcome: Callable[[ToolOutcome], None] | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """Have a call decided and, if it is allowed, made.
+    """Decide about a call, and make it if it is allowed.
 
-    A server that runs may say of its tool something else than when it was registered. Then the call is decided about once
-    more, by what the tool is now, before the tool is called.
+    A running server may describe its tool differently than at its registration. Then there is another decision, about the
+    present tool, before the call.
 
     Args:
         broker: Decides.
         call: Calls the tools of the server.
-        request: What is wanted.
-        known: What the server said of the tool when it was registered; None if that is not known.
-        seen: What tools have become, for the next call of them; changed here.
-        on_outcome: Told what the tool returned.
-        options: Handed to what calls.
+        request: The request.
+        known: The server's facts about the tool from its registration; None if they are unknown.
+        seen: Present facts about changed tools, for their next calls; updated here.
+        on_outcome: Called with the tool's outcome.
+        options: Passed to `call`.
 
     Returns:
-        What is sent back: ``result`` (as bytes if it is JSON already), ``images``, ``resources``; or ``error`` and ``kind``.
+        The answer: ``result`` (bytes if it is JSON already), ``images``, ``resources``; or ``error`` and ``kind``.
     """
     name = f"{request.server}.{request.tool}"
     seen = {} if seen is None else seen
@@ -241,10 +242,10 @@ async def perform(
 
 
 class ToolChangedError(Exception):
-    """A tool has changed since it was decided about.
+    """A tool has changed since the decision.
 
     Attributes:
-        now: What it is now.
+        now: Its present facts.
     """
 
     def __init__(self, now: ToolFacts) -> None:
@@ -253,7 +254,7 @@ class ToolChangedError(Exception):
 
 
 def _checker(decided: ToolFacts) -> Check:
-    """Return what looks at a tool before it is called: it is to be what was decided about."""
+    """Return a check that runs before the call: the tool must be the one of the decision."""
 
     def check(now: ToolFacts) -> None:
         if now != decided:
@@ -263,7 +264,7 @@ def _checker(decided: ToolFacts) -> Check:
 
 
 def denied(name: str, decision: Decision) -> Mapping[str, Any]:
-    """Return what is sent back about a call that was not allowed."""
+    """Return the answer about a denied call."""
     if decision.reason == "rejected":
         return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
     how = "was not accepted"
@@ -286,9 +287,9 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
     """Return an application that answers JSON with JSON.
 
     Args:
-        guard: What every request has to pass.
-        routes: Who answers, by method and path.
-        note: Told a line for each request that should not have been made.
+        guard: Checks every request.
+        routes: Handlers by method and path.
+        note: Called with a line for each refused request that well-behaved programs do not send.
     """
     load, lines, turn = _Load(), _Lines(note), asyncio.Lock()
 
@@ -323,16 +324,16 @@ def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Call
 
 
 class _Load:
-    """How much memory requests take."""
+    """Counts the memory of requests."""
 
     def __init__(self) -> None:
         self._size = 0
 
     def hold(self, size: int) -> int:
-        """Count something, and return its size, for `release`.
+        """Count a request, and return its size, for `release`.
 
         Raises:
-            RefusedError: It is too much together with what is there.
+            RefusedError: The limit would be exceeded.
         """
         if self._size + size > MAX_HELD:
             raise RefusedError(429, "too many and too large requests at once; wait until some are answered")
@@ -340,7 +341,7 @@ class _Load:
         return size
 
     def release(self, size: int) -> None:
-        """Count it no more."""
+        """Stop counting it."""
         self._size -= size
 
 
@@ -376,14 +377,14 @@ def _without_port(host: str) -> str:
 
 
 def _length(request: Request) -> int:
-    """Return how long the body is. Without a length there is none: `http` takes no chunks."""
+    """Return the length of the body. Without a length there is no body, as `http` accepts no chunks."""
     headers = dict(request.headers)
     length = headers.get(b"content-length", b"0")
     size = int(length[:20]) if length.isdigit() else 0
     if size > MAX_BODY:
         raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes", noted=True)
     if request.method == "POST" and headers.get(b"content-type", b"").split(b";")[0].strip() != b"application/json":
-        # What a web page can send without being asked for permission is never this type.
+        # Web pages cannot send this type without a preflight request.
         raise RefusedError(415, "the body must be application/json")
     return size
 

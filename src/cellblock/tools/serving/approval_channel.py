@@ -1,4 +1,4 @@
-"""Approvals over a WebSocket: the tool server's side, and the side of the program whose user decides.
+"""Approvals over a WebSocket: the tool server's side, and the deciding client's.
 
 JSON-RPC 2.0. The server sends ``approve`` with the request's id, and ``withdraw`` if it is withdrawn; the client answers
 ``true``, ``false``, or ``{"accepted": true, "always": "tool"}``. See docs/approvals.md.
@@ -32,31 +32,31 @@ ApprovalCallback = Callable[[ApprovalRequest], Awaitable[None] | bool]
 """Decides about a request: a coroutine function that accepts or rejects it, or a function that returns True or False."""
 
 _MAX_REQUEST = 64 * 1024 * 1024
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before a lost connection is made again
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0  # seconds before reconnecting
 _LOG = logging.getLogger("cellblock.tools")
 
 
 class ApprovalChannel:
-    """The server's end of the approvals: one client at a time decides, in any order."""
+    """The server's end. One client at a time decides, in any order."""
 
     def __init__(self, approval_required: bool = False, approval_timeout: float | None = 60) -> None:
         """Set up.
 
         Args:
-            approval_required: Whether `request` asks; otherwise it grants everything.
+            approval_required: Whether `request` asks the client; otherwise it grants everything.
             approval_timeout: Seconds that `request` waits, or None for no limit.
         """
         self.approval_required = approval_required
         self.approval_timeout = approval_timeout
         self._websocket: OwnWebSocket | Adapted | None = None
         self._pending: dict[str, ApprovalRequest] = {}
-        # What is still to be sent: a request that is over by then is not, so that a client that does not read costs little.
+        # The send queue. Requests that are over by their turn are skipped, so that a client that does not read costs little.
         self._unsent: dict[str, ApprovalRequest] = {}
         self._withdrawals: deque[str] = deque()
         self._to_send = asyncio.Event()
         self._closed = asyncio.Event()
         self._closed.set()
-        # FastAPI finds out what to pass to `connect` by evaluating its annotation in this module.
+        # FastAPI evaluates the annotation of `connect` in this module.
         if (starlette := sys.modules.get("starlette.websockets")) is not None:
             globals()["WebSocket"] = starlette.WebSocket
 
@@ -66,7 +66,7 @@ class ApprovalChannel:
         return self._websocket is not None
 
     async def connect(self, websocket: WebSocket) -> None:
-        """Accept a connection, and serve it until it ends. A second connection at the same time is refused.
+        """Accept a connection, and serve it until it ends. A second concurrent one is refused.
 
         Args:
             websocket: The connection; one of FastAPI or Starlette, too: ``app.websocket("/approval")(channel.connect)``.
@@ -77,7 +77,7 @@ class ApprovalChannel:
 
     async def _serve(self, websocket: OwnWebSocket | Adapted) -> None:
         if self._websocket is not None:
-            # Not the other way round: a second client must not take over the approvals of the first.
+            # The first one stays: a second client must not take over its approvals.
             await websocket.reject(409, "another approval client is connected")
             return
         self._websocket = websocket
@@ -126,8 +126,8 @@ class ApprovalChannel:
             True if it is accepted or no approval is required; False if it is rejected.
 
         Raises:
-            RuntimeError: No client is connected, or it has gone.
-            TimeoutError: Nobody decided in time.
+            RuntimeError: No client is connected, or it has disconnected.
+            TimeoutError: There was no decision in time.
         """
         if not self.approval_required:
             return True
@@ -172,7 +172,7 @@ class ApprovalChannel:
             self._to_send.clear()
             while (text := self._next()) is not None:
                 await websocket.send(text)
-                await asyncio.sleep(0)  # to send does not wait while the client reads
+                await asyncio.sleep(0)  # sending does not wait while the client reads
 
     def _next(self) -> str | None:
         if self._withdrawals:
@@ -282,7 +282,7 @@ class ApprovalClient:
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         try:
-            # Never through a proxy: what is decided here is between the two.
+            # Never through a proxy: the connection is direct.
             return await connect(
                 self._url, additional_headers=self._headers, max_size=_MAX_REQUEST, proxy=None, compression=None
             )
@@ -359,7 +359,7 @@ class ApprovalClient:
                 await (request.accept() if decided else request.reject())
             else:
                 raise TypeError(f"a callback that is not a coroutine function returns True or False, not {decided!r}")
-        except Exception:  # it is the caller's, and may raise anything
+        except Exception:  # the caller's callback may raise anything
             _LOG.exception("the approval callback failed; %s.%s is rejected", request.server_name, request.tool_name)
             if request.state == "pending":
                 await request.reject()

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for tool ports: one request at a time on a connection, bodies of known length, and a limit on each part.
+"""HTTP/1.1 for tool ports: one request at a time per connection, known lengths, and limits.
 
-Requests are parsed with httptools and answered by one task in one write: thousands of gathered calls wait for
-the overhead of each request.
+Requests are parsed with httptools and answered by one task in one write, because the overhead of a request counts with
+thousands of gathered calls.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from urllib.parse import unquote
 import httptools
 
 PATIENCE = 30.0
-"""Seconds in which a request must have come, from its first byte, or the connection, to its last."""
+"""Seconds for a request to arrive, from its first byte, or the connection, to its last."""
 
 IDLE = 75.0
 """Seconds that an idle connection is kept; longer than `runner` keeps its own, so that it never writes to a closing one."""
 
 _MAX_HEAD = 64 * 1024
 _PIECE = 256 * 1024
-"""Bytes of an answer that are written at once: what the client does not take is copied."""
+"""Bytes of an answer that are written at once: bytes that the client does not read at once are copied."""
 
 
 class Request:
-    """One request. Its body may still be on its way.
+    """One request. Its body may still be arriving.
 
     Attributes:
         method: Such as ``POST``.
         path: The path, without a query.
         headers: Names, in lower case, and values.
-        websocket: Whether it wants to become a WebSocket.
+        websocket: Whether it asks for a WebSocket.
     """
 
     __slots__ = ("_body", "_continue", "_whole", "headers", "method", "path", "url", "websocket")
@@ -49,7 +49,7 @@ class Request:
         self._continue: Callable[[], None] | None = None
 
     async def body(self) -> bytes:
-        """Return the body, once all of it is there. How long it may be, its headers say."""
+        """Return the body, once it has arrived completely. The headers have its length."""
         if self._whole is False:
             self._whole = asyncio.get_running_loop().create_future()
             if self._continue is not None:
@@ -58,33 +58,33 @@ class Request:
         return bytes(self._body)
 
     def asks_first(self, proceed: Callable[[], None]) -> None:
-        """Take note of whom to tell that the body is wanted."""
+        """Set a function to call when the body is requested, for ``100 Continue``."""
         self._continue = proceed
 
     def feed(self, part: bytes) -> None:
-        """Take a part of the body."""
+        """Add a part of the body."""
         self._body += part
 
     def end(self) -> None:
-        """Take note that the body is whole."""
+        """Mark the body as complete."""
         waiting, self._whole = self._whole, True
         if isinstance(waiting, asyncio.Future) and not waiting.done():
             waiting.set_result(None)
 
 
 App = Callable[[Request], Awaitable[tuple[int, bytes]]]
-"""Answers a request with an HTTP status and JSON. It is cancelled when nobody waits for the answer any more."""
+"""Answers a request with an HTTP status and JSON. It is cancelled when the client has disconnected."""
 
 
 @dataclass(slots=True)
 class PortState:
-    """What the connections of a port have in common.
+    """The shared state of a port's connections.
 
     Attributes:
         app: Answers requests.
-        full: Says whether there may be no further connection.
-        websocket: Makes what speaks with a WebSocket; None where requests for one are left to `app`, to be refused.
-        connections: What is connected.
+        full: Returns whether further connections are refused.
+        websocket: Makes the protocol of a WebSocket; None if requests for one go to `app`, which refuses them.
+        connections: The open connections.
         tasks: Requests that are being answered.
     """
 
@@ -101,13 +101,13 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, port: PortState) -> None:
-        """Take the port."""
+        """Set up for a port."""
         self._port = port
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._request: Request | None = None
         self._task: asyncio.Task[None] | None = None
-        self._fed = 0  # bytes of the request that is coming
+        self._fed = 0  # bytes of the arriving request
         self._in_head, self._coming = True, False
         self._keep, self._upgrading = True, False
         self._late: asyncio.TimerHandle | None = None
@@ -116,15 +116,15 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None  # only while the client does not read its answers
 
     def shutdown(self) -> None:
-        """Close the connection as soon as the request that is being answered is."""
+        """Close the connection, after the answer to a running request."""
         self._keep = False
         if self._task is None:
             self.transport.close()
 
-    # What the event loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept a connection, if there are not too many."""
+        """Accept a connection, unless there are too many."""
         self.transport = cast(asyncio.Transport, transport)
         if self._port.full():
             self.transport.abort()
@@ -136,13 +136,13 @@ class Connection(asyncio.Protocol):
         self._late = self._loop.call_later(PATIENCE, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel what nobody waits for any more: an interrupted cell withdraws its approval requests and its calls."""
+        """Cancel the request without a client: an interrupted cell withdraws its approval requests and its calls."""
         self._leave()
         if self._task is not None:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Parse, and end the connection where a head has no end."""
+        """Parse, and end the connection if a head is too long."""
         self._fed += len(data)
         try:
             self._parser.feed_data(data)
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             return
         if self._in_head and self._fed > _MAX_HEAD:
             self.transport.abort()
-        # Most requests come in one piece, and need no timer.
+        # Most requests arrive in one piece, and need no timer.
         if self._coming and self._late is None:
             self._late = self._loop.call_later(PATIENCE, self.transport.abort)
         elif not self._coming and self._request is not None and self._late is not None:
@@ -168,34 +168,34 @@ class Connection(asyncio.Protocol):
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """Read again, once the whole answer is written."""
+        """Resume reading, once the whole answer is written."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
         if self._task is None:
             self.transport.resume_reading()
 
-    # What the parser tells. What is raised here ends the parsing.
+    # Callbacks of the parser. Exceptions from them end the parsing.
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Start a request."""
         if self._request is not None:
             raise ValueError("one request at a time")
         self._request, self._coming = Request(), True
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the address."""
+        """Add a part of the address."""
         self._current.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. There are no chunks: a length is a bound, and trailers would have none."""
+        """Add a header. Chunked bodies are refused: a length is a bound, and trailers would have none."""
         name = name.lower()
         if name == b"transfer-encoding":
             raise ValueError("bodies come with their length")
         self._current.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer."""
+        """Start to answer."""
         self._in_head = False
         request, parser = self._current, self._parser
         request.method = parser.get_method().decode("ascii")
@@ -214,12 +214,12 @@ class Connection(asyncio.Protocol):
         self._task.add_done_callback(self._port.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body, unless it was answered without."""
+        """Add a part of the body, unless the request was answered already."""
         if self._task is not None:
             self._current.feed(body)
 
     def on_message_complete(self) -> None:
-        """Count again, for the next request."""
+        """Reset the counters, for the next request."""
         self._coming, self._in_head, self._fed = False, True, 0
         self._current.end()
         if self._task is None and not self._upgrading:
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
             self._idle = self._loop.call_later(IDLE, self._close_if_idle)
 
     async def _write_rest(self, body: bytes) -> None:
-        """Write what follows the first piece, as the client reads it."""
+        """Write the pieces after the first as the client reads."""
         for start in range(_PIECE, len(body), _PIECE):
             await (self._writable or asyncio.sleep(0))
             self.transport.write(memoryview(body)[start : start + _PIECE])
@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
         self.transport.write(head % (status, HTTPStatus(status).phrase.encode(), kind, length, close) + body)
 
     def _refuse(self) -> None:
-        """Answer what is not HTTP, if nothing is being answered already."""
+        """Answer a malformed request, unless another answer is being written."""
         if self._task is not None:
             self.transport.abort()
             return
@@ -275,14 +275,14 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def _close_if_idle(self) -> None:
-        """One timer for each connection, and not for each request of it."""
+        """One timer per connection, not per request."""
         left = IDLE if self._request is not None else self._answered + IDLE - self._loop.time()
         self._idle = self._loop.call_later(left, self._close_if_idle) if left > 0 else None
         if left <= 0:
             self.transport.close()
 
     def _hand_over(self) -> None:
-        """Leave the connection to a protocol that has limits of its own."""
+        """Hand the connection over to a protocol with its own limits."""
         self._leave()
         assert self._port.websocket is not None
         protocol, request = self._port.websocket(), self._current
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
         self.transport.set_protocol(protocol)
 
     def _leave(self) -> None:
-        del self._parser  # which holds on to this object
+        del self._parser  # which refers to this object
         self._port.connections.discard(self)
         for timer in (self._late, self._idle):
             if timer is not None:

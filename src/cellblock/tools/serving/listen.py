@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     OnWebSocket = Callable[[WebSocket], Awaitable[None]]
 
 MAX_CONNECTIONS = 256
-"""Connections of one port at once; more are closed at the door. `pool` makes 64 for each event loop of a program."""
+"""Maximum connections of one port; further ones are closed at once. `pool` makes 64 for each event loop of a program."""
 
 MAX_OF_ALL = 1024
-"""Connections of all ports of this process; fewer if its limit on descriptors is low."""
+"""Maximum connections of all ports of this process; fewer if its limit on descriptors is low."""
 
 RESERVED = 16
-"""Connections that a port may have in any case, however many others hold open."""
+"""Connections that are reserved for each port, however many the others have."""
 
 _STOP = 2.0
 
@@ -37,7 +37,7 @@ class HttpServer:
         Args:
             app: The application.
             sockets: Bound sockets; closed by `stop`.
-            websocket: Serves WebSockets; without it, requests for them are `app`'s.
+            websocket: Serves WebSockets; without it, requests for them go to `app`.
         """
         self._sockets = list(sockets)
         self._port = PortState(app, lambda: _full(self._port))
@@ -49,10 +49,10 @@ class HttpServer:
         self._stopped: asyncio.Event | None = None
 
     async def start(self) -> None:
-        """Accept connections from now on.
+        """Start to accept connections.
 
         Raises:
-            StateError: It does already.
+            StateError: It was started already.
         """
         if self._stopped is not None:
             raise StateError("The server is already running.")
@@ -63,13 +63,13 @@ class HttpServer:
         _ports.append(self._port)
 
     async def stop(self) -> None:
-        """Close the sockets and all connections; requests that do not end by themselves are cancelled."""
+        """Close the sockets and all connections; cancel requests that do not end by themselves."""
         if self._stopped is None or self._stopped.is_set():
             return
         self._port.full = lambda: True
         for listener in self._sockets:
             asyncio.get_running_loop().remove_reader(listener.fileno())
-        # A server that is closed between accepting a connection and beginning with it forgets the connection, open as it is.
+        # A server that is closed between accepting a connection and starting its protocol forgets the open connection.
         await asyncio.sleep(0)
         for server in self._servers:
             server.close()
@@ -83,7 +83,7 @@ class HttpServer:
         while self._port.connections:
             for connection in [*self._port.connections]:
                 connection.transport.abort()
-            await asyncio.sleep(0)  # which tells them
+            await asyncio.sleep(0)  # which resolves their futures
         _ports[:] = [port for port in _ports if port is not self._port]
         for listener in self._sockets:
             listener.close()
@@ -96,11 +96,11 @@ class HttpServer:
 
 
 _ports: list[PortState] = []
-"""Those that serve."""
+"""The ports that are served."""
 
 
 def _full(port: PortState) -> bool:
-    """Whether a port may have no further connection."""
+    """Return whether a port refuses further connections."""
     if len(port.connections) < RESERVED:
         return False
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""The tool port of a session: HTTP on a listener inside the session, whichever kernel it has now."""
+"""The tool port of a session: HTTP on a listener inside the session, for each of its kernels."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 class ToolPort:
     """Serves an application on one listener after another.
 
-    What serves HTTP is loaded at the first connection: most sessions call no tool, and it takes longer to load than they do to
-    start.
+    The HTTP code is imported at the first connection: most sessions call no tool, and the import takes longer than starting a
+    session.
     """
 
     def __init__(self, app: App) -> None:
-        """Take the application that is to be served."""
+        """Set the application."""
         self._app = app
         self._waiting: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     def adopt(self, listener: socket.socket) -> None:
-        """Serve on a new kernel's listener from now on; what was connected to the one before is cut off."""
+        """Serve on a new kernel's listener from now on; connections to the previous one are closed."""
         self._let_go()
         listener.setblocking(False)
         self._waiting = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._begin)
 
     async def close(self) -> None:
-        """Cut off whatever is connected, and close the listener."""
+        """Close all connections and the listener."""
         serving = self._serving
         self._let_go()
         if serving is not None:
@@ -48,7 +48,7 @@ class ToolPort:
         self._stop = asyncio.Event()
 
     def _begin(self) -> None:
-        """Somebody connects for the first time."""
+        """Start to serve, at the first connection."""
         listener, self._waiting = self._waiting, None
         assert listener is not None
         loop = asyncio.get_running_loop()

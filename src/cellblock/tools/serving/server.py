@@ -42,7 +42,7 @@ Lookup = Callable[[str], ServerParams]
 
 _LOG = logging.getLogger("cellblock.tools")
 MIN_TOKEN = 16
-"""Characters of a token: others than the clients can try as many as they like."""
+"""Minimum characters of a token: attackers can try any number of them."""
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -50,12 +50,12 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 class ToolServer:
     """Runs MCP servers and calls their tools for HTTP clients, with approval if required.
 
-    Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers,
-    ``POST /run`` calls a tool, ``POST /approve`` only asks about one, ``GET /status`` says that it runs, ``WS /approval`` is
-    for an `ApprovalClient`. See docs/approvals.md.
+    Servers start with their first call, and stay until `stop` or a reset. Endpoints: ``PUT /reset`` stops all servers, ``POST
+    /run`` calls a tool, ``POST /approve`` only asks about one, ``GET /status`` shows that it runs, ``WS /approval`` is for an
+    `ApprovalClient`. See docs/approvals.md.
 
     **Anything that can reach ``POST /run`` can start programs**: it accepts a server's parameters, which include a command
-    line. Run untrusted code in a session: its tool port accepts nothing of the kind.
+    line. Run untrusted code in a session: its tool port accepts no parameters.
 
     Example::
 
@@ -93,9 +93,9 @@ class ToolServer:
             log_to_stderr: Whether to log to stderr instead of stdout.
             log_level: DEBUG, INFO, WARNING, ERROR or CRITICAL.
             token: Bearer token that every request must have. Required if `host` can be reached from other machines.
-            rules: Decide before `approval_required` does. Their `default` is not used.
-            lookup: Where the parameters of servers come from that a request only names; by default
-                those that `generate_mcp_sources` has registered.
+            rules: Rules that decide first. Their `default` is not used: `approval_required` takes its place.
+            lookup: Returns the parameters of servers that a request only names; by default, from the registry of
+                `generate_mcp_sources`.
 
         Raises:
             InvalidInputError: An argument is wrong.
@@ -190,13 +190,13 @@ class ToolServer:
         return Servers(self._params, connect_timeout=self._connect_timeout)
 
     def _params(self, name: str) -> ServerParams:
-        """Return a server's parameters: those that came with a request, or else those that are registered."""
+        """Return a server's parameters: those of the request, or the registered ones."""
         if name in self._given:
             return self._given[name]
         return self._lookup(name)
 
     def _guard(self, addresses: list[str]) -> Guard:
-        # If it listens on any address, the token that this requires keeps web pages away as well.
+        # If it listens on all addresses, the required token keeps web pages away as well.
         any_host = any(ipaddress.ip_address(address).is_unspecified for address in addresses)
         hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(_bracketed, addresses)))
         return Guard(hosts, self._token)
@@ -225,7 +225,7 @@ class ToolServer:
             else:
                 params = made_absolute(parse_params(request.server, request.params), os.getcwd())
                 if self._given.setdefault(request.server, params) != params:
-                    # Which of the two was meant cannot be known, and a running server is not exchanged under its callers.
+                    # It is unknown which of the two was meant, and a running server must not be replaced while others use it.
                     raise InvalidInputError(f"MCP server {request.server!r} has other parameters; reset the tool server first")
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
@@ -235,7 +235,7 @@ class ToolServer:
         return await perform(self._broker, call, request)
 
     async def _approve(self, body: bytes) -> Mapping[str, Any]:
-        """Have something decided that is done elsewhere: a shell command of a kernel, say."""
+        """Decide about an action that happens elsewhere, such as a shell command of a kernel."""
         request = RunRequest.parse(body)
         if request.params is not None:
             raise RefusedError(400, "what is only asked about has no server_params")
@@ -279,7 +279,7 @@ def _registered(name: str) -> ServerParams:
 
 
 def _check_listed(request: RunRequest) -> Check:
-    """Return what refuses a call of a tool that the server does not have."""
+    """Return a check that refuses calls of tools that the server does not have."""
 
     def check(now: ToolFacts) -> None:
         if now == GONE:
@@ -299,7 +299,7 @@ def _bracketed(address: str) -> str:
 
 
 def bind(addresses: list[str], port: int) -> list[socket.socket]:
-    """Listen on every address of a name, on one port: a client may try any of them first."""
+    """Listen on every address of a name, on one port, because a client may try any of them first."""
     sockets: list[socket.socket] = []
     try:
         for address in addresses:
@@ -308,7 +308,7 @@ def bind(addresses: list[str], port: int) -> list[socket.socket]:
                 listener = socket.create_server((address, port), family=family, backlog=512)
             except OSError as error:
                 if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and address != addresses[-1]:
-                    continue  # a machine that has a name for IPv6, and no IPv6
+                    continue  # a machine with a name for IPv6, but without IPv6
                 raise
             sockets.append(listener)
             port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""One WebSocket on a connection of `http`: the protocol of the websockets library, and the bytes moved for it."""
+"""One WebSocket on a connection of `http`, with the sans-I/O protocol of the websockets library."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from cellblock.tools.serving.http import PortState
 
 _MAX_MESSAGE = 64 * 1024
-_MAX_WAITING = 64  # messages that nobody has received yet
+_MAX_WAITING = 64  # unread messages
 _PIECE = 2048
-"""Bytes that are parsed in one turn of the loop: they can be 340 frames, each of which takes as long as a large one."""
+"""Bytes that are parsed per turn of the loop: they can be 340 frames, and a small frame takes as long as a large one."""
 _PING = 20.0
-"""Seconds between two pings; a client that has not answered one by the next has gone."""
+"""Seconds between two pings; a client that has not answered one by the next is disconnected."""
 _SECONDS_TO_CLOSE = 2.0
 
 
@@ -31,12 +31,12 @@ class WebSocket(asyncio.Protocol):
     """The server's end of a WebSocket. `accept` or `reject` it first.
 
     Attributes:
-        path: What was asked for.
+        path: The requested path.
         headers: Names, in lower case, and values of the request.
     """
 
     def __init__(self, port: PortState, serve: Callable[[WebSocket], Awaitable[None]]) -> None:
-        """Take who serves it."""
+        """Set up, with the function that serves it."""
         self.path = ""
         self.headers: list[tuple[bytes, bytes]] = []
         self._port = port
@@ -52,33 +52,33 @@ class WebSocket(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
 
-    # For the code that serves it.
+    # The interface for the code that serves it.
 
     async def accept(self) -> None:
-        """Let it in."""
+        """Accept it."""
         assert self._request is not None
         self._protocol.send_response(self._protocol.accept(self._request))
         self._flush()
         self._ping()
 
     async def reject(self, status: int, reason: str) -> None:
-        """Refuse it, as HTTP."""
+        """Reject it with an HTTP status."""
         self._protocol.send_response(self._protocol.reject(HTTPStatus(status), reason))
         self._flush()
 
     async def receive(self) -> str | None:
-        """Return the next message; None: there will be none."""
+        """Return the next message; None at the end."""
         message = await self._messages.get()
         self._read_or_wait()
         return message
 
     async def send(self, text: str) -> None:
-        """Send a message; wait while the client does not read. Nothing is sent if the WebSocket is closed."""
+        """Send a message; wait while the client does not read. Does nothing if the WebSocket is closed."""
         await self._writable.wait()
         try:
             self._protocol.send_text(text.encode())
         except (ConnectionClosed, InvalidState):
-            return  # `receive` tells
+            return  # `receive` reports it
         self._flush()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
@@ -87,7 +87,7 @@ class WebSocket(asyncio.Protocol):
             self._protocol.send_close(code, reason)
             self._flush()
 
-    # What the event loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -95,14 +95,14 @@ class WebSocket(asyncio.Protocol):
         self._port.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what the client sent."""
+        """Add received bytes."""
         going_on = bool(self._unparsed)
         self._unparsed += data
         if not going_on:
             self._parse()
 
     def _parse(self) -> None:
-        """Parse a piece of what has come; the rest in a later turn of the loop."""
+        """Parse a piece of the received bytes; the rest in later turns of the loop."""
         if self.transport.is_closing():
             self._unparsed.clear()
             return
@@ -120,13 +120,13 @@ class WebSocket(asyncio.Protocol):
         self._read_or_wait()
 
     def _read_or_wait(self) -> None:
-        """Read on, unless there is something left to parse, to receive or to send."""
+        """Resume reading, unless something is left to parse, receive or send."""
         waits = bool(self._unparsed) or self._messages.qsize() >= _MAX_WAITING or not self._writable.is_set()
         if self._transport is not None:
             (self._transport.pause_reading if waits else self._transport.resume_reading)()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Take note that the client has gone."""
+        """Handle the end of the connection."""
         self._port.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -134,17 +134,17 @@ class WebSocket(asyncio.Protocol):
         self._writable.set()
 
     def pause_writing(self) -> None:
-        """Let senders wait; and do not read what would have to be answered."""
+        """Block senders, and stop reading frames that would need an answer."""
         self._writable.clear()
         self._read_or_wait()
 
     def resume_writing(self) -> None:
-        """Let senders go on."""
+        """Unblock senders."""
         self._writable.set()
         self._read_or_wait()
 
     def shutdown(self) -> None:
-        """Close the connection: the server stops."""
+        """Close the connection, because the server stops."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(1001)
             self._flush()
@@ -153,7 +153,7 @@ class WebSocket(asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """What it is sent on."""
+        """The transport."""
         assert self._transport is not None
         return self._transport
 
@@ -172,7 +172,7 @@ class WebSocket(asyncio.Protocol):
             await self._serve(self)
         finally:
             await self.close()
-            # A client that does not answer would keep the connection.
+            # A client that does not answer would keep the connection open.
             asyncio.get_running_loop().call_later(_SECONDS_TO_CLOSE, self.transport.abort)
 
     def _take(self, frame: Frame) -> None:
@@ -180,7 +180,7 @@ class WebSocket(asyncio.Protocol):
             self._alive = True
         if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
             return
-        if frame.data:  # of frames without bytes there is no limit
+        if frame.data:  # frames without bytes have no other limit
             self._parts.append(bytes(frame.data))
         if not frame.fin:
             return
@@ -198,7 +198,7 @@ class WebSocket(asyncio.Protocol):
             asyncio.get_running_loop().call_later(_SECONDS_TO_CLOSE, self.transport.abort)
 
     def _ping(self) -> None:
-        """Ask whether the client is still there, from time to time."""
+        """Ping the client from time to time."""
         if self._protocol.state is not State.OPEN:
             return
         if not self._alive:

@@ -1,4 +1,4 @@
-"""The way from a sandbox to the internet: an allowlisting proxy on the trusted side (docs/egress.md).
+"""A sandbox's network access: an allowlisting proxy on the trusted side (docs/egress.md).
 
-Nothing is imported here: `network` alone costs little, and loads the proxy only if a policy allows a network.
+Nothing is imported here: `network` is cheap to import, and loads the proxy only if a policy allows a network.
 """

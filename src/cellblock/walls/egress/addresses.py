@@ -1,4 +1,4 @@
-"""Which addresses are not part of the public internet, and which are this machine's own."""
+"""Classifies addresses: special-purpose ones, and this machine's own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Objection:
     """Why an address is refused unless a rule names it.
 
     Attributes:
-        what: What kind of address it is, to follow the words "which is".
-        private: Whether it is for private networks, so that a rule marked ``private`` is enough.
+        what: The kind of address, to follow the words "which is".
+        private: Whether it is for private networks, so that a rule with ``private`` is enough.
     """
 
     what: str
@@ -63,7 +63,7 @@ _IPV6 = [
         ("3fff::/20", "reserved for documentation", False),
     )
 ]
-# Metadata services keep secrets: `private` is not enough for these, the rule must name the address.
+# Metadata services hold secrets: `private` is not enough, the rule must name the address.
 _METADATA = {
     IPv4Address("100.100.100.200"),  # Alibaba, in the range of carriers
     IPv6Address("fd00:ec2::254"),  # Amazon
@@ -77,7 +77,7 @@ _OWN = Objection("an address of this machine")
 
 
 def objection(address: Address) -> Objection | None:
-    """Return what speaks against reaching an address, or None if it is an ordinary public one.
+    """Return the objection to an address, or None if it is an ordinary public one.
 
     IPv6 addresses that carry an IPv4 address (mapped, NAT64, ISATAP) are judged by both. Teredo and 6to4, long obsolete, are
     refused whatever they carry.
@@ -98,20 +98,20 @@ def objection(address: Address) -> Objection | None:
 
 
 def objection_to(address: Address) -> Objection | None:
-    """Return what speaks against reaching an address on this machine, or None: it is neither special nor the machine's own.
+    """Return the objection to an address on this machine; None if it is neither special nor the machine's own.
 
     Raises:
-        OSError: That could not be found out.
+        OSError: This could not be determined.
     """
     found = objection(address)
     return own(address) or found if found is None or found.private else found
 
 
 def own(address: Address) -> Objection | None:
-    """Return an objection where an address is one of this machine's own.
+    """Return an objection if an address is one of this machine's own.
 
-    Asked of the kernel each time, by binding to it: a list of interfaces would be out of date some day. Where the machine
-    lets programs bind to addresses of others (ip_nonlocal_bind), all are taken for its own, and refused.
+    The kernel is asked each time, by binding to the address, because a list of interfaces can become outdated. If the machine
+    allows binding to foreign addresses (ip_nonlocal_bind), all count as its own, and are refused.
     """
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
     try:
@@ -127,5 +127,5 @@ def own(address: Address) -> Objection | None:
 def _carried(address: IPv6Address, how: str) -> Objection | None:
     inside = IPv4Address(int(address) & 0xFFFF_FFFF)
     found = objection(inside)
-    # Never private: where a translator sends it is not for a rule about a name to know.
+    # Never private: a rule about a name cannot know where a translator sends it.
     return Objection(f"{how} for {inside}, {found.what}") if found else None

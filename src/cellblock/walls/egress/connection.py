@@ -1,4 +1,4 @@
-"""One client of the proxy, from its first byte to its last: I/O around `socks` and `http`."""
+"""Serves one client of the proxy: the I/O around `socks` and `http`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Connection:
 
     Args:
         client: Its socket, non-blocking; `serve` closes it.
-        gate: The way out.
-        limits: How much and how long.
+        gate: Opens connections.
+        limits: Limits on sizes and times.
         scratch: A buffer for tunnels, shared.
-        turned_away: Whether there are too many already: whatever it asks is answered with 503.
+        turned_away: Whether there are too many clients: every request is answered with 503.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Connection:
         self._method = "GET"
 
     async def serve(self) -> None:
-        """Serve the client until it or the proxy has had enough. What goes wrong with it is nobody else's business."""
+        """Serve the client until either side ends the connection. Its errors affect no other client."""
         try:
             async with asyncio.timeout(self._head_seconds):
                 first = await self._receive(self._client, HEAD_READ)
@@ -136,7 +136,7 @@ class Connection:
         return h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes)
 
     async def _head(self, reader: h11.Connection) -> h11.Request | None:
-        """Return the head of the next request, or None where the client hung up before one."""
+        """Return the head of the next request; None if the client has hung up."""
         waiting = reader.trailing_data == (b"", False)
         if waiting:
             async with asyncio.timeout(self._idle_seconds):
@@ -181,7 +181,7 @@ class Connection:
         await self._hang_up(http.plain_response(status, reason, text, body=self._method != "HEAD"))
 
     async def _hang_up(self, last: bytes) -> None:
-        """Send the last bytes, and see that they arrive: closing with bytes unread would destroy them on their way."""
+        """Send the last bytes, and make sure that they arrive: closing with unread bytes would discard them in transit."""
         if last:
             await self._send(self._client, last)
         self._client.shutdown(socket.SHUT_WR)

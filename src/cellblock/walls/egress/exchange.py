@@ -1,4 +1,4 @@
-"""One plain HTTP request to a server and the response to it."""
+"""Forwards one plain HTTP request to a server, and its response."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import CHUNKED_READ, check_between_chunks, check_head, response_headers
 from cellblock.walls.egress.tunnel import BUFFER, reset
 
-HEAD_READ = CHUNKED_READ  # a chunked body may begin behind a head
+HEAD_READ = CHUNKED_READ  # a chunked body may follow a head
 _MAX_INTERIM = 50
 
 
 class Exchange:
     """Carries a request and its response, both ways at once: a server may answer before it has read the whole request.
 
-    Every message is read and written anew by h11, so that neither side can make the other see more messages, or other
-    ones, than the proxy saw.
+    h11 parses and rewrites every message, so that neither side can make the other see other messages than the proxy.
 
     Args:
-        client: The client's socket; closed here only when a response breaks off.
+        client: The client's socket; closed here only if a response breaks off.
         upstream: The server's, which is closed here.
-        reader: What has read the client's request so far, and will write the response.
-        limits: How much and how long.
+        reader: The h11 connection that has parsed the client's request, and will write the response.
+        limits: Limits on sizes and times.
     """
 
     def __init__(self, client: socket.socket, upstream: socket.socket, reader: h11.Connection, limits: EgressLimits) -> None:
@@ -68,10 +67,10 @@ class Exchange:
             if self._begun:
                 raise ConnectionAbortedError("the client broke the protocol") from error
             raise
-        except h11.LocalProtocolError as error:  # what h11 read it would not write
+        except h11.LocalProtocolError as error:  # h11 accepted it, but does not write it
             raise self._failed(f"the message cannot be passed on: {error}", "network") from error
         finally:
-            # What was cut short must not look complete, neither to the server nor to the client.
+            # A truncated message must not look complete, neither to the server nor to the client.
             if whole:
                 self._upstream.close()
             else:
@@ -83,7 +82,7 @@ class Exchange:
     async def _both_ways(self, request: h11.Request) -> None:
         pieces = [self._sent(self._writer, request)]
         self._chunked_up = _is_chunked(request)
-        if await self._heard_all(pieces):  # as of most requests: no task is needed for a body
+        if await self._heard_all(pieces):  # as for most requests: no task is needed for a body
             await self._pass_up(pieces)
             await self._download()
             return
@@ -106,7 +105,7 @@ class Exchange:
             done = await self._heard_all(pieces)
 
     async def _heard_all(self, pieces: list[bytes]) -> bool:
-        """Collect what the client has sent of its body; return whether that was the end of it."""
+        """Collect the received part of the client's body; return whether it is complete."""
         while True:
             await self._turns.give_way()
             if (event := self._reader.next_event()) is h11.NEED_DATA:
@@ -124,7 +123,7 @@ class Exchange:
         try:
             await self._send(self._upstream, pieces)
         except OSError:
-            # The server hears no more, but may have answered already: that is for the other direction to find out.
+            # The server no longer reads, but may have answered already: the other direction finds out.
             return False
         return True
 
@@ -150,7 +149,7 @@ class Exchange:
                 return
 
     async def _next(self, pieces: list[bytes]) -> bytes:
-        """Send the client what there is, then return what the server says next."""
+        """Send the client pending bytes, then return the server's next event."""
         await self._send(self._client, pieces)
         try:
             size = HEAD_READ if not self._begun else CHUNKED_READ if self._chunked_down else BUFFER
@@ -159,7 +158,7 @@ class Exchange:
             raise self._failed(f"the connection to the server broke: {error}", "network") from error
 
     def _translated(self, event: object) -> bytes:
-        """Return what the client is sent for an event of the server."""
+        """Return the event for the client, given one of the server."""
         match event:
             case h11.Data():
                 return self._sent(self._reader, h11.Data(event.data))

@@ -1,4 +1,4 @@
-"""The only way out: decide, look up once, check every address, connect to a checked one."""
+"""The only way out: decides, resolves once, checks every address, and connects to a checked one."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Ask = Callable[[str, int], Awaitable[bool]]
 _MAX_SHOWN = 200
 _LOOKUPS = 4
 _MAX_QUESTIONS = 32
-"""Connections of one session that may wait for somebody's answer: few beside those that it may have."""
+"""Connections of one session that may wait for an answer: few compared to its limit of connections."""
 _MAX_ADDRESSES = 32
-"""Addresses of one name that are considered: the owner of a name can give it thousands, and each is checked."""
+"""Maximum addresses of one name to check: its owner can give it thousands."""
 _THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """How much one session may use of the host.
+    """Limits on a session's use of the host.
 
     Attributes:
-        connections: Clients served at a time; those beyond are told so (503), and beyond that wait in the kernel.
+        connections: Clients served at a time; some further ones are answered with 503, and the rest wait in the kernel.
         header_bytes: Size of a request's or a response's head.
         header_seconds: Time for a client to send the head of a request, or a SOCKS handshake.
         connect_seconds: Time to look a host up and connect to it.
@@ -73,7 +73,7 @@ class UnreachableError(Exception):
     """An allowed host could not be reached.
 
     Attributes:
-        cause: What happened, for the protocols to translate.
+        cause: The cause, for the protocols to translate.
     """
 
     def __init__(self, message: str, cause: Literal["lookup", "refused", "timeout", "network"]) -> None:
@@ -107,12 +107,12 @@ class Gate:
         """Connect to a target, if the rules allow it.
 
         Args:
-            target: Where to, in canonical form.
+            target: The target, in canonical form.
             method: The HTTP method, or ``SOCKS5``, for the log.
-            client: Who wants it. If it hangs up while somebody is asked, the question is withdrawn.
+            client: The client. If it hangs up during a question, the question is withdrawn.
 
         Returns:
-            A connected, non-blocking socket, which is the caller's.
+            A connected, non-blocking socket, owned by the caller.
 
         Raises:
             DeniedError: The rules do not allow it.
@@ -129,18 +129,18 @@ class Gate:
         except TimeoutError as error:
             seconds = f"{self._limits.connect_seconds:g}"
             raise UnreachableError(f"{target} could not be reached within {seconds} s", "timeout") from error
-        except OSError as error:  # no descriptor was left to find out whose address it is
+        except OSError as error:  # no descriptor was left to check whose address it is
             raise UnreachableError(f"{target} could not be reached: {error.strerror}", "network") from error
 
     def _check_addresses(self, target: Target, found: list[Address], method: str) -> None:
-        """Check all addresses before one is dialled: a name with one bad address is not trusted with the others."""
+        """Check all addresses before dialling one: if one address of a name is refused, the others are not trusted either."""
         for address in found:
             reached = Target(address, target.port)
             if refusal := self._rules.judge_address(target, reached, addresses.objection_to(address)):
                 raise self._denied(target, refusal, method)
 
     async def _let_through(self, target: Target, refusal: Refusal, method: str, client: socket.socket) -> bool:
-        """Whether somebody lets a target through that no rule names. What a rule denies is denied."""
+        """Ask about a target that no rule names; return whether it is allowed. Targets that a rule denies stay denied."""
         if self._ask is None or refusal.rule_needed is None:
             return False
         if self._has_many_questions():
@@ -162,7 +162,7 @@ class Gate:
         return len(self._questions) >= _MAX_QUESTIONS
 
     def withdraw(self) -> None:
-        """Withdraw the questions that are open: their connections are refused."""
+        """Withdraw open questions: their connections are refused."""
         for question in self._questions:
             question.cancel()
 
@@ -171,7 +171,7 @@ class Gate:
         return self._report(Denial(ascii(named)[1:-1][:_MAX_SHOWN], 0, reason, None, ascii(method)[1:-1][:_MAX_SHOWN]))
 
     async def close(self) -> None:
-        """Withdraw all questions, and forget the lookups that nobody waits for any more."""
+        """Withdraw all questions, and abandon lookups in flight."""
         left: list[asyncio.Future[Any]] = [*self._questions, *self._lookups]
         for waiting in left:
             waiting.cancel()
@@ -215,7 +215,7 @@ class Gate:
         self._slots.release()
 
     async def _first(self, target: Target, found: list[Address]) -> socket.socket:
-        """Return a connection to the first address that answers, giving each its share of the time."""
+        """Connect to the first address that answers; each gets a share of the time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.connect_seconds
         last: OSError = OSError()
@@ -234,17 +234,17 @@ class Gate:
 
 
 def _considered(found: Sequence[str]) -> list[Address]:
-    """Return the first addresses of a name. What is left out is not dialled either."""
+    """Return the first addresses of a name. The others are not dialled either."""
     return [unmapped(ip_address(text)) for text in list(dict.fromkeys(found))[:_MAX_ADDRESSES]]
 
 
 async def resolve(name: str) -> list[str]:
-    """Look a name up as every program on this machine does: hosts file, DNS, and what else is configured."""
+    """Resolve a name like every program on this machine: by hosts file, DNS, and other configured sources."""
     return await asyncio.get_running_loop().run_in_executor(_pool(), _getaddrinfo, name)
 
 
 async def dial(address: Address, port: int) -> socket.socket:
-    """Connect to an address; it is never looked up, so what was checked is what is dialled."""
+    """Connect to an address, without a lookup, so that the checked address is the dialled one."""
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:

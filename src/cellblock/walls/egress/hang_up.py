@@ -1,4 +1,4 @@
-"""Notices that a client has hung up while the proxy waits for something else than its bytes."""
+"""Detects that a client has hung up while the proxy waits for something else."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def on_hang_up(client: socket.socket, call: Callable[[], object]) -> Iterator[Ca
     """While this context is entered, call a function once the client has closed or half closed its end, perhaps several times.
 
     Bytes that the client has sent ahead stay unread, and do not count. The loop's own watch would report them in every turn,
-    so there is another one, which becomes readable only at a hang-up.
+    so this uses an epoll object that becomes readable only at a hang-up.
 
     Args:
         client: Its socket.
         call: Is called on the running loop.
 
     Yields:
-        What tells whether the client has hung up by now, also if the loop does not know it yet.
+        A function that returns whether the client has hung up, even if the loop has not noticed yet.
 
     Raises:
         OSError: There is no descriptor left for the watch.
     """
     loop = asyncio.get_running_loop()
     with select.epoll(1) as watch:
-        watch.register(client.fileno(), select.EPOLLRDHUP)  # what is broken is always reported
+        watch.register(client.fileno(), select.EPOLLRDHUP)  # errors are always reported
         loop.add_reader(watch.fileno(), call)
         try:
             yield lambda: bool(watch.poll(0))

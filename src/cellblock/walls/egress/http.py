@@ -1,7 +1,7 @@
-"""How the proxy handles HTTP heads: pure functions over h11's events.
+"""Checks and rewrites HTTP heads for the proxy: pure functions over h11's events.
 
-h11 reads and writes the messages, so nothing reaches a server byte for byte as a client sent it. This module
-refuses what h11 would repair: a message that could be framed in two ways is not repaired and passed on.
+h11 reads and writes the messages, so nothing reaches a server byte for byte as a client sent it. This module refuses messages
+that h11 would repair: a message with ambiguous framing is not passed on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _HTTP_PORT = 80
 MAX_LINES = 500
 """Lines of a request's or a response's head."""
 CHUNKED_READ = 4096
-"""Bytes of a chunked body that are read at a time. So little is parsed at once, even if it is all trailers."""
+"""Bytes of a chunked body that are read at a time, so that little is parsed at once, even if all of it is trailers."""
 _HEAD_END = re.compile(rb"\n\r?\n")
-# For one hop only (RFC 9110, 7.6.1), with those that proxies have been sent since before it.
+# Headers for one hop only (RFC 9110, 7.6.1), and older ones for proxies.
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authentication-info proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade".split()
 )
-# A Connection header may not name these: taking away what frames or addresses a message changes what it means.
+# A Connection header may not name these: removing the framing or the address changes a message's meaning.
 _KEPT = frozenset((b"content-length", b"host"))
 
 
@@ -54,8 +54,8 @@ class ProxyRequest:
 
     Attributes:
         method: Its method.
-        target: Where it is to go.
-        forwarded: What to send there; None for CONNECT.
+        target: Its destination.
+        forwarded: The request to send there; None for CONNECT.
     """
 
     method: str
@@ -64,17 +64,17 @@ class ProxyRequest:
 
 
 def read_request(request: h11.Request) -> ProxyRequest:
-    """Understand the head of a request.
+    """Interpret the head of a request.
 
     Args:
         request: As h11 read it.
 
     Returns:
-        Where it is to go, and what to send there.
+        Its destination, and the request to send there.
 
     Raises:
         BadTargetError: It names a host that has no canonical form.
-        BadRequestError: It is not for a proxy, or could be understood in two ways.
+        BadRequestError: It is not for a proxy, or is ambiguous.
     """
     method, text = request.method.decode("ascii"), request.target.decode("ascii")
     _check_framing(request)
@@ -90,13 +90,13 @@ def read_request(request: h11.Request) -> ProxyRequest:
     path = match[2] or ("*" if method == "OPTIONS" else "/")
     path = f"/{path}" if path.startswith("?") else path
     host = str(target) if target.port != _HTTP_PORT else host_text(target.host)
-    # Neither Via nor Forwarded: what the server sees is a client, and learns nothing of the machine behind it.
+    # Neither Via nor Forwarded: the server sees a client, and learns nothing about the machine behind it.
     headers = [(b"Host", host.encode("ascii")), *_request_headers(request)]
     return ProxyRequest(method, target, h11.Request(method=request.method, target=path, headers=headers))
 
 
 def response_headers(response: h11.Response | h11.InformationalResponse) -> Headers:
-    """Return the headers of a response that are meant for the client. h11 adds what frames the body there."""
+    """Return the headers of a response for the client. h11 adds those that frame the body."""
     headers = _end_to_end(response.headers.raw_items())
     if _values(response.headers, b"transfer-encoding"):
         headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
@@ -134,7 +134,7 @@ def check_head(reader: h11.Connection) -> None:
 
 
 def check_between_chunks(reader: h11.Connection) -> None:
-    """Check that what is left of a chunked body after all whole chunks is small: the beginning of a chunk, or of trailers.
+    """Check that the unparsed rest of a chunked body is small: the beginning of a chunk, or of trailers.
 
     Raises:
         h11.RemoteProtocolError: It is too large.
@@ -181,7 +181,7 @@ def _host_header(text: str, target: Target) -> tuple[Host, int]:
 def _request_headers(request: h11.Request) -> Headers:
     headers = [(name, value) for name, value in _end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
     if _values(request.headers, b"transfer-encoding"):
-        headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 lets through
+        headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 accepts
     # One connection for each request: no answer can ever be taken for that to another.
     headers.append((b"Connection", b"close"))
     return headers

@@ -1,7 +1,7 @@
-"""One canonical form for the host that a client names, whatever protocol it speaks and however it spells it.
+"""Canonical names: one form for each host, whatever protocol and spelling a client uses.
 
-Every decision uses the result of these functions, and nothing else. An ambiguous name is
-refused here, so that the rules and the resolver can never disagree about it.
+Every decision uses the result of these functions only. Ambiguous names are refused here, so that the rules and the resolver
+can never disagree.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Target:
 
 
 def canonical_host(text: str) -> Host:
-    """Return the one form of a host that decisions are made on.
+    """Return the canonical form of a host.
 
     International names become ASCII by UTS 46 and IDNA 2008 (`idna`; the standard library knows IDNA 2003 only, which
     maps some names to other hosts than today's clients do). IPv4 addresses are read as the C library reads them, in one to
@@ -56,7 +56,7 @@ def canonical_host(text: str) -> Host:
         A name or an address; giving it to this function again changes nothing.
 
     Raises:
-        BadNameError: It is not a host, or not clearly one.
+        BadNameError: It is not a host, or is ambiguous.
     """
     if len(text) > _MAX_NAME + 3:
         raise BadNameError("the host name is too long")
@@ -92,17 +92,17 @@ def parse_port(text: str) -> int:
 
 
 def parse_authority(text: str, default_port: int | None = None) -> Target:
-    """Return what the ``host:port`` of a request names.
+    """Parse the ``host:port`` of a request.
 
     Args:
-        text: As it stands in a request line or a Host header.
-        default_port: The port where none is given; without it, a port must be given.
+        text: The text from a request line or a Host header.
+        default_port: The default port; without it, a port is required.
 
     Returns:
         The target in canonical form.
 
     Raises:
-        BadNameError: It is not clearly a host and a port.
+        BadNameError: It is not a host and a port, or is ambiguous.
     """
     if "@" in text:
         raise BadNameError("user information before a host name is not allowed")
@@ -115,7 +115,7 @@ def parse_authority(text: str, default_port: int | None = None) -> Target:
 
 
 def split_port(text: str) -> tuple[str, str | None]:
-    """Split ``host:port`` into its parts, which are not checked yet; an IPv6 address must stand in brackets."""
+    """Split ``host:port`` into its parts, without checking them; an IPv6 address must be in brackets."""
     if text.startswith("["):
         host, bracket, rest = text.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
@@ -128,7 +128,7 @@ def split_port(text: str) -> tuple[str, str | None]:
 
 
 def host_text(host: Host) -> str:
-    """Return a host as it stands before a port: IPv6 in brackets."""
+    """Return a host in the form that precedes a port: IPv6 in brackets."""
     return f"[{host}]" if isinstance(host, IPv6Address) else str(host)
 
 
@@ -137,7 +137,7 @@ def _folded(text: str) -> str:
 
 
 def _ascii(text: str) -> str:
-    import idna  # here, for its tables are large, and most sessions never name such a host
+    import idna  # imported here, because its tables are large, and most sessions never name such a host
 
     try:
         return idna.encode(text, uts46=True, std3_rules=True).decode("ascii")
@@ -149,7 +149,7 @@ def _ipv4(labels: list[str]) -> IPv4Address:
     if len(labels) > 4 or not all(_NUMBER.fullmatch(label) for label in labels):
         raise BadNameError("it is not a valid IPv4 address")
     *leading, last = (_number(label) for label in labels)
-    # The last part fills all bytes that are left: 127.1 is 127.0.0.1.
+    # The last part fills all remaining bytes: 127.1 is 127.0.0.1.
     if any(part > 255 for part in leading) or last >= 256 ** (4 - len(leading)):
         raise BadNameError("it is not a valid IPv4 address")
     return IPv4Address(last + sum(part << 8 * (3 - index) for index, part in enumerate(leading)))

@@ -1,4 +1,4 @@
-"""A sandbox's way to the network: proxies on listeners that its init made inside. A session has one after the other."""
+"""Serves the proxy of a sandbox, on the listeners of its successive kernels."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 _LOG = 1000
 _NO_RETRIES = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_HTTP_RETRIES": "0"}
-"""Without a network, pip and uv then fail at once. By default they retry for seconds."""
+"""With these, pip and uv fail at once without a network. By default, they retry for seconds."""
 
 OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
 
 
 class SandboxNetwork:
-    """Serves the proxy of one sandbox: of a session, whichever kernel it has now, or of an MCP server.
+    """Serves the proxy of one sandbox: of a session, for each of its kernels, or of an MCP server.
 
     Attributes:
         denials: The last refused attempts, oldest first.
     """
 
     def __init__(self, network: Network, note: Callable[[str], None], ask: OnHost | None = None) -> None:
-        """Take the rules.
+        """Parse the rules.
 
         Args:
-            network: What may be reached.
-            note: Told a line for each refused attempt.
-            ask: Decides about hosts that the policy does not name, where the policy says that somebody is to be asked.
+            network: The allowed hosts.
+            note: Called with a line for each refused attempt.
+            ask: Decides about hosts that the policy does not name, if the policy says to ask.
 
         Raises:
             InvalidInputError: A pattern is wrong; the message names it.
@@ -48,23 +48,23 @@ class SandboxNetwork:
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
         if network.allow or network.ask:
-            # Loaded where it is used: most sessions have no network at all.
+            # Imported on use: most sessions have no network.
             from cellblock.walls.egress.rules import Rules
 
             self._rules = Rules.parse(network.allow, network.deny)
 
     @property
     def reaches(self) -> bool:
-        """Whether there is anything that may be reached, or asked for."""
+        """Whether any host may be reached or asked for."""
         return self._rules is not None
 
     def environment(self, port: int = EGRESS_PORT) -> dict[str, str]:
         """Return the variables that make programs use the proxy; if nothing may be reached, those that stop useless retries.
 
-        Without a proxy a program is told that a name cannot be resolved, as on any machine without a network.
+        Without a proxy, name resolution fails in programs, as on any machine without a network.
 
         Args:
-            port: Where the proxy's listener is, in the session.
+            port: The port of the proxy's listener, in the session.
         """
         if self._rules is None:
             return dict(_NO_RETRIES)
@@ -83,12 +83,12 @@ class SandboxNetwork:
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
     def withdraw_questions(self) -> None:
-        """Withdraw the questions about hosts that are open. The code that asked was stopped, or is gone."""
+        """Withdraw open questions about hosts, because the code that asked was stopped, or has ended."""
         if self._proxy is not None:
             self._proxy.withdraw_questions()
 
     async def close(self) -> None:
-        """Cut off whatever is connected."""
+        """Close all connections."""
         if self._changing is not None:
             await self._changing
         if self._proxy is not None:

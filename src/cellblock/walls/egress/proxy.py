@@ -15,7 +15,7 @@ from cellblock.walls.egress.tunnel import BUFFER
 _TURNED_AWAY = 16
 _ACCEPTS = 16
 _CUT_OFF = 16
-"""Clients that are cut off in one turn of the loop."""
+"""Clients that are disconnected per turn of the loop."""
 _RETRY_SECONDS = 0.2
 
 
@@ -23,11 +23,11 @@ class EgressProxy:
     """An allowlisting proxy for HTTP, CONNECT and SOCKS5, all on one listener, on the running loop.
 
     Args:
-        listener: A listening TCP socket. It is the proxy's from now on: `close` closes it.
-        rules: Who may be reached.
-        on_denied: Told of every refused attempt, on the loop. It must be quick and must not raise.
+        listener: A listening TCP socket, owned by the proxy: `close` closes it.
+        rules: The rules.
+        on_denied: Called with every refused attempt, on the loop. It must be quick and must not raise.
         limits: What the session may take.
-        resolve: Looks names up; called once for each connection, and what it returns is checked and dialled.
+        resolve: Resolves names; called once for each connection, and its results are checked and dialled.
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.
     """
@@ -57,11 +57,11 @@ class EgressProxy:
 
     @property
     def connections(self) -> int:
-        """How many clients are served now."""
+        """The number of clients."""
         return len(self._clients)
 
     async def start(self) -> None:
-        """Begin to accept clients.
+        """Start to accept clients.
 
         Raises:
             StateError: It was started or closed before.
@@ -73,11 +73,11 @@ class EgressProxy:
         self._resume()
 
     def withdraw_questions(self) -> None:
-        """Withdraw the questions about hosts that are open: their connections are refused."""
+        """Withdraw open questions about hosts: their connections are refused."""
         self._gate.withdraw()
 
     async def close(self) -> None:
-        """Cut all clients off and wait until nothing of them is left. Can be called again."""
+        """Disconnect all clients and wait for the end of their tasks. Can be called again."""
         if not self._closed:
             self._closed = True
             self._pause()
@@ -102,9 +102,9 @@ class EgressProxy:
             self._loop.remove_reader(self._listener)
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS):  # then the rest of the program gets its turn
+        for _ in range(_ACCEPTS):  # so that the rest of the program gets its turn
             if len(self._clients) >= self._limits.connections + _TURNED_AWAY:
-                self._pause()  # until one ends; the kernel keeps a bounded number waiting
+                self._pause()  # until one ends; the kernel queues a bounded number
                 return
             try:
                 client, _address = self._listener.accept()
@@ -116,7 +116,7 @@ class EgressProxy:
             self._serve(client)
 
     def _accept_later(self) -> None:
-        """Leave clients waiting for a while: this process has no descriptor, or no memory, left for another."""
+        """Pause accepting: this process has no descriptor, or no memory, left for another client."""
         assert self._loop is not None
         self._pause()
         self._retry = self._loop.call_later(_RETRY_SECONDS, self._accept_again)
@@ -148,16 +148,16 @@ class EgressProxy:
         if self._retry is None:
             self._resume()
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A mistake of ours: it cost this client its connection, and must not pass unseen.
+            # A bug of ours: it cost this client its connection, and must be visible.
             context = {"message": "the egress proxy failed to serve a client", "exception": error, "task": task}
             task.get_loop().call_exception_handler(context)
 
 
 def environment(port: int) -> dict[str, str]:
-    """Return the variables that make programs use a proxy on this port of their own loopback interface.
+    """Return the variables that make programs use a proxy on this port of their loopback interface.
 
-    Also ALL_PROXY names the proxy by HTTP, although it speaks SOCKS5: httpx reads that variable even when it has better ones,
-    and refuses to start over a ``socks5h://`` in it when a package of its own is missing, or it is old.
+    ALL_PROXY also names the proxy by HTTP, although it speaks SOCKS5: httpx reads that variable even if it has better ones,
+    and fails to start with ``socks5h://`` in it if it is old or an optional package is missing.
 
     Args:
         port: The listener's port.
@@ -167,7 +167,7 @@ def environment(port: int) -> dict[str, str]:
         "HTTP_PROXY": proxy,
         "HTTPS_PROXY": proxy,
         "ALL_PROXY": proxy,
-        # A server of the session's own is on its own loopback interface, where no proxy is needed.
+        # The session's own servers are on its loopback interface, where no proxy is needed.
         "NO_PROXY": "localhost,127.0.0.1,::1",
     }
     return values | {name.lower(): value for name, value in values.items()}

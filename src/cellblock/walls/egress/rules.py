@@ -1,4 +1,4 @@
-"""The allow-list: patterns, and decisions on canonical names and addresses. Pure functions of data."""
+"""Allow and deny rules: patterns, and decisions about canonical names and addresses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """An attempt that was refused: data for an event and for the session's log.
+    """A refused attempt, as data for an event and the session's log.
 
     Attributes:
-        host: The canonical host; what the client sent, escaped and shortened, if there is none.
-        port: The port, 0 where none was understood.
-        reason: What was in the way.
+        host: The canonical host; if there is none, the client's text, escaped and shortened.
+        port: The port; 0 if unknown.
+        reason: The reason.
         rule_needed: The pattern that would allow it; None if none could.
         method: The HTTP method, or ``SOCKS5``.
     """
@@ -53,7 +53,7 @@ class Denial:
 
     @property
     def remedy(self) -> str:
-        """What to do, to be put after the reason; empty if no rule could allow it."""
+        """What to do, to follow the reason; empty if no rule could allow it."""
         return f'; to allow it, add "{self.rule_needed}" to allow_hosts (network.allowedDomains)' if self.rule_needed else ""
 
 
@@ -62,9 +62,9 @@ class Rule:
     """One pattern of an allow- or deny-list.
 
     Attributes:
-        host: What it names: a canonical name or address; None for every host.
+        host: A canonical name or address; None for every host.
         subdomains: Whether it means the names below `host`, and not `host` itself.
-        port: The port that it names, or None.
+        port: The port, or None.
         private: Whether the host may be in a private network.
     """
 
@@ -75,10 +75,10 @@ class Rule:
 
     @classmethod
     def parse(cls, pattern: str) -> Self:
-        """Read a pattern.
+        """Parse a pattern.
 
         Args:
-            pattern: ``host``, ``*.host`` or ``*``, with ``:port`` or without; then, if wanted, the word ``private``.
+            pattern: ``host``, ``*.host`` or ``*``, optionally with ``:port``, optionally followed by the word ``private``.
 
         Returns:
             The rule.
@@ -137,12 +137,12 @@ class Rules:
 
     @classmethod
     def parse(cls, patterns: Sequence[str], denied: Sequence[str] = ()) -> Self:
-        """Read an allow-list and a deny-list.
+        """Parse an allow-list and a deny-list.
 
         Args:
-            patterns: What is allowed: ``index.example``, ``*.example.com`` (its subdomains), ``*`` (every public host),
+            patterns: Allowed hosts: ``index.example``, ``*.example.com`` (its subdomains), ``*`` (every public host),
                 ``example.com:8443``, ``10.0.0.5:5432``, ``git.corp.example private``.
-            denied: What is not, of that.
+            denied: Exceptions from these.
 
         Returns:
             The rules.
@@ -163,10 +163,10 @@ class Rules:
         """Decide by name and port, before anything is looked up.
 
         Args:
-            target: Where a client wants to go, in canonical form.
+            target: The target, in canonical form.
 
         Returns:
-            Why not, or None where the host may be looked up.
+            The refusal, or None if the host may be looked up.
         """
         if refusal := self._denied(target):
             return refusal
@@ -178,15 +178,15 @@ class Rules:
         return Refusal(f"no rule for this host names port {target.port}", pattern(target))
 
     def judge_address(self, target: Target, reached: Target, found: Objection | None) -> Refusal | None:
-        """Decide by one of the addresses that an allowed name has.
+        """Decide about one address of an allowed name.
 
         Args:
             target: What the client named.
             reached: The address that would be dialled.
-            found: What speaks against that address, if anything does.
+            found: The objection to that address, if any.
 
         Returns:
-            Why not, or None if it may be dialled.
+            The refusal, or None if it may be dialled.
         """
         if refusal := self._denied(reached):
             return refusal

@@ -1,4 +1,4 @@
-"""SOCKS5 (RFC 1928) without I/O: bytes in, replies and one request out. CONNECT only, without authentication."""
+"""Parses SOCKS5 (RFC 1928) without I/O: CONNECT only, without authentication."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class BadSocksNameError(BadNameError):
 
 
 def reply(code: int) -> bytes:
-    """Return a reply. The address that it reports is always 0.0.0.0:0: the host's own is nobody's business."""
+    """Return a reply. Its address is always 0.0.0.0:0, which hides the host's own."""
     return bytes([VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0])
 
 
 class SocksHandshake:
-    """What a SOCKS5 client says before its data.
+    """The handshake of a SOCKS5 client.
 
     Attributes:
-        target: Where it wants to go, once that is known.
+        target: The target, once known.
     """
 
     def __init__(self) -> None:
@@ -68,16 +68,16 @@ class SocksHandshake:
         self._greeted = False
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the client.
+        """Add bytes from the client.
 
         Args:
-            data: What it sent. The longest handshake is 519 bytes; what follows it stays in `trailing`.
+            data: The received bytes. The longest handshake is 519 bytes; bytes after it stay in `trailing`.
 
         Returns:
             What to send to it now.
 
         Raises:
-            SocksError: Nothing can come of this.
+            SocksError: The handshake failed.
             BadSocksNameError: It named a host that has no canonical form.
         """
         self._data += data
@@ -89,7 +89,7 @@ class SocksHandshake:
         return answer
 
     def trailing(self) -> bytes:
-        """Return what the client sent after its request, without waiting for the reply."""
+        """Return the bytes that the client sent after its request, without waiting for the reply."""
         return bytes(self._data)
 
     def _greeting(self) -> bytes:
@@ -130,7 +130,7 @@ def _target(kind: int, raw: bytes, port: int) -> Target:
     try:
         if not port:
             raise BadNameError("the port is not a number from 1 to 65535")
-        # RFC 1928 knows no brackets; "[::1]" as a name is accepted all the same, and means what it does everywhere else.
+        # RFC 1928 has no brackets; "[::1]" as a name is accepted nevertheless, with its usual meaning.
         return Target(canonical_host(raw.decode()) if kind == _NAME else unmapped(_address(kind, raw)), port)
     except UnicodeDecodeError as error:
         raise BadSocksNameError("the host name is not UTF-8", named) from error

@@ -1,8 +1,8 @@
-"""Moving bytes between two sockets, both ways, as fast as one thread can.
+"""Moves bytes between two sockets, in both directions, as fast as one thread can.
 
 This uses the loop's readiness callbacks directly: bytes are read into a buffer shared by all tunnels and written to the other
 side in the same callback, and only bytes that it does not accept are kept. So an idle tunnel holds no memory, a stalled one
-holds at most one buffer each way, and while it is stalled nothing more is read: back-pressure reaches the sender.
+holds at most one buffer each way, and while it is stalled nothing more is read: backpressure reaches the sender.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def reset(connection: socket.socket) -> None:
-    """Close a connection so that the other side sees it break, and takes what it has for incomplete."""
+    """Reset a connection, so that the other side treats its data as incomplete."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     connection.close()
@@ -28,8 +28,8 @@ class Tunnel:
     """Two sockets joined. Neither is closed here, unless one side breaks: then both are reset.
 
     Attributes:
-        scratch: Where bytes are on their way within one callback.
-        active: Whether anything moved since the last look.
+        scratch: The shared buffer for bytes within one callback.
+        active: Whether bytes moved since the last check.
     """
 
     def __init__(self, left: socket.socket, right: socket.socket, scratch: memoryview, idle_seconds: float) -> None:
@@ -42,7 +42,7 @@ class Tunnel:
         self.active = False
 
     async def run(self) -> None:
-        """Move bytes until both sides have said that they will send no more, one breaks, or both are silent too long."""
+        """Move bytes until both sides have ended their streams, one breaks, or both are silent for too long."""
         self._timer = self._loop.call_later(self._idle_seconds, self._look)
         try:
             for flow in self._flows:
@@ -54,12 +54,12 @@ class Tunnel:
                 flow.stop()
 
     def flow_ended(self) -> None:
-        """Note that one side has sent all it will."""
+        """Record the end of one side's stream."""
         if all(flow.ended for flow in self._flows):
             self._end()
 
     def broken(self) -> None:
-        """Note that one side is gone; the other must not take that for an orderly end."""
+        """Record that one side broke; the other must not see an orderly end."""
         for flow in self._flows:
             flow.stop()
         for end in self._ends:
@@ -71,7 +71,7 @@ class Tunnel:
             self._ended.set_result(None)
 
     def _look(self) -> None:
-        # A timer for each byte that moves would cost more than moving it: look twice instead.
+        # Resetting a timer for each read would cost more than moving the bytes: check twice per period instead.
         if not self.active:
             self.broken()
             return
@@ -94,7 +94,7 @@ class _Flow:
         self._loop.add_reader(self._source, self._readable)
 
     def stop(self) -> None:
-        # A socket that is closed has been taken off the loop before.
+        # Closed sockets were removed from the loop before.
         if self._source.fileno() >= 0:
             self._loop.remove_reader(self._source)
         if self._sink.fileno() >= 0:
@@ -131,7 +131,7 @@ class _Flow:
             self._loop.add_reader(self._source, self._readable)
 
     def _send(self, data: memoryview) -> int:
-        """Return how much the sink took; -1 where it broke, and the tunnel with it."""
+        """Return the number of bytes that the sink accepted; -1 if it broke, and the tunnel with it."""
         try:
             return self._sink.send(data)
         except (BlockingIOError, InterruptedError):

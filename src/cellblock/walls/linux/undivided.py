@@ -2,7 +2,7 @@
 
 Landlock controls opening, creating, moving and removing files, and signals. It does not control attributes of files, memory
 and queues without a path, limits and priorities of other processes, or the address that a socket is connected to. The filter
-refuses what a session can do without. The rest it leaves to the session's init (`cellblock.launch.init.supervisor`), which sees the
+refuses what a session can do without. The rest it leaves to the session's init (`launch.init.supervisor`), which sees the
 paths and addresses that no filter sees.
 """
 

@@ -1,1 +1,1 @@
-"""What pip is given when it installs for a session: the host's index, fetched by the host, and a limit on what is kept."""
+"""Serves the host's package index to pip in a session, and limits the size of packages."""

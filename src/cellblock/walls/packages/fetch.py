@@ -1,4 +1,4 @@
-"""Fetches what an index has, on the trusted side: GET, of http and https, with the credentials that the host has for it."""
+"""Fetches pages and files of an index on the trusted side, with the host's credentials."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _AGENT = "cellblock"
 
 
 class Fetcher:
-    """Opens URLs of an index and of the files that it names. Everything here blocks: call it in threads."""
+    """Opens URLs of an index and of the files that it names. All calls block: use threads."""
 
     def __init__(self, index: PackageIndex) -> None:
-        """Take the settings; nothing is read yet.
+        """Store the settings; nothing is read yet.
 
         Args:
-            index: Where packages come from.
+            index: The package index.
         """
         self._index = index
         self._credentials = {_origin(url): found for url in (*index.indexes, *index.links) if (found := _own_credentials(url))}
 
     def open(self, url: str, accept: str = "*/*") -> HTTPResponse:
-        """Begin to fetch a URL.
+        """Start to fetch a URL.
 
         Args:
             url: ``http`` or ``https``.
             accept: Which kinds of content are wanted.
 
         Returns:
-            The response, whose status is 200, for the caller to read and to close.
+            The response, with status 200. The caller reads and closes it.
 
         Raises:
             OSError: It cannot be fetched; `urllib.error.HTTPError` has the server's status.
-            ValueError: It is not a URL that is fetched here.
+            ValueError: It is not an http or https URL.
         """
         request = urllib.request.Request(_without_credentials(url))  # noqa: S310  # the opener below has no other handlers
         request.add_header("Accept", accept)
@@ -83,11 +83,11 @@ class Fetcher:
         return context
 
     def authorize(self, request: urllib.request.Request, own: tuple[str, str] | None = None) -> None:
-        """Add the credentials for exactly this origin; a redirect elsewhere does not take them along.
+        """Add the credentials for exactly this origin; redirects to others do not carry them.
 
         Args:
             request: What is to be sent.
-            own: Credentials that its URL had.
+            own: Credentials from its URL.
         """
         found = own or self._credentials.get(_origin(request.full_url)) or _from_netrc(request.full_url)
         if found is not None:
@@ -142,16 +142,16 @@ def _without_credentials(url: str) -> str:
 
 
 def read_page(fetcher: Fetcher, url: str, accept: str, limit: int) -> tuple[str, str, bytes]:
-    """Fetch a page whole.
+    """Fetch a whole page.
 
     Args:
         fetcher: Fetches it.
         url: Its URL.
         accept: Which kinds of content are wanted.
-        limit: Bytes that it may have.
+        limit: Its maximum size in bytes.
 
     Returns:
-        Where it was found after redirects, its content type and its body.
+        Its URL after redirects, its content type and its body.
 
     Raises:
         OSError: It cannot be fetched, or is larger.

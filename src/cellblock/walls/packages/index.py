@@ -1,4 +1,4 @@
-"""Where this host takes packages from: what its pip is configured for."""
+"""The host's package index, as its pip is configured."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _YES = ("1", "true", "yes", "on")
 
 @dataclass(frozen=True, slots=True)
 class PackageIndex:
-    """Where packages come from.
+    """The sources of packages.
 
     Attributes:
-        indexes: Indexes, the main one first: URLs (``http``, ``https``, ``file``) or directories. They may hold credentials.
+        indexes: Indexes, the main one first: URLs (``http``, ``https``, ``file``) or directories. They may contain
+            credentials.
         links: Pages and directories that list files, likewise.
         trusted: Hosts, or ``host:port``, whose certificates are not checked.
-        certificates: A file of certificates to check the others with; None for the system's.
-        proxy: The proxy to reach them by; None for the one that the environment names.
-        prereleases: Whether pip considers versions that are not final.
+        certificates: A file of certificates for checking the others; None for the system's.
+        proxy: The proxy; None for that of the environment.
+        prereleases: Whether pip considers pre-releases.
     """
 
     indexes: tuple[str, ...] = ()
@@ -38,11 +39,11 @@ class PackageIndex:
 
     @classmethod
     def configured(cls, environment: Mapping[str, str], files: Iterable[Path]) -> PackageIndex:
-        """Return what pip is configured for.
+        """Return pip's configuration.
 
         Args:
-            environment: The host's environment, for its ``PIP_`` variables, which win.
-            files: pip's configuration files; later ones win.
+            environment: The host's environment, whose ``PIP_`` variables take precedence.
+            files: pip's configuration files; later ones take precedence.
         """
         values: dict[str, str] = {}
         for file in files:
@@ -64,7 +65,7 @@ class PackageIndex:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """The local directories among them, which pip reads itself."""
+        """The local directories among the sources, which pip reads itself."""
         paths = [path for path in map(local_path, (*self.indexes, *self.links)) if path is not None]
         # An index on disk usually names files beside it: ../files next to simple.
         paths = [os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path for path in paths]
@@ -72,14 +73,14 @@ class PackageIndex:
 
 
 def local_path(source: str) -> str | None:
-    """Return the directory that a source of packages is; None if it is on the network."""
+    """Return the directory of a source of packages; None if it is on the network."""
     if source.startswith("file:"):
         return unquote(urlsplit(source).path)
     return None if "://" in source else source
 
 
 def configuration_files(environment: Mapping[str, str], home: str) -> list[Path]:
-    """Return pip's configuration files, in the order in which they count, as pip documents it."""
+    """Return pip's configuration files, in pip's documented order of precedence."""
     config = environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
     files = [
         Path("/etc/pip.conf"),
@@ -99,7 +100,7 @@ def _yes(value: str | None) -> bool:
 
 
 def _default_index() -> tuple[str, ...]:
-    """Return the index that pip uses if no other is configured, as pip itself has it: installed, or bundled with Python."""
+    """Return pip's default index, from pip's own code: installed, or bundled with Python."""
     try:
         from pip._internal.models.index import PyPI
     except ImportError:

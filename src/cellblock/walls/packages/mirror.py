@@ -1,7 +1,7 @@
-"""The index that pip sees: served by the host on a listener in pip's own sandbox.
+"""The index for pip: served by the host on a listener in pip's own sandbox.
 
-It answers GET of the pages of an index and of the files that these pages name, and nothing else. What is asked for is fetched
-by the host, with credentials that pip never sees.
+It answers only GET requests for pages of an index and for the files that these pages name. The host fetches them, with
+credentials that pip never sees.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Self, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+import h11
+
 from cellblock.walls.packages import pages
 from cellblock.walls.packages.fetch import Fetcher, read_page
 from cellblock.walls.packages.index import PackageIndex, local_path
@@ -33,13 +35,12 @@ _CONNECTIONS = 16
 _PAGE = 64 * 1024 * 1024
 _ALL_PAGES = 256 * 1024 * 1024
 _PIECE = 256 * 1024
-_REQUEST = re.compile(rb"GET /([\x21-\x7e]*) HTTP/1\.[01]")
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")
 _METADATA = ".metadata"
 
 
 class _NotServedError(Exception):
-    """A request gets an error for an answer."""
+    """A request is answered with an error."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -47,20 +48,20 @@ class _NotServedError(Exception):
 
 
 class PackageMirror:
-    """Serves one installation; an async context manager."""
+    """Serves one installation, as an async context manager."""
 
     def __init__(self, listener: socket.socket, index: PackageIndex, size: int) -> None:
-        """Take the listener.
+        """Set up; nothing is served yet.
 
         Args:
-            listener: In pip's sandbox; closed at the end.
+            listener: The listener in pip's sandbox; closed at the end.
             index: Where packages come from.
-            size: Bytes of files that are served at most.
+            size: Maximum bytes of files to serve.
         """
         self._listener = listener
         self._index = index
         self._fetcher = Fetcher(index)
-        # If there is no sandbox the listener is the machine's, and other users' programs can reach it.
+        # Without a sandbox, the listener is on the machine's interface, and programs of other users can reach it.
         self._secret = secrets.token_hex(16)
         self._sources = [url for url in (*index.indexes, *index.links) if local_path(url) is None]
         self._known: dict[str, tuple[bytes, dict[str, File]]] = {}
@@ -70,7 +71,7 @@ class PackageMirror:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, sock=self._listener, limit=_HEAD)
+        self._server = await asyncio.start_server(self._connected, sock=self._listener)
         return self
 
     async def __aexit__(
@@ -83,10 +84,10 @@ class PackageMirror:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def options(self, port: int) -> list[str]:
-        """Return the options that make pip take packages from here, and from the host's local directories.
+        """Return pip's options for taking packages from here, and from the host's local directories.
 
         Args:
-            port: The listener's.
+            port: The listener's port.
         """
         options = ["--pre"] if self._index.prereleases else []
         first = True
@@ -113,37 +114,38 @@ class PackageMirror:
         task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = _Client(reader, writer)
         try:
-            async with asyncio.timeout(_HEAD_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
             try:
-                await self._answer(head, writer)
+                async with asyncio.timeout(_HEAD_SECONDS):
+                    request = await client.request()
+                await self._answer(request, client)
             except _NotServedError as error:
                 text = f"cellblock: {error}\n".encode(errors="backslashreplace")
-                _begin(writer, error.status, "text/plain; charset=utf-8", len(text))
-                await _send(writer, text)
+                await client.begin(error.status, "text/plain; charset=utf-8", len(text))
+                await client.send(text)
+                await client.end()
             writer.close()
             async with asyncio.timeout(_SEND_SECONDS):
                 await writer.wait_closed()
-        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # pip, or what it runs, broke off or does not speak HTTP
+        except (OSError, ValueError, h11.ProtocolError):
+            pass  # pip, or a program of it, disconnected or does not speak HTTP; or the index sends more than it said
         finally:
             writer.transport.abort()
 
-    async def _answer(self, head: bytes, writer: asyncio.StreamWriter) -> None:
-        request = _REQUEST.fullmatch(head.partition(b"\r\n")[0])
-        if request is None:
-            raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
-        secret, *names = request[1].decode("ascii").split("/")
+    async def _answer(self, request: h11.Request, client: _Client) -> None:
+        _check_fetches(request)
+        secret, *names = request.target.decode("ascii")[1:].split("/")
         if not secrets.compare_digest(secret, self._secret) or not names:
             raise _NotServedError(404, "there is no such page")
         source, project, name = self._named([unquote(part) for part in names])
         if not name:
             page, _ = await self._page(source, project)
-            _begin(writer, 200, "text/html; charset=utf-8", len(page))
-            await _send(writer, page)
+            await client.begin(200, "text/html; charset=utf-8", len(page))
+            await client.send(page)
+            await client.end()
             return
-        await self._pass_on(await self._url(source, project, name), writer)
+        await self._pass_on(await self._url(source, project, name), client)
 
     def _named(self, names: list[str]) -> tuple[str, str, str]:
         """Return the source, the project ("" for a page of links) and the file ("" for a page) that a path names."""
@@ -164,7 +166,7 @@ class PackageMirror:
         return source, rest[0], rest[1]
 
     async def _page(self, source: str, project: str) -> tuple[bytes, dict[str, File]]:
-        """Return a page for pip, and the files that it names. Each is fetched once."""
+        """Return a page for pip, and the files that it names. Each page is fetched once."""
         url = _with_path(source, f"{urlsplit(source).path.rstrip('/')}/{project}/") if project else source
         if (known := self._known.get(url)) is not None:
             return known
@@ -187,8 +189,8 @@ class PackageMirror:
             return _with_path(file.url, urlsplit(file.url).path + _METADATA)
         raise _NotServedError(404, "the index does not name this file")
 
-    async def _pass_on(self, url: str, writer: asyncio.StreamWriter) -> None:
-        """Fetch a file, and pass it on as it comes."""
+    async def _pass_on(self, url: str, client: _Client) -> None:
+        """Fetch a file, and pass it on as it arrives."""
         try:
             response = await _in_thread(functools.partial(self._fetcher.open, url), late=HTTPResponse.close)
         except HTTPError as error:
@@ -198,19 +200,87 @@ class PackageMirror:
         reading: asyncio.Future[bytes] | None = None
         try:
             length = response.getheader("Content-Length")
-            _begin(writer, 200, "application/octet-stream", int(length) if length and length.isdecimal() else None)
+            await client.begin(200, "application/octet-stream", int(length) if length and length.isdecimal() else None)
             while True:
                 reading = asyncio.get_running_loop().run_in_executor(_pool(), response.read, _PIECE)
                 piece = await asyncio.shield(reading)
                 self._files_left -= len(piece)
-                if not piece or self._files_left < 0:
+                if self._files_left < 0:
+                    return  # what pip has got is not the whole file, and it is told so by the end of the connection
+                if not piece:
+                    await client.end()
                     return
-                await _send(writer, piece)
+                await client.send(piece)
         finally:
             if reading is None or reading.done():
                 response.close()
-            else:  # a thread is at it
+            else:  # a thread uses it
                 reading.add_done_callback(lambda _: response.close())
+
+
+class _Client:
+    """One connection: a request, and its response."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
+
+    async def request(self) -> h11.Request:
+        """Return the head of the request. What follows it is not read.
+
+        Raises:
+            RemoteProtocolError: It is not HTTP, or too long, or the connection ends in it.
+        """
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(_HEAD))
+        if not isinstance(event, h11.Request):
+            raise h11.RemoteProtocolError("the connection was closed")
+        return event
+
+    async def begin(self, status: int, kind: str, length: int | None) -> None:
+        """Send the head of the response.
+
+        Args:
+            status: Its status.
+            kind: The type of the body.
+            length: Bytes of the body, if they are known.
+        """
+        headers = [("Content-Type", kind), ("Connection", "close")]
+        if length is not None:
+            headers.append(("Content-Length", str(length)))
+        await self._send(h11.Response(status_code=status, headers=headers, reason=b"-"))
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of the body, and wait until there is room for the next.
+
+        Raises:
+            LocalProtocolError: It is more than `begin` has said.
+        """
+        await self._send(h11.Data(data=data))
+
+    async def end(self) -> None:
+        """End the body.
+
+        Raises:
+            LocalProtocolError: It is less than `begin` has said.
+        """
+        await self._send(h11.EndOfMessage())
+
+    async def _send(self, event: h11.Event) -> None:
+        self._writer.write(self._http.send(event) or b"")
+        async with asyncio.timeout(_SEND_SECONDS):
+            await self._writer.drain()
+
+
+def _check_fetches(request: h11.Request) -> None:
+    """Check that a request is a GET of something here.
+
+    Raises:
+        _NotServedError: It is not.
+    """
+    if request.method != b"GET" or not request.target.startswith(b"/"):
+        raise _NotServedError(405, "only pages and files of the package index can be fetched, with GET only")
 
 
 def _read(fetcher: Fetcher, url: str) -> tuple[int, bytes, dict[str, File]]:
@@ -219,20 +289,8 @@ def _read(fetcher: Fetcher, url: str) -> tuple[int, bytes, dict[str, File]]:
     return len(body), pages.write(files.values()), files
 
 
-def _begin(writer: asyncio.StreamWriter, status: int, kind: str, length: int | None) -> None:
-    size = "" if length is None else f"Content-Length: {length}\r\n"
-    head = f"HTTP/1.1 {status} -\r\nContent-Type: {kind}\r\n{size}Connection: close\r\n\r\n"
-    writer.write(head.encode("ascii"))
-
-
-async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    writer.write(data)
-    async with asyncio.timeout(_SEND_SECONDS):
-        await writer.drain()
-
-
 async def _in_thread(call: Callable[[], Value], late: Callable[[Value], object] = lambda _: None) -> Value:
-    """Run a call in a thread. It cannot be stopped: what it returns after nobody waits any more is given to `late`."""
+    """Run a call in a thread. It cannot be stopped: after a cancellation, `late` gets its result."""
     running = asyncio.get_running_loop().run_in_executor(_pool(), call)
     try:
         return await asyncio.shield(running)
@@ -252,5 +310,5 @@ def _with_path(url: str, path: str) -> str:
 
 
 def _without_urls(error: Exception) -> str:
-    """Return what an error says, without what might be a URL with a password in it."""
+    """Return the text of an error, without URLs, which could contain passwords."""
     return re.sub(r"\S+://\S+", "URL", str(error))[:300]

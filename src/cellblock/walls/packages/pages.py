@@ -1,4 +1,4 @@
-"""Pages of an index: read in the two forms that indexes have, written in the one that every pip reads."""
+"""Parses pages of an index in both forms, and writes the form that every pip reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
-# What pip reads of an anchor, besides where it leads.
+# The attributes of an anchor that pip reads, besides its target.
 _ATTRIBUTES = ("data-requires-python", "data-yanked", "data-core-metadata", "data-dist-info-metadata")
 
 
@@ -25,7 +25,7 @@ class File:
         name: Its name.
         url: Where it is.
         hash: ``sha256=...`` or the like; empty if the page has none.
-        attributes: What the page says about it, as attributes of an anchor.
+        attributes: The attributes of its anchor.
     """
 
     name: str
@@ -35,10 +35,10 @@ class File:
 
 
 def read(url: str, kind: str, body: bytes) -> dict[str, File]:
-    """Return the files that a page names, by name. What it names that is not reached by http or https is left out.
+    """Return the files that a page names, by name, except those that http and https do not reach.
 
     Args:
-        url: Where the page is, which what it names is relative to.
+        url: The page's URL, which its links are relative to.
         kind: Its content type.
         body: The page.
 
@@ -50,7 +50,7 @@ def read(url: str, kind: str, body: bytes) -> dict[str, File]:
 
 
 def write(files: Iterable[File]) -> bytes:
-    """Return a page that names files as being beside it."""
+    """Return a page with links to files beside it."""
     lines = ["<!DOCTYPE html><html><body>"]
     for file in files:
         target = quote(file.name, safe="") + (f"#{file.hash}" if file.hash else "")
@@ -114,7 +114,7 @@ def _joined(base: str, url: str) -> str:
     try:
         return urljoin(base, url)
     except ValueError:
-        return ""  # a URL that nobody can read leads nowhere
+        return ""  # an invalid URL leads nowhere
 
 
 def _name(url: str) -> str:

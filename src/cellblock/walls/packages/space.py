@@ -1,4 +1,4 @@
-"""How much the packages of a session take. Packages decide what lies there, so looking has limits, too."""
+"""Checks the size of a session's packages, within limits of its own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 import stat
 
 MOST_FILES = 200_000
-"""Files and directories that the packages of one session may have."""
+"""Maximum files and directories of one session's packages."""
 
 
 def excess(place: str, most_bytes: int, most_files: int = MOST_FILES) -> str | None:
-    """Return what is too much in a directory, or None. It blocks, but for no longer than the limit on files takes.
+    """Return which limit a directory exceeds, or None. Blocks, but not longer than counting up to the limit of files takes.
 
     Args:
         place: The directory.
-        most_bytes: How much may lie on disk there.
-        most_files: How many files and directories there may be.
+        most_bytes: Maximum bytes on disk.
+        most_files: Maximum number of files and directories.
     """
     used = found = 0
     pending = [place]

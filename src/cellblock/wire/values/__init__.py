@@ -1,1 +1,1 @@
-"""Values as bytes that are safe to read wherever they come from: what `put` and `get` of a session carry."""
+"""Values of `put` and `get` as bytes, which are safe to read from any source."""

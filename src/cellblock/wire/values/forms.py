@@ -1,7 +1,7 @@
-"""The forms in which a value travels: JSON, text, bytes, NumPy's file format, Arrow tables; pickle only on request.
+"""Encodes values as JSON, text, bytes, NumPy's file format or Arrow tables; as pickles only on request.
 
-Both sides use this module. What the trusted side reads is hostile: each reader bounds what it makes by what it was sent, and
-none runs code that the bytes name. Readers are slow for large values and belong into a thread; they let other threads run.
+Both sides use this module. The trusted side reads hostile bytes: each reader bounds its result by the size of its input, and
+runs no code that the bytes name. Readers are slow for large values and belong in a thread; they let other threads run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cellblock.wire.values.optional import module, type_name
 
 _MAX_DEPTH = 100
 _MAX_QUICK_JSON = 256 * 1024
-"""Bytes of JSON that are parsed in one go; the quick parser keeps all other threads waiting."""
+"""Maximum bytes of JSON for the fast parser, which blocks all other threads."""
 
 _MAX_HEADER = 10_000
 _ADVICE = (
@@ -30,12 +30,12 @@ _ADVICE = (
 
 
 def encode(value: object, limit: int, *, pickled: bool = False) -> bytes:
-    """Return a value as bytes: one line that names the form, and the value in it.
+    """Encode a value: one line with the name of the form, then the value.
 
     Args:
         value: The value.
-        limit: How many bytes it may take.
-        pickled: Whether to pickle what has no safe form.
+        limit: Maximum size in bytes.
+        pickled: Whether to pickle values without a safe form.
 
     Raises:
         InvalidInputError: It has no such form, or is too large.
@@ -55,15 +55,15 @@ def encode(value: object, limit: int, *, pickled: bool = False) -> bytes:
 
 
 def decode(message: bytes, limit: int, *, unpickle: bool = False) -> Any:
-    """Return the value that somebody has sent.
+    """Decode a received value.
 
     Args:
-        message: What `encode` returned, or anything else.
-        limit: How many bytes the value may take.
-        unpickle: Whether to unpickle it if that is its form, which runs whatever code the sender wants.
+        message: The result of `encode`, or any other bytes.
+        limit: Maximum size of the value in bytes.
+        unpickle: Whether to unpickle it if it is a pickle, which runs code of the sender's choice.
 
     Raises:
-        InvalidInputError: It is not such a value, or pickled and not to be unpickled.
+        InvalidInputError: It is not a valid value, or it is a pickle and `unpickle` is false.
     """
     form, _, data = message.partition(b"\n")
     if len(data) > limit:
@@ -103,7 +103,7 @@ _TABLES = ("pandas.DataFrame", "pandas.Series", "polars.DataFrame", "pyarrow.Tab
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:
-    """Return a value made of what JSON has, and say where it has something else."""
+    """Return a value of JSON's types; raise with the path of any other value."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth >= _MAX_DEPTH:
@@ -164,7 +164,7 @@ def _read_array(data: bytes) -> Any:
     if dtype.hasobject:
         raise InvalidInputError("the session sent an array of objects, which is not supported")
     count, start = prod(shape), file.tell()
-    # What the header claims is what follows it, or nothing is made of it.
+    # The data must have the size that the header claims before an array is made.
     if dtype.itemsize == 0 or any(n < 0 for n in shape) or count * dtype.itemsize != len(data) - start:
         raise InvalidInputError("the session sent an array whose size does not match its shape")
     array = numpy.frombuffer(data, dtype, count, start) if count else numpy.empty(0, dtype)

@@ -1,4 +1,4 @@
-"""Libraries that a program and a session may both have: NumPy, pandas, polars, pyarrow."""
+"""Imports optional libraries: NumPy, pandas, polars, pyarrow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def module(name: str, what: str) -> ModuleType:
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's type as people write it, such as ``pandas.DataFrame``."""
+    """Return the usual name of a value's type, such as ``pandas.DataFrame``."""
     kind = type(value)
     module = kind.__module__.partition(".")[0]
     return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"

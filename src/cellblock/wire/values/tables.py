@@ -1,4 +1,4 @@
-"""Data frames and tables as Arrow's stream format, and back again with bounds."""
+"""Converts data frames and tables to Arrow's stream format, and back within bounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cellblock.wire.values.optional import module, type_name
 _MAX_METADATA = 1024 * 1024
 _MAX_COLUMNS = 10_000
 _MAX_OBJECTS = 250_000
-"""Values of a table that may become Python objects. pandas makes them while no other thread of the host can run."""
+"""Maximum values of a table that become Python objects. pandas makes them while holding the interpreter's lock."""
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 _COMPRESSION = 3  # the field of a record batch, in Arrow's Message.fbs
 
@@ -20,7 +20,7 @@ def encode(value: Any) -> tuple[str, bytes]:
     """Return the name of a table's form, and its bytes.
 
     Raises:
-        InvalidInputError: pyarrow is missing, or a column cannot be carried.
+        InvalidInputError: pyarrow is missing, or a column cannot be encoded.
     """
     form = type_name(value)
     arrow = module("pyarrow", f"a {form}")
@@ -49,7 +49,7 @@ def read(data: bytes) -> Any:
     """Return a `pyarrow.Table`.
 
     Raises:
-        InvalidInputError: It is not one, or has what could take more memory than its bytes.
+        InvalidInputError: It is not a table, or could take more memory than its bytes.
     """
     arrow = module("pyarrow", "a table")
     for message in arrow.ipc.MessageReader.open_stream(data):
@@ -64,7 +64,7 @@ def read(data: bytes) -> Any:
 
 
 def _check_size(table: Any, size: int) -> None:
-    """Check that a table is no larger than its bytes: columns can lie over the same bytes, or be without any."""
+    """Check that a table is not larger than its bytes: columns can share bytes, or have none."""
     if table.nbytes > 2 * size or table.num_rows * table.num_columns > 8 * size:
         raise InvalidInputError("the session sent a table that claims more than it has")
 
@@ -78,7 +78,7 @@ def read_frame(data: bytes) -> Any:
 
 
 def _check_objects(table: Any) -> None:
-    """Refuse what would hold up everything else in this process: a list or a dictionary for each of millions of rows."""
+    """Refuse tables that would block this process for long, such as a list or a dictionary in each of millions of rows."""
     arrow = module("pyarrow", "a table")
     count = 0
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -91,7 +91,7 @@ def _check_objects(table: Any) -> None:
 
 
 def _objects(arrow: Any, column: Any, *, nested: bool = False) -> int:
-    """Return how many slow Python objects pandas makes of a column; eight that are made quickly count as one."""
+    """Return the number of Python objects that pandas makes of a column; eight fast ones count as one slow one."""
     types, kind, rows = arrow.types, column.type, len(column)
     if types.is_dictionary(kind):
         return sum(_objects(arrow, arrow.chunked_array([chunk.dictionary])) for chunk in column.chunks)
@@ -120,7 +120,7 @@ def read_polars(data: bytes) -> Any:
 
 
 def _check_columns(arrow: Any, schema: Any) -> None:
-    """Check that each column has a type whose memory is bounded by its bytes, and that runs no code to be read."""
+    """Check that the memory of each column's type is bounded by its bytes, and that reading it runs no code."""
     metadata = schema.metadata or {}
     if len(schema) > _MAX_COLUMNS or sum(len(key) + len(value) for key, value in metadata.items()) > _MAX_METADATA:
         raise InvalidInputError(f"a table may have {_MAX_COLUMNS:,} columns and {_MAX_METADATA:,} bytes of metadata")
@@ -154,7 +154,7 @@ def _is_simple(types: Any, kind: Any) -> bool:
 
 
 def is_compressed(header: bytes) -> bool:
-    """Tell whether a message's body is compressed: a few bytes could then become gigabytes.
+    """Return whether a message's body is compressed: a few bytes could then become gigabytes.
 
     Args:
         header: The message's flatbuffer, which Arrow has verified. Its library does not show this field.
@@ -172,12 +172,12 @@ def is_compressed(header: bytes) -> bool:
 
 
 def _at(header: bytes, place: int) -> int:
-    """Follow the reference at a place."""
+    """Follow the reference at an offset."""
     return place + int(struct.unpack_from("<I", header, place)[0])
 
 
 def _field(header: bytes, table: int, number: int) -> int | None:
-    """Return where a field of a table is, if it is there."""
+    """Return the offset of a field of a table, if it exists."""
     fields = table - struct.unpack_from("<i", header, table)[0]
     offset = 4 + 2 * number
     if offset >= struct.unpack_from("<H", header, fields)[0]:

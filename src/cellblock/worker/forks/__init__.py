@@ -1,1 +1,1 @@
-"""What a copy of the worker must do to be sound: threads, locks, sockets, descriptors, pools."""
+"""Keeps copies of a worker sound: threads, locks, sockets, descriptors, pools."""

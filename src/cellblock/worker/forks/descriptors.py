@@ -1,4 +1,4 @@
-"""Descriptors that a fork shares with its original: locks that it would lose, and connections that only one may use."""
+"""Descriptors that a fork shares with its original: file locks, and connections for one process."""
 
 from __future__ import annotations
 

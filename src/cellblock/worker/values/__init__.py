@@ -1,1 +1,1 @@
-"""The variables of a session: what there is, what has changed, in and out, saved and loaded."""
+"""The variables of a session: lists, compares, exchanges, saves and loads them."""

@@ -8,6 +8,9 @@ from typing import Any, cast
 from cellblock.wire.fields import MAX_NAMES
 from cellblock.wire.messages import Changed
 
+_SHOWN = 100
+"""Characters of a name that are sent."""
+
 _type_name = cast("Any", type.__dict__["__name__"]).__get__
 """Returns a type's own name. A metaclass can define another one, computed by its own code."""
 
@@ -36,4 +39,9 @@ class Variables:
                 names.append(name)
                 types.append(_type_name(type(value)))
         gone = sorted(before.keys() - self._seen.keys())
-        return Changed(tuple(names), tuple(types), tuple(gone[:MAX_NAMES]))
+        return Changed(_short(names), _short(types), _short(gone[:MAX_NAMES]))
+
+
+def _short(texts: list[str]) -> tuple[str, ...]:
+    """Cut names to what may be sent: the code chooses them."""
+    return tuple(text[:_SHOWN] for text in texts)

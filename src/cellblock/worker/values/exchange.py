@@ -1,4 +1,4 @@
-"""The kernel's side of `Session.put`, `get` and `variables`; the host calls these functions in cells that leave no trace."""
+"""The kernel's side of `Session.put`, `get` and `variables`. The host calls these functions in cells that leave no trace."""
 
 from __future__ import annotations
 

@@ -1,0 +1,289 @@
+"""Routes of operations, made from their declarations (`operations.base.Route`), and models of what they take and answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Request as HttpRequest
+from pydantic import BaseModel, Field, create_model
+
+from cellblock.errors import AccessError
+from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
+from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.models import Done, ExecutionResultModel, KernelModel, Strict, UndoneCell
+from cellblock.model import CodeExecutionResult, HistoryEntry
+from cellblock.model.checkpoints import Changes, StateChanges
+from cellblock.model.files import FileInfo
+from cellblock.model.plain import fields_of
+from cellblock.model.sessions import PendingApproval, SessionRecord
+from cellblock.operations.base import Limits, Request, Route
+from cellblock.operations.data import Data, answer_type
+from cellblock.service.store.tokens import Scope, Token
+
+_RequestT = TypeVar("_RequestT", bound=Request[Any])
+Answer = Callable[[HttpRequest, Token, _RequestT], Awaitable[Any]]
+"""Answers an operation for a caller: asks the daemon, and looks at what the caller may see."""
+
+
+class _Names(NamedTuple):
+    """What the description of the API calls an operation's function and models, if that does not follow from its name."""
+
+    function: str = ""
+    request: str = ""
+    answer: str = ""
+
+
+_NAMES = {
+    "make checkpoint": _Names("make", "WantedCheckpoint"),
+    "checkpoints": _Names("list_checkpoints", "", "CheckpointList"),
+    "drop checkpoint": _Names("drop"),
+    "undo": _Names("", "WantedUndo"),
+    "fork": _Names("", "WantedBranches", "Branches"),
+    "adopt": _Names("", "WantedAdoption"),
+    "variables": _Names("", "", "VariablesModel"),
+    "pending": _Names("", "", "PendingListResponse"),
+    "decide": _Names("", "", "DecidedResponse"),
+    "allowed": _Names("", "", "PermissionListResponse"),
+    "revoke": _Names("", "", "RevokedResponse"),
+    "complete": _Names("", "CodeAtCursor"),
+    "inspect": _Names("", "", "InspectionModel"),
+    "list": _Names("list_kernels", "", "KernelListResponse"),
+    "destroy": _Names("", "", "KernelDestroyedResponse"),
+    "wipe": _Names("", "", "KernelWipeResponse"),
+    "executions": _Names("", "", "ExecutionListResponse"),
+    "answer": _Names("", "Line"),
+    "list files": _Names("", "", "FileListResponse"),
+}
+"""Names that there were before routes were made from operations: programs made from the description use them."""
+
+_MODELS: dict[type, type[BaseModel]] = {
+    CodeExecutionResult: ExecutionResultModel,
+    HistoryEntry: UndoneCell,
+    SessionRecord: KernelModel,
+}
+"""Models of classes of `model`. Those that are not here are made when they are needed."""
+
+_MODEL_NAMES: dict[type, str] = {
+    Changes: "FilesChanged",
+    FileInfo: "FileModel",
+    PendingApproval: "PendingModel",
+    StateChanges: "ChangesModel",
+}
+_NOT_SHOWN: dict[type, set[str]] = {PendingApproval: {"state"}}
+"""Fields that the description leaves out."""
+
+
+def add(
+    router: APIRouter,
+    kind: type[_RequestT],
+    answer: Answer[_RequestT] | None = None,
+    *,
+    model: type[BaseModel] | None = None,
+    any_session: bool = False,
+    tag: str = "",
+) -> None:
+    """Add the route of an operation to a router.
+
+    Args:
+        router: The router.
+        kind: The operation.
+        answer: What answers it, if that is more than to ask the daemon.
+        model: The model of its answer, if it does not follow from the declaration.
+        tag: Its group in the description, if it is not that of the router.
+        any_session: Whether tokens for one session pass, whatever the path is about. `answer` has to look at `Token.session`.
+    """
+    route = kind.route
+    assert route is not None
+    path, names = route.path.removeprefix(router.prefix), _names(kind)
+    shown, text = _shown(answer_type(kind)), documented(kind)[0]
+    router.add_api_route(
+        path,
+        _endpoint(kind, route, answer, (needs_of_any if any_session else needs)(cast("Scope", route.scope))),
+        methods=[route.method],
+        response_model=model or (_within(names.answer, text, route.within, shown) if route.within else shown),
+        summary=route.summary,
+        description=text,
+        name=names.function,
+        tags=[tag] if tag else None,
+    )
+
+
+def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | None, check: Any) -> Callable[..., Any]:
+    """Return the function of a route, with a signature from which FastAPI reads what it takes."""
+    with_ages = _names_sessions(answer_type(kind))
+
+    async def endpoint(request: HttpRequest, caller: Token, wanted: BaseModel | None = None, **given: Any) -> Response:
+        check_others(route, caller)
+        for name, value in wanted or ():
+            if value is not None:
+                given[name] = tuple(value) if isinstance(value, list) else value
+        body = given.pop(route.text).encode("utf-8", "replace") if route.text else b""
+        asked = kind(**given)
+        data = await (link_of(request).call(asked, body) if answer is None else answer(request, caller, asked))
+        if with_ages:
+            data = [with_age(one) for one in data] if isinstance(data, list) else with_age(data)
+        return json_response({route.within: data} if route.within else data)
+
+    endpoint.__name__ = _names(kind).function
+    endpoint.__signature__ = inspect.Signature(_parameters(kind, route, check))  # type: ignore[attr-defined]
+    return endpoint
+
+
+def check_others(route: Route, caller: Token) -> None:
+    """Check that a caller may do something with other sessions, if a route does that.
+
+    Raises:
+        AccessError: The token is for one session.
+    """
+    if route.others and caller.session:
+        raise AccessError(f"this token is for one session, and cannot {route.others} others")
+
+
+def _names_sessions(hint: Any) -> bool:
+    return hint is SessionRecord or any(map(_names_sessions, typing.get_args(hint)))
+
+
+def with_age(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a session with its age, as KernelBox has it."""
+    return {**record, "age_seconds": SessionRecord.from_dict(record).age_seconds}
+
+
+# -- what is taken -----------------------------------------------------------------------------------------------------
+
+
+def _parameters(kind: type[Request[Any]], route: Route, check: Any) -> list[inspect.Parameter]:
+    """Return the parameters of an endpoint."""
+
+    def parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+
+    made = [parameter("request", HttpRequest), parameter("caller", Annotated[Token, Depends(check)])]
+    made += [parameter(name, str) for name in route.places]
+    if route.method == "POST":
+        return made + [parameter("wanted", *body) for body in [_body(kind, route)] if body is not None]
+    explained = documented(kind)[1]
+    for name, hint, default in _taken(kind, route):
+        made.append(parameter(name, Annotated[hint, Query(description=explained.get(name))], default))
+    return made
+
+
+def _body(kind: type[Request[Any]], route: Route) -> tuple[Any, ...] | None:
+    """Return the model of a request's body, and its default if it can be left out; None if there is none."""
+    text, explained = documented(kind)
+    taken = _taken(kind, route)
+    if not taken:
+        return None
+    fields: dict[str, Any] = {}
+    for name, hint, default in taken:
+        empty = default is inspect.Parameter.empty
+        known: dict[str, Any] = {"default": ...} if empty else {"default": default}
+        if not empty and default in ((), {}):
+            known = {"default_factory": dict if default == {} else list}
+        fields[name] = (hint, Field(**known, description=explained.get(name)))
+    model = create_model(_names(kind).request, __base__=Strict, __doc__=text, **fields)
+    needed = any(default is inspect.Parameter.empty for _, _, default in taken)
+    return (model,) if needed else (model | None, None)
+
+
+def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]:
+    """Return what is taken beside what is in the path: names, types as JSON has them, and defaults."""
+    found: list[tuple[str, Any, Any]] = []
+    if route.text:
+        found.append((route.text, _limited(str, route.text_limits), inspect.Parameter.empty))
+    hints, parameters = typing.get_type_hints(kind, include_extras=True), inspect.signature(kind).parameters
+    for name in route.sent(kind):
+        hint, default = _json(hints[name]), parameters[name].default
+        choices = typing.get_args(typing.get_args(hint)[0]) if typing.get_origin(hint) is Annotated else ()
+        if default == "" and choices and "" not in choices:
+            hint, default = hint | None, None  # the empty text stands for what is said nowhere
+        found.append((name, hint, default))
+    return found
+
+
+def _json(hint: Any) -> Any:
+    """Return the type of a field as JSON has it, with what HTTP takes for it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _limited(_json(arguments[0]), arguments[1])
+    if origin is tuple:
+        return list[_json(arguments[0])]  # type: ignore[misc]
+    if origin is Mapping:
+        return dict[str, arguments[1]]  # type: ignore[valid-type]
+    return hint
+
+
+def _limited(hint: Any, limits: Limits) -> Any:
+    shown = Literal[limits.choices] if limits.choices else hint
+    bounds: dict[str, Any] = limits.bounds
+    return Annotated[shown, Field(**bounds)] if limits.bounds or limits.choices else hint
+
+
+# -- what is answered --------------------------------------------------------------------------------------------------
+
+
+def model_of(kind: type) -> type[BaseModel]:
+    """Return the model of a class of `model`."""
+    if kind not in _MODELS:
+        text, explained = documented(kind)
+        fields = {
+            name: (_shown(hint), Field(description=explained.get(name)))
+            for name, hint in fields_of(kind).items()
+            if name not in _NOT_SHOWN.get(kind, ())
+        }
+        name = _MODEL_NAMES.get(kind, f"{kind.__name__.removesuffix('Record')}Model")
+        _MODELS[kind] = create_model(name, __doc__=text, **cast("dict[str, Any]", fields))
+    return _MODELS[kind]
+
+
+def _within(name: str, text: str, field: str, shown: Any) -> type[BaseModel]:
+    """Return the model of an answer within an object."""
+    fields: dict[str, Any] = {field: (shown, ...)}
+    return Done if (field, shown) == ("done", bool) else create_model(name, __doc__=text, **fields)
+
+
+def _shown(hint: Any) -> Any:
+    """Return a type with models in place of classes of `model`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Data:
+        return model_of(arguments[0])
+    if dataclasses.is_dataclass(hint):
+        return model_of(cast("type", hint))
+    if origin in (list, tuple):
+        return list[_shown(arguments[0])]  # type: ignore[misc]
+    if origin is Mapping:
+        return dict[str, _shown(arguments[1])]  # type: ignore[misc]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(_shown, arguments))]  # noqa: UP007
+    return hint
+
+
+# -- names and texts ---------------------------------------------------------------------------------------------------
+
+
+def _names(kind: type[Request[Any]]) -> _Names:
+    names = _NAMES.get(kind.op, _Names())
+    return _Names(
+        names.function or kind.op.replace(" ", "_"),
+        names.request or f"{kind.__name__}Request",
+        names.answer or f"{kind.__name__}Response",
+    )
+
+
+def documented(kind: type) -> tuple[str, dict[str, str]]:
+    """Return what the docstring of a class says of it in its first paragraph, and of its attributes."""
+    explained: dict[str, str] = {}
+    text = ""
+    for one in reversed(kind.__mro__):
+        if one.__module__.startswith("cellblock."):
+            said, _, attributes = inspect.cleandoc(one.__doc__ or "").partition("\n\nAttributes:\n")
+            text = said.partition("\n\n")[0]
+            found = re.findall(r"^    (\w+): (.*(?:\n {8,}.*)*)", attributes, re.MULTILINE)
+            explained |= {name: re.sub(r"\s*\n\s*", " ", meaning).replace("None", "null") for name, meaning in found}
+    return text, explained

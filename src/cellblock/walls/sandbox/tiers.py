@@ -1,0 +1,253 @@
+"""The isolation tiers: what differs between the ways in which kernels can be isolated.
+
+The rest of the trusted side asks a tier, and compares no names. docs/architecture.md says how to add one.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+from cellblock.common.config import Isolate
+from cellblock.errors import InvalidInputError
+from cellblock.walls.sandbox import probe, srt
+from cellblock.walls.sandbox.fitting import fit
+from cellblock.walls.sandbox.plan import HOME, make_plan
+from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.probe import Facts
+from cellblock.walls.sandbox.steps import Failure
+from cellblock.wire.control import Setup
+
+Basis: TypeAlias = Literal["native", "landlock", "none"]
+"""What a launcher's process prepares before the first kernel: an argument of `cellblock.launch.zygote.boot`."""
+
+
+class Tier(Protocol):
+    """One way to isolate kernels.
+
+    Exactly one of three is true: there is no sandbox, or cellblock makes it (`ours`), or another program does (`wrapped`).
+
+    Attributes:
+        name: The name that users give.
+        described: What it is, for messages: "this machine cannot run …".
+        sandboxed: Whether there is a boundary: a policy applies, and code in the workspace is distrusted.
+        ours: Whether cellblock makes the boundary: it limits memory, can forbid programs, and passes connections to hosts on.
+        wrapped: Whether another program makes the boundary, around the launcher. Then a launcher serves one policy in one
+            workspace and ends with this process, and some of its directories are only known inside.
+        basis: What the launcher's process prepares.
+        policy_type: What its configuration is read as.
+        own_network: Whether a session has a network of its own, where nothing else can reach its ports.
+        own_group: Whether each kernel has a control group, where the machine allows it.
+        home: The home directory inside, if it is the same path for all sessions.
+        private_directories: Whether ``/tmp`` and the home directory are replaced by two directories on disk, because nothing
+            can be mounted.
+        holds_names: Whether code can be kept from creating, replacing or moving a file of a given name.
+        connects_processes: Whether processes of a session can connect to each other, as Jupyter kernels do.
+    """
+
+    name: Isolate
+    described: str
+    sandboxed: bool
+    ours: bool
+    wrapped: bool
+    basis: Basis
+    policy_type: type[Policy]
+    own_network: bool
+    own_group: bool
+    home: str | None
+    private_directories: bool
+    holds_names: bool
+    connects_processes: bool
+
+    def missing(self) -> str | Failure | None:
+        """Return what this machine lacks, or the step that fails on it; None or an empty string if the tier can be tried."""
+
+    def fit(self, policy: Policy) -> Policy:
+        """Return a policy with the restrictions that none can lift.
+
+        Raises:
+            InvalidInputError: It asks for something that this tier cannot do.
+        """
+
+    def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
+        """Return the setup for a kernel's init, with the sandbox in it.
+
+        Args:
+            setup: The setup without the sandbox.
+            policy: The fitted policy.
+            facts: The facts of this machine.
+            interpreter: The directories of its interpreter, if the launcher has told them.
+        """
+
+    def packages(self, place: str) -> str:
+        """Return the path of a session's own packages as its code sees it.
+
+        Args:
+            place: The path outside.
+        """
+
+
+class Native:
+    """Namespaces and mounts of Linux, and system-call filters."""
+
+    name: Isolate = "native"
+    described = "a sandbox"
+    sandboxed = True
+    ours = True
+    wrapped = False
+    basis: Basis = "native"
+    policy_type: type[Policy] = Policy
+    own_network = True
+    own_group = True
+    home: str | None = HOME
+    private_directories = False
+    holds_names = True
+    connects_processes = True
+
+    def missing(self) -> str | Failure | None:
+        """See `Tier.missing`."""
+        return probe.unsupported() or probe.forbidden()
+
+    def fit(self, policy: Policy) -> Policy:
+        """See `Tier.fit`."""
+        return fit(policy)
+
+    def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
+        """See `Tier.complete`. Without the interpreter's directories, init makes the plan (`Ground.plan`)."""
+        if interpreter is None:
+            return replace(setup, policy=policy.to_dict())
+        return replace(setup, plan=make_plan(policy, facts, setup.cwd, interpreter))
+
+    def packages(self, place: str) -> str:
+        """See `Tier.packages`. In the session's own /tmp, a directory can be mounted in every sandbox."""
+        return "/tmp/.packages"
+
+
+class Landlock:
+    """Landlock and system-call filters, without namespaces and mounts: it promises less (docs/landlock.md)."""
+
+    name: Isolate = "landlock"
+    described = "a sandbox made of Landlock"
+    sandboxed = True
+    ours = True
+    wrapped = False
+    basis: Basis = "landlock"
+    policy_type: type[Policy] = Policy
+    own_network = False
+    own_group = False
+    home: str | None = None
+    private_directories = True
+    holds_names = False
+    connects_processes = False
+
+    def missing(self) -> str | Failure | None:
+        """See `Tier.missing`."""
+        from cellblock.walls.linux import landlock  # late: few programs need it
+
+        return "; ".join(landlock.missing())
+
+    def fit(self, policy: Policy) -> Policy:
+        """See `Tier.fit`."""
+        if policy.network.allow or policy.network.ask:
+            raise InvalidInputError(
+                "isolate='landlock' has no network: without a network namespace nothing can confine a session to the hosts "
+                "that a policy allows. Use isolate='native', or take the hosts out of the policy"
+            )
+        if policy.unix_sockets:
+            raise InvalidInputError(
+                "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: "
+                "take allowAllUnixSockets out of the policy"
+            )
+        return fit(policy, names_can_be_held=False)
+
+    def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
+        """See `Tier.complete`."""
+        from cellblock.walls.linux import landlock
+
+        return replace(setup, policy=_as_data(policy), landlock=landlock.version())
+
+    def packages(self, place: str) -> str:
+        """See `Tier.packages`."""
+        return place
+
+
+class Srt:
+    """Anthropic's sandbox-runtime (docs/srt.md)."""
+
+    name: Isolate = "srt"
+    described = "a sandbox of srt"
+    sandboxed = True
+    ours = False
+    wrapped = True
+    basis: Basis = "none"
+    policy_type: type[Policy] = srt.SrtPolicy
+    own_network = False
+    own_group = False
+    home: str | None = None
+    private_directories = False
+    holds_names = True
+    connects_processes = False
+
+    def missing(self) -> str | Failure | None:
+        """See `Tier.missing`."""
+        return "; ".join(srt.missing())
+
+    def fit(self, policy: Policy) -> Policy:
+        """See `Tier.fit`. The user's own settings of srt are passed on unchanged."""
+        return policy.checked() if isinstance(policy, srt.SrtPolicy) else fit(policy)
+
+    def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
+        """See `Tier.complete`."""
+        return srt.complete(setup, policy, facts)
+
+    def packages(self, place: str) -> str:
+        """See `Tier.packages`. The name in a directory that is known only once the sandbox exists."""
+        return secrets.token_hex(8)
+
+
+class Unsandboxed:
+    """No sandbox: kernels have all rights of this process."""
+
+    name: Isolate = "none"
+    described = "kernels without a sandbox"
+    sandboxed = False
+    ours = False
+    wrapped = False
+    basis: Basis = "none"
+    policy_type: type[Policy] = Policy
+    own_network = False
+    own_group = False
+    home: str | None = None
+    private_directories = False
+    holds_names = False
+    connects_processes = True
+
+    def missing(self) -> str | Failure | None:
+        """See `Tier.missing`."""
+        return None
+
+    def fit(self, policy: Policy) -> Policy:
+        """See `Tier.fit`. It has no effect here; a host's policy is fitted again for each session with a sandbox."""
+        return fit(policy)
+
+    def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
+        """See `Tier.complete`."""
+        return setup
+
+    def packages(self, place: str) -> str:
+        """See `Tier.packages`."""
+        return place
+
+
+NATIVE, LANDLOCK, SRT, NONE = Native(), Landlock(), Srt(), Unsandboxed()
+
+TIERS: dict[str, Tier] = {tier.name: tier for tier in (NATIVE, LANDLOCK, SRT, NONE)}
+"""All tiers by name, in the order of messages."""
+
+
+@functools.lru_cache(maxsize=64)
+def _as_data(policy: Policy) -> dict[str, Any]:
+    """Return a policy as data for init. Every kernel of a session, and mostly every session of a host, has the same."""
+    return policy.to_dict()

@@ -1,0 +1,35 @@
+"""Time, put forward: whatever waits for a time to come goes on at once, and no test has to wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from unittest import mock
+
+
+class Clock:
+    """The time of this process, until it is left: of `time.monotonic` and of event loops. It goes on by itself, too.
+
+    So `asyncio.timeout`, `asyncio.sleep` and `loop.call_later` go by it. Threads that wait and other processes do not.
+    """
+
+    def __init__(self) -> None:
+        self._real = time.monotonic
+        self._ahead = 0.0
+        self._patch = mock.patch("time.monotonic", self._now)
+
+    def __enter__(self) -> Clock:
+        self._patch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
+
+    def _now(self) -> float:
+        return self._real() + self._ahead
+
+    async def advance(self, seconds: float) -> None:
+        """Put the time forward, and let everything run that was to run until then."""
+        self._ahead += seconds
+        for _ in range(5):  # a timer, the task that it cancels, and those that wait for that one
+            await asyncio.sleep(0)

@@ -1,0 +1,59 @@
+"""Calls of operations, as their declarations say."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.client import calls
+from cellblock.fronts.client.calls import Call
+from cellblock.model.checkpoints import Changes
+from cellblock.operations.approvals import Decide, Pending
+from cellblock.operations.checkpoints import DropCheckpoint, Fork, Restore, Undo
+from cellblock.operations.files import ListFiles, RemoveFile
+from cellblock.operations.sessions import Complete, Destroy, List, Restart
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+def test_fields_are_in_the_path_in_the_query_or_in_the_body() -> None:
+    assert calls.of(Undo("a b", 2)) == Call("POST", "/sessions/a%20b/undo", {"count": 2}, once=True)
+    assert calls.of(List(refresh=True)) == Call("GET", "/kernels", query={"refresh": "true"})
+    assert calls.of(ListFiles("a", "b/c", True)).query == {"path": "b/c", "recursive": "true"}
+    assert calls.of(RemoveFile("a", "b/c d\n")).path == "/sessions/a/files/b/c%20d%0A"
+    assert calls.of(Restart("a")) == Call("POST", "/kernels/a/restart")
+    assert calls.of(Complete("a", 1), "x.") == Call("POST", "/sessions/a/complete", {"code": "x.", "cursor": 1})
+
+
+def test_what_has_its_default_is_left_out() -> None:
+    """The gateway has the same defaults; and an empty text can mean there that nothing was said."""
+    assert calls.of(Undo("a")).body == {}
+    assert calls.of(Fork("a", ("b",))).body == {"names": ("b",)}
+    assert calls.of(Pending()) == Call("GET", "/approvals")
+
+
+def test_the_gateway_says_itself_who_decides() -> None:
+    assert calls.of(Decide(("a",), True, by="me")).body == {"ids": ("a",), "allow": True}
+
+
+def test_what_must_not_be_repeated_is_asked_once() -> None:
+    assert calls.of(DropCheckpoint("a", "b")).once
+    assert not calls.of(Destroy("a")).once
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
+def test_what_would_be_another_address_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be part of an address: use the id of the checkpoint"):
+        calls.of(Restore("a", name))
+    with pytest.raises(InvalidInputError, match="cannot be part of an address: use the id of the session"):
+        calls.of(Undo(name))
+
+
+def test_answers_are_read_as_declared() -> None:
+    assert calls.answer(Destroy("a"), {"destroyed": True}) is True
+    record = {"id": "a", "name": "", "made_at": "", "execution_count": 1, "automatic": False, "files": "copy"}
+    changes = {"written": ["x"], "removed": [], "kept": [], "more": 0}
+    assert calls.answer(Restore("a", "b"), {**record, "changes": changes}).changes == Changes(("x",))

@@ -1,0 +1,103 @@
+"""Routes of operations come from their declarations, and the description of the API keeps its names and shapes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from cellblock.fronts.gateway.app import described, make_app
+from cellblock.fronts.gateway.routes import documented, model_of
+from cellblock.model.checkpoints import Restored
+from cellblock.operations import OPERATIONS
+from cellblock.operations.base import Request, Route
+from cellblock.service.daemon.place import Place
+
+SHAPES = "f43b8cc33cb6"
+"""A digest of what programs made from the description use: paths, functions, models and their fields"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Nothing is started here, so that there is nothing to watch."""
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The description of the API."""
+    return described(make_app(place=Place(tmp_path_factory.mktemp("home"))))
+
+
+def names(schema: Any) -> str:
+    """Return the model or the type that a schema stands for."""
+    if "anyOf" in schema:
+        return " | ".join(map(names, schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list[{names(schema['items'])}]"
+    return str(schema.get("$ref", schema.get("type", "any"))).rpartition("/")[2]
+
+
+def content(part: dict[str, Any]) -> list[str]:
+    """Return the models of a body or of an answer."""
+    return [f"{kind} {names(one.get('schema', {}))}" for kind, one in sorted(part.get("content", {}).items())]
+
+
+def shapes(document: dict[str, Any]) -> list[str]:
+    """Return what programs made from the description use, line by line."""
+    lines = []
+    for path, operations in document["paths"].items():
+        for method, one in operations.items():
+            taken = [f"{p['in']} {p['name']}{'!' * p['required']}" for p in one.get("parameters", ())]
+            answers = [f"{status} {content(part)}" for status, part in sorted(one["responses"].items())]
+            asked = [one["operationId"], *one["tags"], *taken, *content(one.get("requestBody", {})), *answers]
+            lines.append(f"{method} {path}: {', '.join(asked)}")
+    for name, schema in document["components"]["schemas"].items():
+        needed = schema.get("required", ())
+        fields = [f"{one}{'!' * (one in needed)}: {names(of)}" for one, of in schema.get("properties", {}).items()]
+        lines.append(f"{name}: {', '.join(fields)}")
+    return sorted(lines)
+
+
+def test_names_and_shapes_of_the_api_change_on_purpose_only(document: dict[str, Any]) -> None:
+    found = shapes(document)
+    digest = hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
+    assert digest == SHAPES, "write the new digest here if programs of others can live with this:\n" + "\n".join(found)
+
+
+WITH_ROUTES = {kind: kind.route for kind in OPERATIONS.values() if kind.route is not None}
+
+
+@pytest.mark.parametrize("kind", WITH_ROUTES, ids=lambda kind: kind.op)
+def test_each_operation_with_a_route_has_it(document: dict[str, Any], kind: type[Request[Any]]) -> None:
+    route = WITH_ROUTES[kind]
+    found = document["paths"][route.path.replace(":file", "")][route.method.lower()]
+    assert (found["summary"], found["description"]) == (route.summary, documented(kind)[0])
+
+
+@pytest.mark.parametrize("route", WITH_ROUTES.values(), ids=lambda route: f"{route.method} {route.path}")
+def test_routes_name_fields_of_their_operations(route: Route) -> None:
+    (kind,) = [kind for kind, one in WITH_ROUTES.items() if one is route]
+    assert {*route.places, *route.without} <= {*kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def test_what_docstrings_say_is_in_the_document(document: dict[str, Any]) -> None:
+    schema = document["components"]["schemas"]["WantedUndo"]
+    assert schema["properties"]["partial"]["description"].startswith("Whether to go back as far as is possible")
+    assert schema["properties"]["count"] | {"description": ""} == {
+        "type": "integer",
+        "title": "Count",
+        "default": 1,
+        "minimum": 1,
+        "maximum": 1000,
+        "description": "",
+    }
+
+
+def test_what_a_base_says_of_its_fields_holds_for_what_derives_from_it() -> None:
+    assert {*model_of(Restored).model_fields} == {*documented(Restored)[1]}
+
+
+def test_json_has_null_where_python_has_none(document: dict[str, Any]) -> None:
+    assert "None" not in json.dumps(document["components"])
