@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 
 # How many processes share the tests; 0 runs them one after the other. More than cores: tests wait most of the time.
 WORKERS ?= 3
+# Which files and directories of tests, of those that a target runs; none are all. What must run again elsewhere is in .ci/selected/.
+TESTS ?=
 # Tests start hundreds of interpreters, which compile everything again where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
@@ -16,8 +18,8 @@ QUICK := not slow and not srt and not npm and not clients
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
 define run
-	@$(PYTEST) -m '$(1)' -n $(WORKERS) || { test -n "$(AGAIN)" && echo 'Once more, one after the other:' \
-		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none; }
+	@$(PYTEST) -m '$(1)' -n $(WORKERS) $(TESTS) || { test -n "$(AGAIN)" && echo 'Once more, one after the other:' \
+		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
 .PHONY: help demo test test-all slow mutants attacks srt npm clients libraries user pythons lint types fuzz site bench clean
@@ -33,8 +35,8 @@ help:
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
 	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
 	@echo 'make libraries  try what survives in a copy of its process, and write the table in docs/checkpoints.md'
-	@echo 'make user       the quick tests and the attacks as an ordinary user, if this is root'
-	@echo 'make pythons    the quick tests on another Python'
+	@echo 'make user       quick tests about users and the attacks as an ordinary user, if this is root'
+	@echo 'make pythons    quick tests about the language on another Python (.ci/selected/)'
 	@echo 'make lint       ruff            make types   mypy, strict'
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
 	@echo 'make site       the documents as a site, in build/site'

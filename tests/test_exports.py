@@ -24,7 +24,7 @@ def modules_after(code: str) -> set[str]:
 
 def test_the_list_of_names_is_sorted_and_complete() -> None:
     assert list(cellblock.__all__) == sorted(set(cellblock.__all__))
-    assert set(cellblock.__all__) == set(cellblock._HOME)
+    assert {*cellblock.__all__, "__version__"} == set(cellblock._HOME)
 
 
 @pytest.mark.parametrize("name", cellblock.__all__)

@@ -333,7 +333,7 @@ async def test_execute_leaves_what_the_reader_of_a_stream_is_asked_to_that_reade
         assert isinstance(request, ApprovalRequest)
         other = asyncio.create_task(executor.execute("1"))
         turn = executor.session._cells._turn
-        await eventually(lambda: turn._waiters)  # type: ignore[attr-defined]  # it would have been accepted by now
+        await eventually(lambda: turn._waiters)  # it would have been accepted by now
         assert request.state == "pending"
         await request.reject()
         with pytest.raises(CodeExecutionError, match="rejected"):

@@ -3,7 +3,7 @@
 That is, as far as the repository decides it and as far as names tell: the module that is mutated; the row; the test with the
 functions, fixtures, constants and programs of tests/ that it reaches; how copies are made and tests are run on them. Comments,
 documentation, directories and where names are imported from do not count. What else a test runs through does not count either: a second defence in
-another module could hide a mutant. That is why some mutants run in any case, and all of them before a release (decision 53).
+another module could hide a mutant. That is why some mutants run in any case, and all of them before a release (decision 56).
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
 from cellblock.errors import ProtocolError
-from cellblock.wire.codec import MAX_INTEGER, decoder, encoder
+from cellblock.wire.codec import MAX_INTEGER, Most, decoder, encoder
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,23 @@ def test_one_and_true_are_not_the_same_to_what_is_remembered() -> None:
 def test_a_message_cannot_have_a_field_of_any_type(hint: type) -> None:
     with pytest.raises(TypeError, match="cannot have a field"):
         decoder(hint)
+
+
+@pytest.mark.parametrize(
+    ("hint", "most", "too_much", "complaint"),
+    [
+        (Annotated[int, Most(3)], 3, 4, "must be an integer from 0 to 3"),
+        (Annotated[int, Most(3)], 0, -1, "must be an integer from 0 to 3"),
+        (Annotated[str, Most(3)], "abc", "abcd", "has 4 characters, over the limit of 3"),
+        (Annotated[tuple[int, ...], Most(2)], [1, 2], [1, 2, 3], "has 3 items, over the limit of 2"),
+    ],
+)
+def test_a_field_has_the_limit_that_it_says(hint: Any, most: Any, too_much: Any, complaint: str) -> None:
+    assert decoder(hint)(most) == (tuple(most) if isinstance(most, list) else most)
+    with pytest.raises(ProtocolError, match=complaint):
+        decoder(hint)(too_much)
+
+
+def test_notes_for_others_limit_nothing() -> None:
+    assert decoder(Annotated[int, "for HTTP"])(-5) == -5
+    assert encoder(Annotated[tuple[Inner, ...], "for HTTP"])([Inner(1)]) == [{"number": 1, "name": "none"}]  # type: ignore[misc]

@@ -1,1 +1,1 @@
-"""What every district may use: settings, threads, turns of the loop, files that are whole."""
+"""Helpers for every trusted district: settings, threads, turns of the loop, atomic files."""

@@ -1,4 +1,4 @@
-"""The environment variables of its own process that cellblock reads. Nothing else reads them, and no kernel gets them."""
+"""The environment variables and files that configure cellblock. Only this module reads them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import Any, Literal, TypeVar
 _T = TypeVar("_T")
 
 SandboxName = Literal["native", "landlock", "srt"]
-"""What users call each kind of sandbox (`cellblock.walls.sandbox.tiers`)."""
+"""The names of the sandboxes (`cellblock.walls.sandbox.tiers`)."""
 
 Isolate = Literal[SandboxName, "none"]
 """How kernels can be isolated: in a sandbox, or not at all."""
 
 PROGRAM_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-"""What every MCP server gets of the host's environment: what the SDK gives, and no secret."""
+"""The variables that every MCP server gets from the host's environment: those of the SDK, without secrets."""
 
 _MAX_DOTENV = 64 * 1024
 _MAX_DOTS = 200
-"""In one line of TOML: what ``tomllib`` takes for a dotted key of 30,000 parts is 23 seconds."""
+"""Maximum dots in one line of TOML: ``tomllib`` takes 23 seconds for a dotted key of 30,000 parts."""
 
 _LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(?P<value>[^\r\n]*)", re.MULTILINE)
 
 
 def environment() -> Mapping[str, str]:
-    """Return this process's environment, for what belongs to other programs: pip's settings, what MCP servers refer to."""
+    """Return this process's environment, for settings of other programs: of pip, and references of MCP servers."""
     return os.environ
 
 
 def server_environment() -> Mapping[str, str]:
-    """Return where ``${NAME}`` in parameters of MCP servers is looked up: this process's environment, and ``.env`` below it.
+    """Return the variables for ``${NAME}`` in parameters of MCP servers: this process's environment, then ``.env``.
 
-    The file is read now. What every program gets of the environment (`PROGRAM_VARIABLES`) is not taken from it.
+    The file is read now. `PROGRAM_VARIABLES` are not taken from it.
     """
     path = variables_file()
     given = _kept[path] if path in _kept else _dotenv(path)
@@ -62,11 +62,11 @@ _kept: dict[Path, dict[str, str]] = {}
 
 
 def read_file(path: Path, most: int, flags: int = 0) -> bytes:
-    """Read a file that somebody else may have put there: neither a pipe nor a device, which would never end.
+    """Read a file that others may have put there: refuse pipes and devices, which might never end.
 
     Args:
         path: The file.
-        most: Bytes that it may have.
+        most: Maximum bytes.
         flags: More flags to open it with.
 
     Raises:
@@ -87,7 +87,7 @@ def read_file(path: Path, most: int, flags: int = 0) -> bytes:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML that somebody else may have written, within limits.
+    """Parse untrusted TOML, within limits.
 
     Raises:
         ValueError: It is not TOML, or a line has too many dots.
@@ -105,7 +105,7 @@ def _dotenv(path: Path) -> dict[str, str]:
     try:
         text = read_file(path, _MAX_DOTENV, os.O_NOFOLLOW).decode("utf-8", "replace")
     except (OSError, ValueError):
-        return {}  # none, or none that can be read: a missing variable is named when it is looked up
+        return {}  # there is no readable file: a missing variable is reported when it is looked up
     return {match["name"]: _unquoted(match["value"]) for match in _LINE.finditer(text)}
 
 
@@ -116,25 +116,25 @@ def _unquoted(value: str) -> str:
 
 
 def isolation() -> str:
-    """Return how sessions are to be isolated if the program does not say: ``CELLBLOCK_ISOLATE``, or nothing."""
+    """Return the default isolation of sessions: ``CELLBLOCK_ISOLATE``, or None."""
     return os.environ.get("CELLBLOCK_ISOLATE", "")
 
 
 def traces_code() -> bool:
-    """Return whether spans are to hold the code of cells: ``CELLBLOCK_TRACE_CODE=1``."""
+    """Return whether spans contain the code of cells: ``CELLBLOCK_TRACE_CODE=1``."""
     return os.environ.get("CELLBLOCK_TRACE_CODE") == "1"
 
 
 def while_unchanged(function: Callable[[], _T]) -> Callable[[], _T]:
-    """Have a function of the environment alone called again only when the environment has changed.
+    """Cache the result of a function of the environment until the environment changes.
 
-    Settings and paths are asked for by each call of a named session, and working them out took 30 µs of its millisecond.
+    Each call of a named session needs settings and paths, and computing them took 30 µs of its millisecond.
     """
     known: list[tuple[dict[Any, Any], _T]] = []
 
     @functools.wraps(function)
     def wrapped() -> _T:
-        # To compare what lies behind `os.environ` takes a microsecond; through its own methods, one for each variable.
+        # Comparing the dict behind `os.environ` takes a microsecond; its own methods take one for each variable.
         data: dict[Any, Any] | None = getattr(os.environ, "_data", None)
         if data is None:
             return function()
@@ -147,7 +147,7 @@ def while_unchanged(function: Callable[[], _T]) -> Callable[[], _T]:
 
 @while_unchanged
 def state_directory() -> Path:
-    """Return where state that outlives a program is kept, whether or not it is there.
+    """Return the directory of persistent state, whether or not it exists.
 
     ``$CELLBLOCK_HOME`` or ``$KERNELBOX_HOME``, or ``cellblock`` in ``$XDG_STATE_HOME``, or ``~/.local/state/cellblock``.
     Relative paths count as not set, as the XDG base directory specification has it. For the first two, a warning says so.
@@ -161,7 +161,7 @@ def state_directory() -> Path:
 
 
 def settings_file() -> Path:
-    """Return the file of settings, whether or not it is there. No session may write to its directory.
+    """Return the path of the settings file, whether or not it exists. No session may write to its directory.
 
     ``$CELLBLOCK_CONFIG``, or ``cellblock/config.toml`` in ``$XDG_CONFIG_HOME``, or ``~/.config/cellblock/config.toml``.
     """
@@ -177,11 +177,11 @@ def _base(variable: str, default: str) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _path(*parts: str) -> Path:
-    return Path(*parts)  # every call of a named session asks for these, and parsing them takes longer than anything else here
+    return Path(*parts)  # every call of a named session needs these, and parsing them takes longer than everything else here
 
 
 def set_variables(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables that begin with one of some prefixes and are not empty."""
+    """Return the non-empty variables with one of these prefixes."""
     # Names first, and as bytes: decoding all of the environment takes 30 µs.
     encoded = tuple(map(os.fsencode, prefixes))
     names = [os.fsdecode(name) for name in os.environb if name.startswith(encoded)]

@@ -23,7 +23,7 @@ class LoopThread:
     """
 
     def __init__(self) -> None:
-        """Start it."""
+        """Start the thread and its loop."""
         self._process = os.getpid()
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._main, args=[started], name="cellblock", daemon=True)
@@ -45,7 +45,7 @@ class LoopThread:
             runner.run(serve())
 
     def run(self, work: Awaitable[_T]) -> _T:
-        """Run something in the loop, and return its result.
+        """Run a coroutine in the loop, and return its result.
 
         If the caller is interrupted (Ctrl-C), the work is cancelled, and has ended when this raises.
 
@@ -57,7 +57,7 @@ class LoopThread:
         """
         if not self.usable or threading.current_thread() is self._thread:
             if isinstance(work, Coroutine):
-                work.close()  # or it would warn that nobody awaited it
+                work.close()  # otherwise it would warn that it was never awaited
             raise StateError(
                 "this was made before a fork, or its loop has ended: make a new one"
                 if not self.usable
@@ -112,7 +112,7 @@ _shared: LoopThread | None = None
 
 
 def shared() -> LoopThread:
-    """Return the loop that this process shares; it is started if there is none, and ends with the process."""
+    """Return the process's shared loop, and start it if needed; it ends with the process."""
     global _shared
     with _lock:
         if _shared is None or not _shared.usable:

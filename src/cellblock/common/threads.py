@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool that has its first thread from the start. If no other can be made, those that there are do the work.
+    """A pool that starts its first thread at once. If no further one can be started, the existing ones do the work.
 
-    The pool of the standard library raises ``RuntimeError`` then, although threads of its own are there.
+    The pool of the standard library raises ``RuntimeError`` then, although it has threads.
 
     Raises:
-        RuntimeError: There is no room for the first one.
+        RuntimeError: The first one cannot be started.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -29,13 +29,13 @@ class Threads(ThreadPoolExecutor):
 
 
 def run_aside(work: Callable[[], object], name: str) -> None:
-    """Do something in a thread of its own; here, if none can be made: that takes longer, and nothing is left undone.
+    """Run a function in a new thread, or in this one if none can be started.
 
     Args:
         work: What to do.
-        name: What to call the thread.
+        name: The thread's name.
     """
     try:
         threading.Thread(target=work, name=name).start()
-    except RuntimeError:  # there is no room for it, or Python is about to end
+    except RuntimeError:  # the system has no room for a thread, or Python is about to end
         work()

@@ -8,15 +8,15 @@ from collections import deque
 from weakref import WeakKeyDictionary
 
 _SLICE = 0.01
-"""Seconds for which all that share turns may work in one turn of the loop."""
+"""Seconds per turn of the loop for all connections together."""
 _SHORTEST = 0.001
-"""Seconds that one of them has if many wait, so that the last does not wait for long."""
+"""Seconds for one of them if many wait, so that the last does not wait for long."""
 
 
 class Turns:
     """Lets the connections of one loop work in turns, each for a moment.
 
-    A read that finds something at once does not suspend a task, so that a busy connection would never let go by itself.
+    A read that finds data at once does not suspend its task, so that a busy connection would never yield by itself.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Turns:
         self._scheduled = False
 
     async def give_way(self) -> None:
-        """Return at once while there is time left in this turn of the loop, or else when it is our turn again.
+        """Return at once while this turn of the loop has time left; otherwise wait for the next turn.
 
         Call it before each piece of work that takes a moment: parsing a head, a chunk, a read, packing an answer.
         """
@@ -40,7 +40,7 @@ class Turns:
         await turn
 
     def _next(self) -> None:
-        """Once in each turn of the loop: let one go on."""
+        """Wake one waiting task; called once in each turn of the loop."""
         self._scheduled = False
         while self._waiting:
             turn = self._waiting.popleft()

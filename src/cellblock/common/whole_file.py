@@ -1,4 +1,4 @@
-"""A file that is complete, or is not there: it is written beside the one that it replaces, and renamed."""
+"""Writes files atomically: to a temporary name in the same directory, then renamed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import IO
 
 
 class WholeFile:
-    """A new file, under a name of its own until it is complete. Errors of the system are raised as they are.
+    """A new file with a temporary name until it is complete. `OSError`s are passed on.
 
     It can be used in a ``with`` block, which yields the file to write to and completes it unless something is raised.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
-        """Say which; `open` makes it.
+        """Set the path; `open` creates the file.
 
         Args:
-            path: Where it will be. What is there is replaced.
+            path: Its final path. An existing file is replaced.
             mode: Who can read and write it, like the mode of `os.open`.
         """
         self._parent, self._final = os.path.split(os.path.abspath(path))
@@ -28,20 +28,20 @@ class WholeFile:
         self._file: IO[bytes] | None = None
 
     def open(self) -> IO[bytes]:
-        """Make it, and return it for writing and reading."""
+        """Create it, and return it for writing and reading."""
         name = f".cellblock-{secrets.token_hex(8)}"
         directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.fdopen(os.open(name, flags, self._mode, dir_fd=directory), "w+b")
-        except BaseException:  # also an interrupt: nobody else closes it
+        except BaseException:  # also an interrupt: no one else closes it
             os.close(directory)
             raise
         self._name, self._directory = name, directory
         return self._file
 
     def finish(self) -> None:
-        """Give it its name: it is complete."""
+        """Rename the complete file to its final path."""
         assert self._file is not None
         self._file.flush()
         os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)

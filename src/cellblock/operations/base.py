@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import types
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
-from cellblock.wire.record import defaults_of, record
+from cellblock.wire.record import record
 
 PROTOCOL = 5
 """The version of all operations. A client and a daemon of different versions do not talk to each other."""
@@ -67,10 +67,10 @@ class Route:
         """The fields that are in the path."""
         return [place.partition(":")[0] for place in re.findall("{(.+?)}", self.path)]
 
-    def sent(self, kind: type[Request[Any]]) -> list[str]:
+    def sent(self, kind: type[Request[Any]]) -> list[Field[Any]]:
         """Return the fields of an operation that are in the query or in the body."""
         left_out = {*self.places, *self.without}
-        return [one.name for one in fields(kind) if one.name not in left_out]  # type: ignore[arg-type]  # it is a dataclass
+        return [one for one in fields(kind) if one.name not in left_out]  # type: ignore[arg-type]  # it is a dataclass
 
 
 AnswerT = TypeVar("AnswerT")
@@ -111,12 +111,6 @@ class Request(Generic[_AnswerT_co]):
             raise TypeError(f"two operations have the name {op!r}: {OPERATIONS[op].__name__} and {cls.__name__}")
         cls.op, cls.repeatable, cls.route = op, repeatable, route
         OPERATIONS[op] = record(cls)
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """Return the defaults of the fields that have one."""
-        made = {name: make for name, make in defaults_of(cls).items() if make is not None}
-        return {name: make() for name, make in made.items()}
 
     @property
     def may_repeat(self) -> bool:

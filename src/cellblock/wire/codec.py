@@ -101,7 +101,8 @@ def _make_decoder(hint: Any) -> Convert:
     if hint is int:
         return _integer
     if origin is Annotated:
-        return _limited(arguments[0], next(note.value for note in arguments[1:] if isinstance(note, Most)))
+        most = next((note.value for note in arguments[1:] if isinstance(note, Most)), None)
+        return decoder(arguments[0]) if most is None else _limited(arguments[0], most)
     if hint in (str, bool):
         return _exactly(hint)
     if dataclasses.is_dataclass(hint):

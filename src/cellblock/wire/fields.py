@@ -1,4 +1,4 @@
-"""What the fields of messages may hold: limits, and which fields travel as bytes in the body of a frame."""
+"""Limits for the fields of messages, and marks for fields in the body of a frame."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class Body(NamedTuple):
     """In `Annotated`: a field that travels in the body of a frame, as bytes.
 
     Attributes:
-        most: How many bytes it may have, or each of its items.
-        items: How many items it may have, if it is a tuple or a mapping.
-        strict: Whether text must be UTF-8. Otherwise what UTF-8 cannot hold is escaped, and what is not UTF-8 is replaced.
-        like: The field that has as many items.
+        most: Maximum bytes of it, or of each of its items.
+        items: Maximum items, if it is a tuple or a mapping.
+        strict: Whether text must be UTF-8. Otherwise, characters that UTF-8 cannot encode are escaped, and invalid UTF-8 is
+            replaced.
+        like: The field with the same number of items.
         keys: The header field that holds the keys of a mapping.
     """
 
@@ -70,10 +71,10 @@ Arguments: TypeAlias = Annotated[tuple[str, ...], Body(items=MAX_ARGUMENTS)]
 
 
 def to_bytes(text: str) -> bytes:
-    """Return text as bytes; what UTF-8 cannot hold is written as an escape."""
+    """Encode text; characters that UTF-8 cannot encode are escaped."""
     return text.encode("utf-8", "backslashreplace")
 
 
 def to_text(data: bytes) -> str:
-    """Return bytes as text; what is not UTF-8 is replaced."""
+    """Decode text; invalid UTF-8 is replaced."""
     return data.decode("utf-8", "replace")

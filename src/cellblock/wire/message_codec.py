@@ -1,8 +1,8 @@
-"""Messages as frames, by the types of their fields: `encode` and `decode` are the only ways between the two.
+"""Converts messages to frames (`encode`) and back (`decode`), by the types of their fields.
 
 Fields with a `Body` travel as bytes in the body of the frame, in their order; the header says how long each is. All others are
 JSON in the header. The last fields of a body are left out if they have their defaults. Both sides check the type and the limit
-of every field: what a worker sends is hostile, and a kernel ends if its host refuses what it sends.
+of every field: messages of a worker are hostile, and a kernel ends if its host refuses one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Part(NamedTuple):
     write: Callable[[Any], bytes]
     read: Callable[[bytes], Any]
     default: Any
-    counted: _Head | None  # where the header says how many there are
+    counted: _Head | None  # the header field with their number
 
 
 class _Plan(NamedTuple):
@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
     names: tuple[str, ...]
     get: Callable[[Any], tuple[Any, ...]]  # the type and the fields of the header
     heads: tuple[_Head, ...]
-    chosen: tuple[_Head, ...]  # those that code in the session can choose: the sender checks them, too
+    chosen: tuple[_Head, ...]  # those that code in the session can choose, so that the sender checks them, too
     parts: tuple[_Part, ...]
     most: int
 
@@ -168,7 +168,7 @@ def _read_body(plan: _Plan, frame: Frame, values: dict[str, Any]) -> None:
 
 
 def _cut(frame: Frame, most: int) -> list[bytes]:
-    """Return the body, cut as the header says."""
+    """Split the body by the sizes in the header."""
     kind, sizes, body = frame.header["type"], frame.header.get("sizes", []), frame.body
     if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_BODY for size in sizes):
         raise ProtocolError(f"{kind}: sizes must be a list of lengths")
@@ -211,7 +211,7 @@ def _read(kind: str, part: _Part, buffers: list[bytes], header: dict[str, Any]) 
 
 
 def _plan_named(kind: str) -> _Plan | None:
-    """Return how messages of a type travel; None if there is no such type."""
+    """Return the plan of a message type; None if the type is unknown."""
     for message in (*typing.get_args(ToWorker), *typing.get_args(ToHost)):
         if message.type == kind:
             _named[kind] = _plan(message)
@@ -219,7 +219,7 @@ def _plan_named(kind: str) -> _Plan | None:
 
 
 def _plan(kind: type) -> _Plan:
-    """Work out how a kind of message travels, when the first one does."""
+    """Make the plan of a message type, when the first message of it is converted."""
     hints = typing.get_type_hints(kind, include_extras=True)
     heads, parts = [], []
     for item in dataclasses.fields(kind):

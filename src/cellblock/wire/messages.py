@@ -1,6 +1,6 @@
-"""Messages between host and worker, as typed data: each class states its fields and their limits.
+"""Typed messages between host and worker, with the limits of their fields.
 
-`message_codec` makes frames of them.
+`message_codec` converts them to frames.
 """
 
 from __future__ import annotations

@@ -29,12 +29,7 @@ def record(cls: type[_T]) -> type[_T]:
 
 
 _DEFAULTS: dict[type, dict[str, Callable[[], Any] | None]] = {}
-"""See `defaults_of`."""
-
-
-def defaults_of(kind: type) -> dict[str, Callable[[], Any] | None]:
-    """Return the default factories of the fields of a record, in order; None: the field is required."""
-    return _DEFAULTS[kind]
+"""The default factories of the fields of each record, in order; None: the field is required."""
 
 
 def _default(item: Any) -> Callable[[], Any] | None:

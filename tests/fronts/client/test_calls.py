@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.client import calls
+from cellblock.fronts.client.async_client import AsyncClient
 from cellblock.fronts.client.calls import Call
 from cellblock.model.checkpoints import Changes
+from cellblock.operations import OPERATIONS
 from cellblock.operations.approvals import Decide, Pending
 from cellblock.operations.checkpoints import DropCheckpoint, Fork, Restore, Undo
 from cellblock.operations.files import ListFiles, RemoveFile
@@ -26,6 +30,11 @@ def test_fields_are_in_the_path_in_the_query_or_in_the_body() -> None:
     assert calls.of(RemoveFile("a", "b/c d\n")).path == "/sessions/a/files/b/c%20d%0A"
     assert calls.of(Restart("a")) == Call("POST", "/kernels/a/restart")
     assert calls.of(Complete("a", 1), "x.") == Call("POST", "/sessions/a/complete", {"code": "x.", "cursor": 1})
+
+
+@pytest.mark.parametrize("name", [kind.__name__ for kind in OPERATIONS.values() if kind.route is not None])
+def test_the_clients_have_a_method_for_each_operation_with_a_route(name: str) -> None:
+    assert f"self._ask({name}(" in inspect.getsource(AsyncClient)
 
 
 def test_what_has_its_default_is_left_out() -> None:

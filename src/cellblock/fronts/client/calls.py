@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -47,12 +47,12 @@ def of(request: Request[Any], text: str = "") -> Call:
     """
     route = _route(request)
     path = re.sub("{(.+?)}", lambda place: _placed(place[1], getattr(request, place[1].partition(":")[0])), route.path)
-    names = route.sent(type(request))
-    given = {name: value for name in names if (value := getattr(request, name)) != request.defaults().get(name)}
+    sent = route.sent(type(request))
+    given = {one.name: value for one in sent if (value := getattr(request, one.name)) != _default(one)}
     if route.text:
         given[route.text] = text
     if route.method == "POST":
-        return Call(route.method, path, given if names or route.text else None, once=not request.may_repeat)
+        return Call(route.method, path, given if sent or route.text else None, once=not request.may_repeat)
     query = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     return Call(route.method, path, query=query, once=not request.may_repeat)
 
@@ -61,6 +61,10 @@ def answer(request: Request[Any], data: Any) -> Any:
     """Return what an operation is answered by, from the JSON data that a gateway has sent."""
     field = _route(request).within
     return read_answer(type(request), data[field] if field else data)
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _route(request: Request[Any]) -> Route:

@@ -198,7 +198,7 @@ def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]
     if route.text:
         found.append((route.text, _limited(str, route.text_limits), inspect.Parameter.empty))
     hints, parameters = typing.get_type_hints(kind, include_extras=True), inspect.signature(kind).parameters
-    for name in route.sent(kind):
+    for name in [one.name for one in route.sent(kind)]:
         hint, default = _json(hints[name]), parameters[name].default
         choices = typing.get_args(typing.get_args(hint)[0]) if typing.get_origin(hint) is Annotated else ()
         if default == "" and choices and "" not in choices:

@@ -1,4 +1,4 @@
-"""Options in addition to `SessionOptions`: who decides about tools and commands, and how servers are started."""
+"""The options of a session's services: approvals, tools and MCP servers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class ServiceOptions:
     """The options of a session's services (`cellblock.service.session.services`). Every interface makes one of these.
 
     Attributes:
-        rules: Decide about tool calls, commands and hosts before anybody is asked (docs/approvals.md).
+        rules: Decide about tool calls, commands and hosts before people do (docs/approvals.md).
         approval_timeout: Seconds that an approval request may wait; None for no limit.
         connect_timeout: Seconds in which an MCP server must start.
         approve_shell_cmds: Whether ``!cmd``, ``%%bash`` and their like need approval, as tools do.
-        require_shell_escape: Have the operating system forbid the kernel to execute programs, so that there is no way around
-            that approval. Needs `approve_shell_cmds`, and the native sandbox.
+        require_shell_escape: Whether the operating system forbids the kernel to execute programs, so that this approval cannot
+            be bypassed. Needs `approve_shell_cmds`, and the native sandbox.
         timeout_includes_approvals: Whether waiting for a decision counts towards the timeout of a cell.
         own_servers: Whether to start MCP servers for this session alone, instead of sharing them with others of its host.
         approve_tool_calls: Whether tool calls need approval. If not, only rules can refuse them.
         tools: Directories that `generate_mcp_sources` was given, if they are not in the workspace: code can read them, import
-            their packages, and call the tools. So it is with directories that ``PYTHONPATH`` in `kernel_env` names.
-        on_elicitation: Has a person fill in what MCP servers ask in the middle of a tool call (docs/approvals.md). Without it,
-            servers are told that nobody answers.
+            their packages, and call the tools. The same holds for directories in ``PYTHONPATH`` of `kernel_env`.
+        on_elicitation: Asks a person to answer questions of MCP servers during a tool call (docs/approvals.md). Without it,
+            they are declined.
 
     Raises:
         InvalidInputError: An option is wrong.
@@ -66,14 +66,14 @@ class ServiceOptions:
 def _check_rules(rules: Rules | None) -> None:
     if rules is None:
         return
-    from cellblock.tools.approvals.rules import Rules  # already loaded if there are any
+    from cellblock.tools.approvals.rules import Rules  # already imported if there are any
 
     if not isinstance(rules, Rules):
         raise InvalidInputError(f"rules must be Rules, not {rules!r}: read a file with Rules.load()")
 
 
 def check_seconds(name: str, seconds: float) -> None:
-    """Check that something can be a number of seconds.
+    """Check a number of seconds.
 
     Raises:
         InvalidInputError: It cannot.
@@ -83,7 +83,7 @@ def check_seconds(name: str, seconds: float) -> None:
 
 
 def check_port(name: str, port: object) -> None:
-    """Check that something can be a port, or none.
+    """Check a port, which can be None.
 
     Raises:
         InvalidInputError: It cannot.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def requested_tier(sandbox: bool, isolate: str | None, host: Host | None) -> Tier:
-    """Return how a session is to be isolated.
+    """Return the isolation tier for a session.
 
     Args:
-        sandbox: Whether it is to have a sandbox.
+        sandbox: Whether to use a sandbox.
         isolate: The name of the sandbox; None for the default.
         host: The session's host; its kind of sandbox, if it has one, is the default.
 
@@ -44,7 +44,7 @@ def requested_policy(
     allow_hosts: Sequence[str],
     tier: Tier,
 ) -> Policy | None:
-    """Return what the sandbox is to allow; None for what the host says."""
+    """Return the policy that the arguments describe; None for the host's."""
     listed = isinstance(allow_hosts, Sequence) and not isinstance(allow_hosts, str)
     if not listed or not all(isinstance(name, str) for name in allow_hosts):
         raise InvalidInputError(f"allow_hosts must be a list of host names, not {allow_hosts!r}")
@@ -76,10 +76,10 @@ def _load_policy(config: str | os.PathLike[str] | Mapping[str, Any], kind: type[
 
 
 def with_readable(options: SessionOptions, directories: tuple[str, ...], host: Host) -> Policy | None:
-    """Return the policy of a session's options, or its host's, with which packages in these directories can be imported.
+    """Return the policy of a session, or its host's, widened so that packages in these directories can be imported.
 
     Args:
-        options: What the session is to be.
+        options: The session's options.
         directories: The directories.
         host: The session's host. If it has a policy of its own, that is not widened here.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.closing import Closing
 
-# Little more than that: what sessions need is loaded while the first zygote warms up (`Host.begin`).
+# Few imports: what sessions need is imported while the first zygote warms up (`Host.begin`).
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
     from cellblock.host.checkpoints.branches import Beginning
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from cellblock.service.session.services import SessionServices
 
 _dropped: set[asyncio.Task[None]] = set()
-"""Tasks that clean up after sessions that nobody stopped: a loop alone does not keep its tasks alive."""
+"""Tasks that close sessions which were not stopped: a loop does not keep its tasks alive."""
 
 
 class RunningSession:
     """A session, its services and its host, from start to stop. Every interface runs its sessions with one of these.
 
-    Everything that is made is noted here before the next await, so that `close` finds it.
+    Everything is recorded here before the next await, so that `close` finds it.
 
     Attributes:
         loop: The loop that it belongs to.
         session: The session, as soon as it is made.
         services: Its services, likewise.
-        started: Whether the start has ended well.
+        started: Whether the start has succeeded.
     """
 
     def __init__(self, given_host: Host | None) -> None:
-        """Begin with nothing.
+        """Set up; nothing is started.
 
         Args:
-            given_host: The host to run in, which stays open; None for the one that all of the event loop share.
+            given_host: The host to run in, which stays open; None for the shared one of the event loop.
         """
         self.loop = asyncio.get_running_loop()
         self.session: Session | None = None
@@ -60,7 +60,7 @@ class RunningSession:
 
     @property
     def closing(self) -> bool:
-        """Whether somebody has begun to close it."""
+        """Whether closing has begun."""
         return self._closing.begun
 
     async def start(
@@ -76,13 +76,13 @@ class RunningSession:
         on_input: OnInput | None = None,
         start_from: Beginning | None = None,
     ) -> None:
-        """Start the session and what serves it, in a task of its own that `close` can end.
+        """Start the session and its services, in a task that `close` can end.
 
         Args:
             options: What the session is to be.
             services: What its services are to be.
-            session_id: What the record of decisions calls it.
-            tool_server: Host and port on which other programs can call its tools, if they can.
+            session_id: Its id in the record of decisions.
+            tool_server: Host and port on which other programs can call its tools, if any.
             timeout: Seconds in which the kernel must start; None for the host's limit.
             label: As for `Host.session`.
             remains: As for `Host.session`.
@@ -124,11 +124,11 @@ class RunningSession:
         return self._shared_host
 
     async def close(self) -> None:
-        """End all of it, whether or not it has started. It can be repeated, and cancelling a caller does not stop it."""
+        """End all of it, whether or not it has started. Can be called again; cancelling a caller does not stop it."""
         await self._closing.finish(self._close)
 
     def drop(self) -> None:
-        """Have it closed soon, because nobody has stopped it and nobody can any more. Any thread may call this."""
+        """Close it soon, because it was dropped without being stopped. Any thread may call this."""
         try:
             self.loop.call_soon_threadsafe(self._begin_close)
         except RuntimeError:
@@ -157,7 +157,7 @@ class RunningSession:
 
 
 async def _load(*names: str) -> None:
-    """Import modules that are not loaded yet in a thread: it takes long, and the loop goes on meanwhile."""
+    """Import modules in a thread, unless they are imported already: this takes long, and the loop continues meanwhile."""
     for name in names:
         if name not in sys.modules:
             await _import_in_thread(name)

@@ -1,4 +1,4 @@
-"""What code of a session may use outside it: tools, commands and hosts, and who decides about it."""
+"""The services of a session: tools, commands and hosts, behind one broker."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAX_OUTSIDE = 1000
 _MAX_ARGUMENTS = 200
 _LOG = logging.getLogger("cellblock.sessions")
 _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
-"""The servers of each host, by the seconds in which they must start: a session gets no patience but its own."""
+"""The servers of each host, by the seconds in which they must start, which sessions choose."""
 
 
 def open_session(
@@ -58,8 +58,8 @@ def open_session(
 
     Args:
         host: The host.
-        options: What the session is to be. The services decide about its commands and hosts.
-        service_options: What its services are to be.
+        options: The session's options. The services decide about its commands and hosts.
+        service_options: The options of its services.
         session_id: What the record of decisions calls the session.
         label: As for `Host.session`.
         remains: As for `Host.session`.
@@ -71,7 +71,7 @@ def open_session(
     services: SessionServices  # made after the session; nothing below is called before the session is started
     secret = secrets.token_urlsafe(24)
     if remains is not None:
-        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # its code knows this one
+        secret = remains.env.get("CELLBLOCK_TOOL_TOKEN", secret)  # its code has this one
     tools = {"CELLBLOCK_TOOL_HOST": "127.0.0.1"}
     if not host.defaults.tier_for(options).own_network:
         tools["CELLBLOCK_TOOL_TOKEN"] = secret
@@ -85,7 +85,7 @@ def open_session(
             tool_port=lambda listener: services.port.adopt(listener),
             uncounted_seconds=lambda: 0.0 if service_options.timeout_includes_approvals else services.broker.waited,
             outside=lambda since: services.outside(since),
-            on_begin=lambda: services.broker.ask_again(),  # about calls of background work, for which nobody was there
+            on_begin=lambda: services.broker.ask_again(),  # about calls of background work, when there was no reader
         ),
         kernel_env=tools | dict(options.kernel_env or {}) | dict(named.environment),
         policy=with_readable(options, named.readable, host),
@@ -105,7 +105,7 @@ class SessionServices:
         broker: Decides about all of it.
         port: The port on which the session's own code calls tools.
         secret: The token for calls from where others than the session are.
-        on_elicitation: Has a person fill in the forms of servers; None if there is nobody. May be replaced.
+        on_elicitation: Asks a person to fill in forms of servers; None if there is none. May be replaced.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class SessionServices:
         secret: str,
         session_id: str,
     ) -> None:
-        """Begin; nothing is opened or started yet.
+        """Set up; nothing is opened or started yet.
 
         Args:
             host: The host of the session.
             session: The session.
-            options: What they are asked to be.
+            options: Their options.
             directories: Real paths of the directories whose servers may be called, beside the workspace.
             secret: The token for calls from where others than the session are.
             session_id: What the record of decisions calls the session.
@@ -143,7 +143,7 @@ class SessionServices:
         self._ports = [self.port]
 
     async def may_run(self, request: CommandRequest) -> bool | str:
-        """Decide about a command of a cell, and say why not; what is shown is what runs."""
+        """Decide about a command of a cell; return the reason of a refusal. The shown text is what runs."""
         arguments = {name: value for name, value in request.to_dict().items() if name != "tool" and value}
         decision = await self.broker.decide("shell", "shell", request.tool, arguments)
         return decision.allowed or (decision.reason if decision.reason != "rejected" else False)
@@ -156,12 +156,12 @@ class SessionServices:
         """Serve the session's tools to programs of this machine that know `secret`: ``POST /run``, decided like its own calls.
 
         Args:
-            host: A name or address of this machine that no other can reach.
+            host: A name or address of this machine that others cannot reach.
             port: The port.
 
         Raises:
             InvalidInputError: Others can reach the host.
-            OSError: The port cannot be had.
+            OSError: The port is not available.
         """
         addresses = await resolved(host)
         if not all(ip_address(address).is_loopback for address in addresses):
@@ -173,7 +173,7 @@ class SessionServices:
             self._ports[-1].adopt(listener)
 
     async def reset(self) -> None:
-        """Stop the MCP servers that only this session uses, withdraw what is pending, and forget what was always accepted."""
+        """Stop the MCP servers that only this session uses, withdraw pending requests, and forget standing acceptances."""
         self.broker.close("the session was reset")
         self.broker.forget()
         await self._lease.reset()
@@ -204,7 +204,7 @@ class SessionServices:
         return True if self._session.reader.running else None
 
     async def _elicit(self, elicitation: Elicitation) -> Mapping[str, Any] | None:
-        """Have a person asked what a server asks. The time that they take does not count for the cell."""
+        """Ask a person a server's question. The time that they take does not count for the cell."""
         if self.on_elicitation is None:
             return None
         _LOG.info("MCP server %r asks in session %s", elicitation.server, self._person.session)
@@ -216,7 +216,7 @@ class SessionServices:
                 return None
 
     def _retract(self, request: ApprovalRequest) -> None:
-        """Forget a request that was withdrawn before the reader came to it: else code could fill the memory with them."""
+        """Forget a request that was withdrawn before the reader got it: otherwise code could fill the memory with them."""
         if request.state == "withdrawn":
             self._session.reader.retract(request)
 
@@ -252,7 +252,7 @@ class SessionServices:
         of_host = {} if own else _shared.setdefault(host, {})
         shared = of_host.get(connect_timeout)
         if shared is None:
-            # Not bound to this session: others look up there, too.
+            # Not bound to this session: others use the lookup, too.
             shared = of_host[connect_timeout] = SharedServers(
                 lambda root, name: ServerRegistry().get(name, root),
                 connect_timeout=connect_timeout,
@@ -292,7 +292,7 @@ class SessionServices:
 
 
 def _described(decision: Decision) -> str:
-    """Return what was called, with the beginning of its arguments."""
+    """Describe a call, with the beginning of its arguments."""
     called = f"{decision.server}.{decision.tool}" if decision.kind == "tool" else decision.kind
     arguments = decision.payload[: _MAX_ARGUMENTS + 1].decode()  # it is ASCII
     return f"{called} {arguments if len(arguments) <= _MAX_ARGUMENTS else arguments[:_MAX_ARGUMENTS] + '…'}"

@@ -1,4 +1,4 @@
-"""Directories of generated packages, outside the workspace, that a program lets a session use."""
+"""Directories of generated packages outside the workspace that a session may use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ToolDirectories:
 
     Attributes:
         callable: Real paths; a server whose package lies in one of them may be called.
-        readable: What a sandbox must show of the file system so that the packages can be imported.
+        readable: The paths that a sandbox must show so that the packages can be imported.
         environment: Variables of the kernel that make the packages of ``tools=`` importable.
     """
 
@@ -32,7 +32,7 @@ class ToolDirectories:
     def read(
         cls, tools: Directories, kernel_env: Mapping[str, str], working_dir: str | os.PathLike[str] | None
     ) -> ToolDirectories:
-        """Work out what a program names.
+        """Read a program's directories.
 
         Args:
             tools: Directories that `generate_mcp_sources` was given as ``root_dir``.
@@ -68,6 +68,6 @@ def _named(path: str | os.PathLike[str]) -> str:
 
 
 def _holds_home(path: str) -> bool:
-    """Whether showing a directory would show the user's home directory; nobody means that who names a search path."""
+    """Return whether showing a directory would show the user's home directory, which a search path is not meant to do."""
     real = os.path.realpath(path)
     return os.path.commonpath((real, os.path.realpath(Path.home()))) == real

@@ -1,1 +1,1 @@
-"""What code in a session uses to find and call tools. Standard library only."""
+"""Finds and calls tools from code in a session. Standard library only."""

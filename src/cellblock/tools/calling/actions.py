@@ -1,7 +1,7 @@
 """Code actions: code that has worked, saved as a tool for later code.
 
 A saved action is a package, ``gentools/<category>/<name>``. Its ``api.py`` has the interface: types, and the signature and
-docstring of ``run``. Its ``impl.py`` has the implementation, which nobody needs to read in order to use it. A parser of what a
+docstring of ``run``. Its ``impl.py`` has the implementation, which need not be read in order to use it. A parser of what a
 tool returns as text is a module, ``mcpparse/<server>/<tool>.py``, with ``ParseResult`` and ``run_parsed``.
 
 Standard library only: it works inside a session and outside. Sources are parsed here, and never executed.

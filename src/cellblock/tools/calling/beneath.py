@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe in a file's place would keep us waiting.
+# A pipe in place of a file would block.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -24,7 +24,7 @@ def folder(root: str | os.PathLike[str], *names: str, make: bool = False) -> Ite
     """Hold a folder, step by step from a directory that is not a link either.
 
     Args:
-        root: The directory; what it lies in is the caller's, and may be reached by links.
+        root: The directory. The path to it is the caller's, and may contain links.
         names: The folders on the way, one in the other.
         make: Whether to make what is missing.
 
@@ -49,7 +49,7 @@ def _step(name: str, above: int | None, make: bool) -> int:
         try:
             os.mkdir(name, dir_fd=above)
         except FileExistsError:
-            pass  # whatever it is: only a folder is opened
+            pass  # of any kind: only folders are opened
     return os.open(name, _FOLDER, dir_fd=above)
 
 
@@ -79,7 +79,7 @@ def read(root: str | os.PathLike[str], *names: str, most: int) -> bytes:
 
 
 def exists(above: int, name: str) -> bool:
-    """Whether there is anything of a name in a folder that is held."""
+    """Return whether a name exists in an open folder."""
     try:
         os.lstat(name, dir_fd=above)
     except FileNotFoundError:
@@ -133,5 +133,5 @@ def _remove(above: int, name: str) -> None:
         os.unlink(name, dir_fd=above)
     except FileNotFoundError:
         return
-    except (IsADirectoryError, PermissionError):  # macOS says the latter of a folder
+    except (IsADirectoryError, PermissionError):  # macOS raises the latter for a folder
         shutil.rmtree(name, ignore_errors=True, dir_fd=above)

@@ -1,4 +1,4 @@
-"""Tools as servers describe them, and results of tools, as plain frozen data that can be sent as JSON."""
+"""Descriptions and results of tools, as plain frozen data that can be sent as JSON."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from cellblock.errors import InvalidInputError
 
 MAX_MESSAGE = 16 * 1024 * 1024
-"""The most bytes that one message of a server may have, and so everything in a `ToolOutcome` together."""
+"""Maximum bytes of one message of a server, and so of a whole `ToolOutcome`."""
 
 
 CallTool = Callable[..., Awaitable["ToolOutcome"]]
-"""Calls a tool by its name with arguments, and returns what came of it."""
+"""Calls a tool by its name with arguments, and returns its outcome."""
 
 OnProgress = Callable[[float, "float | None", "str | None"], None]
-"""Is told what is done, the total and a message."""
+"""Called with the progress, the total and a message."""
 
 OnLog = Callable[[str, str], None]
-"""Is told a level and a text."""
+"""Called with a level and a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as its server describes it. Nothing in it can be trusted: names, texts and schemas are the server's.
+    """A tool as its server describes it. All of it is untrusted: names, texts and schemas are the server's.
 
     Attributes:
         name: The name to call it by.
@@ -36,7 +36,7 @@ class ToolSpec:
         read_only: Whether it says that it changes nothing; None: it does not say.
         destructive: Whether it says that it may destroy something; None: it does not say.
         needs_task: Whether it can only be called as a task, which is not supported: no module is generated for it.
-        invalid: What is wrong with its description, so that no module can be generated for it; empty if nothing is.
+        invalid: Why its description is invalid, so that no module can be generated for it; empty if it is valid.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ToolImage:
 
     Attributes:
         data: Its bytes.
-        mime_type: What the server says it is, such as ``image/png``.
+        mime_type: Its type as given by the server, such as ``image/png``.
     """
 
     data: bytes
@@ -73,7 +73,7 @@ class ToolResource:
 
     Attributes:
         uri: The resource's address.
-        mime_type: What the server says it is; may be empty.
+        mime_type: Its type as given by the server; may be empty.
         name: Its name; may be empty.
         text: Its content, if that is text.
         data: Its content, if that is bytes.
@@ -97,15 +97,15 @@ class ToolResource:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What a call returned.
+    """The outcome of a call.
 
     Attributes:
-        is_error: Whether the tool says that it failed; ``text`` says why then.
+        is_error: Whether the tool reports a failure; ``text`` has the reason then.
         text: Its text blocks, one below the other.
         structured: Its structured result, which fits the tool's output schema; None if there is none.
         images: Its images.
         resources: Everything else.
-        encoded: A large result as JSON, in place of ``text`` and ``structured``: it is handed on as it is.
+        encoded: A large result as JSON, in place of ``text`` and ``structured``, passed on undecoded.
     """
 
     is_error: bool
@@ -136,7 +136,7 @@ class ToolOutcome:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ToolOutcome:
-        """Return what `to_dict` was called on.
+        """Return the inverse of `to_dict`.
 
         Raises:
             InvalidInputError: It is not of that form.

@@ -13,10 +13,10 @@ from contextlib import suppress
 from cellblock.tools.calling.text import first_line
 
 _LONG = 2500
-"""Characters of an interface that is shown whole; a longer one is shortened."""
+"""Characters of an interface above which it is shortened."""
 
 _MOST = 50_000
-"""Characters of a module that are looked at. Generated modules have less; anybody may have written this one."""
+"""Characters of a module that are read. Generated modules have fewer; this one is untrusted."""
 
 _SENTENCE = 100
 _VALUES, _FIRST = 100, 30
@@ -34,11 +34,11 @@ def interface_of(source: str, place: str) -> str:
     """Return the interface of a module.
 
     Imports and bodies of functions are left out, and enumerations are on one line: a long one shows its first values, and how
-    to see all. If the interface is long all the same, each text is cut to its first sentence, and types have no constraints.
+    to see all. If the interface is still long, each text is cut to its first sentence, and types have no constraints.
 
     Args:
         source: The module's source.
-        place: Where the whole module is, for the model.
+        place: The whole module's place, for the model.
     """
     declared = _CALL.sub("    ...\n", _PREAMBLE.sub("", source[:_MOST]))
     declared = re.sub(r"\n{3,}", "\n\n", _ENUMERATION.sub(_on_one_line, declared)).strip()

@@ -16,10 +16,10 @@ import weakref
 from dataclasses import dataclass, field
 
 MAX_CONNECTIONS = 64
-"""Calls of one event loop that are on their way at once, and of all threads together; further ones wait their turn."""
+"""Maximum calls in flight of one event loop, and of all threads together; further ones are queued."""
 
 IDLE = 30.0
-"""Seconds that a connection is kept: fewer than the server keeps it, which must not close it under a request."""
+"""Seconds that an idle connection is kept: fewer than on the server, which must not close it during a request."""
 
 _LOOPBACK = ("127.0.0.1", "::1")
 _CONNECT = 10.0
@@ -45,7 +45,7 @@ class Answer:
         self.keep = True
 
     def feed(self, data: bytes) -> bool:
-        """Take what was received.
+        """Add received bytes.
 
         Args:
             data: The bytes; none if the connection has ended.
@@ -54,7 +54,7 @@ class Answer:
             Whether the answer is complete.
 
         Raises:
-            BadAnswerError: It never will be.
+            BadAnswerError: It can never be complete.
         """
         if not data:
             raise BadAnswerError("the connection ended before the answer")
@@ -159,7 +159,7 @@ async def send_async(address: Address, request: bytes) -> Answer:
             while not answer.feed(await loop.sock_recv(connection, _CHUNK)):
                 pass
         except BaseException:
-            # Cancelled, too: closing is how the server hears that nobody waits.
+            # Also a cancellation: closing tells the server that the caller is gone.
             _drop(connection)
             raise
         _give(address, connection, answer.keep)
@@ -176,13 +176,13 @@ def close() -> None:
 
 
 def idle() -> set[int]:
-    """Return the descriptors of the connections that are kept for later calls."""
+    """Return the descriptors of idle connections."""
     with _state.lock:
         return {connection.fileno() for connections in _state.idle.values() for _, connection in connections}
 
 
 def _take(address: Address) -> socket.socket | None:
-    """Return an idle connection that is still good."""
+    """Return an idle connection that is still usable."""
     while True:
         with _state.lock:
             idle = _state.idle.get(address)
@@ -190,7 +190,7 @@ def _take(address: Address) -> socket.socket | None:
                 return None
             since, connection = idle.pop()
             _state.busy.add(connection)
-        # Something to read before anything was asked is the end of it.
+        # If there is something to read before a request, the server has closed it.
         if time.monotonic() - since < IDLE and not _readable(connection):
             return connection
         _drop(connection)
@@ -246,7 +246,7 @@ async def _connect_to(loop: asyncio.AbstractEventLoop, host: str, port: int) -> 
     if host in _LOOPBACK:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
     else:
-        # A thread looks this up: never in a session, whose tool port is on its loopback interface.
+        # Resolved in a thread, but never in a session, whose tool port is on its loopback interface.
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, host = found[0][0], str(found[0][4][0])
     connection = socket.socket(family, socket.SOCK_STREAM)

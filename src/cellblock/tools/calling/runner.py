@@ -1,4 +1,4 @@
-"""Calling MCP tools through a tool server: what generated code uses, in a session and elsewhere. Standard library only.
+"""Calls MCP tools through a tool server, for generated code in sessions and elsewhere. Standard library only.
 
 In a session, environment variables say where its tool port is: ``CELLBLOCK_TOOL_HOST``, ``CELLBLOCK_TOOL_PORT``
 and, if a token is required, ``CELLBLOCK_TOOL_TOKEN``. They are read on each call, because a module may be imported before they
@@ -26,7 +26,7 @@ Result = dict[str, Any] | str | None
 
 
 class ToolText(str):
-    """A text result with images or resources. The text of resources is part of it, below what the tool says itself.
+    """A text result with images or resources. The text of resources is part of it, below the tool's own text.
 
     Attributes:
         images: The images of the same result.
@@ -133,10 +133,10 @@ class ToolRunner:
         _parsed(await self._send("PUT", "/reset", b""))
 
     async def approve(self, tool_name: str, tool_args: Mapping[str, Any]) -> None:
-        """Have a `ToolServer` decide about something that is done elsewhere: the command of a kernel, for example.
+        """Ask a `ToolServer` to decide about an action that happens elsewhere, such as a command of a kernel.
 
         Args:
-            tool_name: What it is called.
+            tool_name: Its name.
             tool_args: Its arguments.
 
         Raises:
@@ -218,7 +218,7 @@ def _variable(own: str, of_ipybox: str) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can express of a value that is not of its types."""
+    """Convert a value that is not of JSON's types to JSON data."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset):

@@ -36,15 +36,15 @@ _COMMON = frozenset(
 
 
 def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit: int = 20) -> list[str]:
-    """Return the tools that words are about.
+    """Return the tools that match words.
 
     Args:
-        words: What to look for, in any order; nothing: all tools.
+        words: The words, in any order; empty: all tools.
         root_dir: The directory that `cellblock.generate_mcp_sources` was given.
-        limit: The most tools to return, where words are given.
+        limit: Maximum number of tools to return for words.
 
     Returns:
-        Tools as ``server.module``, the best first; as they are listed where no words are given.
+        Tools as ``server.module``, the best first; without words, in the order of the catalogue.
     """
     known = tools(root_dir)
     if not words.strip():
@@ -55,7 +55,7 @@ def names(words: str = "", root_dir: str | os.PathLike[str] = "mcptools", limit:
 
 
 def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> list[str]:
-    """Return how tools are called, and what they do, on a line each.
+    """Return the signatures of tools, with a summary, one line for each.
 
     Args:
         paths: Tools as ``server.module``, or servers, for all of their tools; nothing: all tools.
@@ -69,7 +69,7 @@ def signatures(*paths: str, root_dir: str | os.PathLike[str] = "mcptools") -> li
 
 
 def interface(path: str, root_dir: str | os.PathLike[str] = "mcptools") -> str:
-    """Return what a model reads of a module before it calls the tool: parameters, results and what they mean.
+    """Return a tool's interface for a model: parameters, results and what they mean.
 
     It is `source` without imports and bodies of functions. Long enumerations and long interfaces are shortened, and say so.
 
@@ -86,7 +86,7 @@ def _scores(known: list[Tool], words: str) -> list[float]:
     mean = sum(lengths) / len(lengths) if lengths else 1.0
     scores = [0.0] * len(known)
     for word in sorted({*_words(words)} - _COMMON):
-        # A word finds those that begin with it too: `list` finds `listing`, for less.
+        # A word also finds words that begin with it, with a lower score: `list` finds `listing`.
         counts = [max(document[word], 0.5 * _beginning(document, word)) for document in documents]
         found = sum(1 for count in counts if count)
         rarity = math.log(1 + (len(known) - found + 0.5) / (found + 0.5))

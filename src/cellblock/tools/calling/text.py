@@ -12,11 +12,11 @@ _SHOWN_AS_ESCAPES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 def plain(words: str, most: int = _MOST) -> str:
-    """Return text in which nothing is hidden.
+    """Return text without hidden characters.
 
     Args:
         words: The server's text.
-        most: The most characters to keep.
+        most: Maximum characters to keep.
 
     Returns:
         The text, with escapes for characters that cannot be seen, and cut with an ellipsis.

@@ -29,7 +29,7 @@ class ParamsModel(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True, use_enum_values=True, protected_namespaces=())
 
     def __init_subclass__(cls, nullable: tuple[str, ...] = (), **options: Any) -> None:
-        """Take note of the optional arguments for which null is sent."""
+        """Collect the optional arguments for which null is sent."""
         super().__init_subclass__(**options)
         cls.__nullable__ = frozenset(nullable)
 
@@ -48,7 +48,7 @@ class ParamsModel(BaseModel):
 
 
 class ResultModel(BaseModel):
-    """A structured result, or a part of one. It may have more than is declared."""
+    """A structured result, or a part of one. It may have undeclared fields."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
 
@@ -106,11 +106,11 @@ def twin(run: Callable[[_Params], _Result]) -> Callable[[_Params], Coroutine[Any
 
 
 def typed(result: Any, returns: type[_Result], tool: str) -> _Result:
-    """Return what a tool has returned as its module declares it.
+    """Convert the result of a tool to the type that its module declares.
 
     Args:
-        result: What it has returned: structured, or text. Text that is JSON counts as structured if the tool declares that.
-        returns: What it declares: a model, or text.
+        result: The result: structured, or text. Text that is JSON counts as structured if the tool declares that.
+        returns: The declared type: a model, or text.
         tool: Its name, with its server's.
 
     Raises:
@@ -133,7 +133,7 @@ def typed(result: Any, returns: type[_Result], tool: str) -> _Result:
 
 
 def _read(text: str, returns: type[BaseModel], tool: str) -> Any:
-    """Return what a text says that came in place of a structured result: itself, if that is what is declared."""
+    """Parse a text in place of a structured result; return the text itself if text is declared."""
     try:
         returns.model_validate(text)
     except ValidationError:

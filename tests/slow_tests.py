@@ -1,0 +1,63 @@
+"""Writes the table of slow tests in docs/testing.md: what they protect, how many there are, and how long they took.
+
+    .venv/bin/python -m pytest -m slow -n 2 --junitxml=build/slow.xml
+    .venv/bin/python tests/slow_tests.py [build/slow.xml]
+
+Times are those of the machine that ran the tests. Without them, the table keeps those that it has.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "testing.md"
+BEGIN, END = "<!-- slow tests -->\n", "<!-- end -->\n"
+_ROW = re.compile(r"^\| `([^`]+)` \| (\d+) \| ([^|]+) \| (.*) \|$", re.MULTILINE)
+
+
+def rows() -> dict[str, tuple[str, str]]:
+    """Return the number of tests and the seconds of each file in the table."""
+    return {name: (count, seconds) for name, count, seconds, _ in _ROW.findall(PAGE.read_text())}
+
+
+def purpose(file: str) -> str:
+    """Return the first sentence of what a file says about itself."""
+    text = ast.get_docstring(ast.parse((TESTS / file).read_text(encoding="utf-8"))) or ""
+    return re.split(r"(?<=[.:])\s|\n\n", text.replace("|", "/"))[0].replace("\n", " ").rstrip(":.")
+
+
+def counted() -> dict[str, int]:
+    """Return how many slow tests each file has."""
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", "slow", "--mutants=all", str(TESTS)]
+    shown = subprocess.run(collect, capture_output=True, text=True, check=True, cwd=TESTS.parent).stdout
+    return {name: int(count) for name, count in re.findall(r"^tests/(\S+\.py): (\d+)$", shown, re.MULTILINE)}
+
+
+def timed(report: str) -> dict[str, float]:
+    """Return how many seconds each file took, from pytest's report in XML."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for case in ET.parse(report).iter("testcase"):
+        found[f"{case.attrib['classname'].removeprefix('tests.').replace('.', '/')}.py"] += float(case.attrib["time"])
+    return found
+
+
+def main(*reports: str) -> None:
+    """Write the table."""
+    before, times = rows(), timed(reports[0]) if reports else {}
+    lines = ["| tests | slow | s | what they protect |\n", "|---|---|---|---|\n"]
+    for name, count in sorted(counted().items()):
+        seconds = f"{times[name]:.0f}" if name in times else before.get(name, ("", "–"))[1]
+        lines.append(f"| `{name}` | {count} | {seconds} | {purpose(name)} |\n")
+    start, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{start}{BEGIN}{''.join(lines)}{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
