@@ -8,7 +8,7 @@ from pathlib import Path
 
 import processes
 from cellblock.host import Host
-from cellblock.host.keeping import SessionRemains
+from cellblock.host.survival.remains import SessionRemains
 from cellblock.launch.custody.client import Custodian
 
 

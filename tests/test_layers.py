@@ -11,7 +11,7 @@ import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,52 @@ ROOMS: dict[str, set[str]] = {
     "launch/init": {"launch/leftovers"},
     "launch/keeper": {"launch/init"},
     "launch/zygote": {"launch/init", "launch/leftovers"},
+    # What lies below the sessions.
+    "host/closing": set(),
+    "host/descriptors": set(),
+    "host/distrusted": set(),
+    "host/environment": {"host/distrusted"},
+    "host/place": set(),
+    "host/launch_failures": set(),
+    "host/snapshots": set(),
+    "host/telemetry": set(),
+    "host/checks": {"host/launch_failures"},
+    "host/files": set(),
+    "host/output": {"host/files"},
+    "host/launch": {"host/checks", "host/descriptors", "host/launch_failures", "host/output"},
+    "host/options": {"host/checks", "host/environment", "host/launch", "host/output"},
+    "host/kernels": {
+        "host/checks",
+        "host/closing",
+        "host/descriptors",
+        "host/launch",
+        "host/launch_failures",
+        "host/options",
+        "host/output",
+        "host/telemetry",
+    },
+    "host/exchange": {"host/kernels"},
+    "host/checkpoints": {
+        "host/checks",
+        "host/closing",
+        "host/exchange",
+        "host/files",
+        "host/kernels",
+        "host/launch",
+        "host/options",
+        "host/place",
+        "host/snapshots",
+    },
+    "host/survival": {
+        "host/checkpoints",
+        "host/descriptors",
+        "host/kernels",
+        "host/launch",
+        "host/launch_failures",
+        "host/output",
+        "host/place",
+        "host/snapshots",
+    },
     "tools/calling": set(),
     "tools/approvals": set(),
     "tools/mcp": {"tools/approvals", "tools/calling"},
@@ -120,8 +166,14 @@ TESTED_IN: dict[str, str] = {
     # What a kernel, its process and its session do together: it takes a kernel to see it.
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "launch/init/making": "launch/init/test_init.py",
-    "host/checkpoints/takeover": "host/checkpoints/test_keeping.py",
+    "host/host_kernels": "host/test_host.py",
+    "host/survival/launchers": "host/survival/test_keeping.py",
+    "host/survival/recovery": "host/survival/test_recording.py",
+    "host/survival/remains": "host/survival/test_keeping.py",
+    "host/survival/states": "host/survival/test_takeover.py",
+    "host/survival/taped_channel": "host/survival/test_recording.py",
     "launch/init/seats": "host/checkpoints/test_checkpoints.py",
+    "host/checkpoints/resuming": "host/checkpoints/test_checkpoints.py",
     "host/kernels/cell_events": "host/kernels/test_cell.py",
     "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/kernel_output": "host/kernels/test_kernel.py",
@@ -131,8 +183,6 @@ TESTED_IN: dict[str, str] = {
     "worker/values/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
     "worker/values/saving": "host/test_saving.py",
-    "host/session_cells": "host/test_session.py",
-    "host/session_surroundings": "host/test_session.py",
     "fronts/executor/options": "fronts/executor/test_executor.py",
     "service/session/running": "fronts/executor/test_executor.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
@@ -238,7 +288,7 @@ def may_know(room: str, target: str) -> bool:
     """Whether a room may import of another one."""
     district = room.partition("/")[0]
     if target.partition("/")[0] == district:
-        return target in (room, district) or room == district or target in ROOMS[room]
+        return target == room or room == district or target in ROOMS[room]
     known = ALONE.get(room, DISTRICTS.get(district, set()))
     return any(target == one or target.startswith(f"{one}/") for one in known)
 
@@ -318,6 +368,29 @@ def test_nothing_knows_what_knows_it(table: dict[str, set[str]]) -> None:
         assert one not in below or one in ("errors", "model")
 
 
+def circle_of(start: str, known: Mapping[str, set[str]]) -> set[str]:
+    """Return the modules that a module knows, directly or not, and that know it likewise."""
+
+    def reached(first: str, of: Mapping[str, set[str]]) -> set[str]:
+        found, todo = set[str](), [first]
+        while todo:
+            fresh = of.get(todo.pop(), set()) - found
+            found |= fresh
+            todo += fresh
+        return found
+
+    return reached(start, known) & reached(start, users())
+
+
+def test_no_more_than_two_modules_of_the_host_know_each_other() -> None:
+    known: dict[str, set[str]] = {}
+    for module, using in users().items():
+        for user in using:
+            known.setdefault(user, set()).add(module)
+    circles = {frozenset(circle_of(module, known)) for module in known if module.startswith("host/")}
+    assert [sorted(circle) for circle in circles if len(circle) > 2] == []
+
+
 @pytest.mark.parametrize(
     ("module", "code", "complaint"),
     [
@@ -350,6 +423,12 @@ def test_nothing_knows_what_knows_it(table: dict[str, set[str]]) -> None:
             "host may not import cellblock.worker.main",
         ),
         ("host/host.py", "try:\n    pass\nexcept ImportError:\n    import fastapi", "host may not import fastapi"),
+        ("host/launch/control.py", "from cellblock.host import Host", "host/launch may not import cellblock.host"),
+        (
+            "host/kernels/kernel.py",
+            "from cellblock.host.survival.tape import Tape",
+            "host/kernels may not import cellblock.host.survival.tape",
+        ),
         ("host/host.py", "__import__('cellblock.worker')", "host may not import cellblock.worker"),
         ("host/host.py", "import importlib\nimportlib.import_module('mcp.types')", "host may not import mcp.types"),
         ("tools/calling/runner.py", "from cellblock.host import Session", "tools/calling may not import cellblock.host"),

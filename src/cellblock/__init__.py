@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from cellblock.fronts.kernel_mgr.server import KernelGateway
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.rolling import Exact, Rolling
+    from cellblock.host.options import Exact, Rolling
     from cellblock.model import (
         AttemptSnapshot,
         CodeExecutionChunk,
@@ -140,8 +140,8 @@ _HOME = {
     "Session": "host",
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
-    "Exact": "host.checkpoints.rolling",
-    "Rolling": "host.checkpoints.rolling",
+    "Exact": "host.options",
+    "Rolling": "host.options",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
     "FileInfo": "model.files",

@@ -129,7 +129,7 @@ async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIt
         Host(isolate="srt", policy=confined_policy) as host,
         host.session(working_dir=confined_workspace, recovery="none"),
     ):
-        host._launchers.idle_sandboxes = 0
+        host.kernels.launchers.idle_sandboxes = 0
         yield host
 
 

@@ -74,6 +74,7 @@ WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
 SNAPSHOTS = "host/snapshots/"
 FORKS, COPIES = "worker/forks/test_safety.py::", "host/checkpoints/test_"
+SURVIVAL = "host/survival/test_"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -107,7 +108,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit("walls/linux/syscall.py", "hide", "pass"),
     ),
     "11 a /proc that is not the session's own": mutant(
-        "host/launch/test_failures.py::test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power",
+        "host/test_launch_failures.py::test_the_weaker_proc_is_had_by_name_and_shows_processes_but_gives_no_power",
         Edit("walls/sandbox/mounts.py", "_show_outer_proc", "move(clone_tree('/proc'), f'.{target}')"),
     ),
     "19 the host's loopback": mutant(
@@ -839,15 +840,15 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/custody/custodian.py", "_Custodian._crowded", "return False"),
     ),
     "57 memory": mutant(
-        "host/kernels/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/kernels/tape.py", "Tape._drop", "pass")
+        "host/survival/test_tape.py::test_a_long_tape_takes_little_memory", Edit("host/survival/tape.py", "Tape._drop", "pass")
     ),
     "57 bytes of another": mutant(
-        "host/kernels/test_tape.py::test_what_nobody_takes_does_not_become_anothers",
-        Edit("host/kernels/tape.py", "Aux.drain", "pass"),
+        "host/survival/test_tape.py::test_what_nobody_takes_does_not_become_anothers",
+        Edit("host/survival/tape.py", "Aux.drain", "pass"),
     ),
     "57 twice": mutant(
-        "host/kernels/test_recording.py::test_what_was_begun_is_not_begun_again",
-        Edit("host/kernels/recording.py", "Recording.begun", "pass"),
+        "host/survival/test_recording.py::test_what_was_begun_is_not_begun_again",
+        Edit("host/survival/recording.py", "TapeRecording.begun", "pass"),
     ),
     "58 signatures": mutant(
         "fronts/jupyter/test_zeromq.py::test_a_kernel_serves_until_it_is_told_to_end",
@@ -1075,20 +1076,20 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
     ),
     "26 files without memory, after a kill": mutant(
-        f"{COPIES}keeping.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
-        Edit("host/checkpoints/takeover.py", "Takeover.finish_going", "return ''"),
+        f"{SURVIVAL}takeover.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
+        Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
     ),
     "26 a state that is not the kernel's": mutant(
-        f"{COPIES}keeping.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-Checkpoints.begin_anew-False]",
+        f"{SURVIVAL}takeover.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-Checkpoints.begin_anew-False]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
     ),
     "26 a cell that was counted twice": mutant(
-        f"{COPIES}keeping.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
-        Edit("host/checkpoints/takeover.py", "Takeover.take_kernel", "self._checkpoints.write('kernel', kernel.number)"),
+        f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
+        Edit("host/survival/takeover.py", "Takeover.take_kernel", "self._checkpoints.write('kernel', kernel.number)"),
     ),
     "26 a log that is not whole": mutant(
-        f"{COPIES}state_log.py::test_what_cannot_all_be_written_is_not_read",
-        Edit("host/checkpoints/state_log.py", "StateLog._break", "pass"),
+        f"{SURVIVAL}state_log.py::test_what_cannot_all_be_written_is_not_read",
+        Edit("host/survival/state_log.py", "StateLog._break", "pass"),
     ),
     "26 files that a person has changed since a save": mutant(
         "service/named/test_durable.py::test_it_goes_on_from_the_last_save_and_says_what_is_lost[exact]",
@@ -1151,7 +1152,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "64 kernels of other sandboxes": mutant(
         f"{COPIES}fitting.py::test_a_kernel_of_another_sandbox_is_refused[policy]",
-        Edit("host/checkpoints/fitting.py", "check_same_sandbox", "pass"),
+        Edit("host/checkpoints/checkpoint.py", "check_same_sandbox", "pass"),
     ),
     "64 secrets in a branch": mutant(
         f"{COPIES}branches.py::test_what_a_session_may_not_read_is_not_copied_for_its_branches",

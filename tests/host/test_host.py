@@ -129,12 +129,11 @@ async def test_making_using_and_closing_a_session_walks_over_no_others(monkeypat
         others = [host.session() for _ in range(2)]
         await asyncio.gather(*(other.start() for other in others))
         with monkeypatch.context() as patch:
-            for name in ("_sessions", "_kernels", "_families"):
-                patch.setattr(host, name, _Unwalked([*getattr(host, name)]))
+            for owner, name in ((host, "_sessions"), (host.kernels, "alive"), (host.kernels, "families")):
+                patch.setattr(owner, name, _Unwalked([*getattr(owner, name)]))
             async with host.session() as one:
                 assert await value(one, "6 * 7") == 42
-            for kept in ("_sessions", "_kernels"):
-                assert len(getattr(host, kept)) == 2
+            assert len(host._sessions) == len(host.kernels.alive) == 2
         assert [await value(other, "1") for other in others] == [1, 1]
 
 
@@ -142,7 +141,7 @@ async def test_a_host_that_is_closed_while_it_starts_leaves_nothing() -> None:
     before = below(os.getpid())
     host = Host()
     starting = asyncio.create_task(host.start())
-    await eventually(lambda: host._launchers.in_use)
+    await eventually(lambda: host.kernels.launchers.in_use)
     await host.close()
     with pytest.raises((LaunchError, StateError), match="closed"):
         await asyncio.wait_for(starting, 30)

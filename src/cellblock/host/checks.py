@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from cellblock.common import config
 from cellblock.errors import InvalidInputError, SandboxError, shown
-from cellblock.host.launch.failures import launch_error
+from cellblock.host.launch_failures import launch_error
 from cellblock.model.checkpoints import check_seeds
 from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import check_unnamed_workspace

@@ -1,4 +1,4 @@
-"""`Session.put`, `get` and `variables`: moves values in and out, in forms that are safe to read."""
+"""Moves the values of a session's variables in and out, in forms that are safe to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cellblock.wire.messages import VALUE_MIME
 if TYPE_CHECKING:
     from cellblock.host.kernels.cell import OnInput
     from cellblock.model import CodeExecutionResult
-    from cellblock.model.variables import Survey
+    from cellblock.model.variables import Survey, Variable
 
 Run: TypeAlias = "Callable[[str, OnInput | None], Awaitable[CodeExecutionResult]]"
 """Runs a cell that leaves no trace."""
@@ -24,30 +24,75 @@ _ROOM = 4096  # for the name of the form
 _MODULE = "__import__('cellblock.worker.values.exchange', fromlist=['take'])"
 
 
-async def put(run: Run, limit: int, name: str, value: object) -> None:
-    """Set a variable of a session; see `Session.put`."""
-    _check_name(name)
-    lines = await asyncio.to_thread(_lines, value, limit)
-    pieces = iter(lines)
+class Values:
+    """The variables of a session."""
 
-    async def next_piece(_prompt: str) -> str:
-        return next(pieces, "")
+    def __init__(self, run: Run, limit: int) -> None:
+        """Prepare to move values.
 
-    message = sent(await run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
-    if message is not None:
+        Args:
+            run: Runs a cell that leaves no trace.
+            limit: Maximum bytes of a value.
+        """
+        self._run = run
+        self._limit = limit
+
+    async def put(self, name: str, value: object) -> None:
+        """Set a variable of the session.
+
+        Supported values are text, bytes, numbers, lists and dicts, NumPy arrays, data frames of pandas and polars, and tables
+        of pyarrow (docs/sessions.md). Nothing but the variable remains: no file, and no cell in the history.
+
+        Args:
+            name: The variable.
+            value: The value.
+
+        Raises:
+            InvalidInputError: The name is not valid, the value is not supported, or it exceeds the limits of a cell.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        _check_name(name)
+        lines = await asyncio.to_thread(_lines, value, self._limit)
+        pieces = iter(lines)
+
+        async def next_piece(_prompt: str) -> str:
+            return next(pieces, "")
+
+        message = sent(await self._run(f"{_MODULE}.take({name!r}, {len(lines)})", next_piece))
+        if message is not None:
+            _check_not_refused(message)
+
+    async def get(self, name: str, *, unpickle: bool = False) -> Any:
+        """Return the value of a variable of the session, if it is of a type that `put` supports.
+
+        Args:
+            name: The variable.
+            unpickle: Whether to pickle any other value, and unpickle it here. The session's code can then run anything in this
+                program.
+
+        Raises:
+            InvalidInputError: There is no such variable, its value is not supported, or it exceeds the limits of a cell.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        _check_name(name)
+        message = sent(await self._run(f"{_MODULE}.give({name!r}, {self._limit - _ROOM}, {unpickle!r})", None))
+        if message is None:
+            raise InvalidInputError(f"the session did not send the value of {name!r}")
         _check_not_refused(message)
+        from cellblock.wire.values.forms import decode  # loads pickle; few programs need it
 
+        return await asyncio.to_thread(decode, message, self._limit, unpickle=unpickle)
 
-async def get(run: Run, limit: int, name: str, *, unpickle: bool) -> Any:
-    """Return the value of a variable of a session; see `Session.get`."""
-    _check_name(name)
-    message = sent(await run(f"{_MODULE}.give({name!r}, {limit - _ROOM}, {unpickle!r})", None))
-    if message is None:
-        raise InvalidInputError(f"the session did not send the value of {name!r}")
-    _check_not_refused(message)
-    from cellblock.wire.values.forms import decode  # as above
+    async def variables(self) -> list[Variable]:
+        """Return the variables of the session: type, size, shape, and a short text of each.
 
-    return await asyncio.to_thread(decode, message, limit, unpickle=unpickle)
+        No method that the session's code has defined is called for it. If there are many thousands, only the first ones are
+        returned, as many as fit in a message of 1 MB.
+
+        Raises:
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        return [*(await survey(self._run)).variables.values()]
 
 
 async def survey(run: Run, seconds: float | None = None) -> Survey:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import sys
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, Unpack
 
@@ -20,28 +17,28 @@ from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
 from cellblock.host.checkpoints.branches import Beginning
-from cellblock.host.checkpoints.rolling import Budget
+from cellblock.host.checkpoints.budget import Budget
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
-from cellblock.host.host_kernels import Launch, WithKernels
-from cellblock.host.launch.launcher import Launcher
-from cellblock.host.launch.launchers import Launchers, key_of
+from cellblock.host.host_kernels import Kernels, Launch
+from cellblock.host.launch.launchers import key_of
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
+from cellblock.host.survival.keeper import Keeper
 from cellblock.launch.leftovers import remove_places
 from cellblock.walls.packages.index import PackageIndex, configuration_files
-from cellblock.walls.sandbox import cgroups, probe
+from cellblock.walls.sandbox import probe
 from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.keeping import Keeping, SessionRemains
     from cellblock.host.kernels.cell import Cell
-    from cellblock.host.kernels.family import Family
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.session import Session
     from cellblock.host.snapshots import Store
+    from cellblock.host.survival.keeping import Keeping
+    from cellblock.host.survival.remains import SessionRemains
     from cellblock.launch.custody.client import Custodian
 
     Recovered: TypeAlias = tuple[Kernel, Cell | None]
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.sessions")
 
 
-class Host(WithKernels, AsyncOnly):
+class Host(AsyncOnly):
     """Runs sessions on this machine, in the caller's process and event loop.
 
     One zygote serves each combination of interpreter and preloaded modules; sessions run in parallel. An async context
@@ -59,8 +56,8 @@ class Host(WithKernels, AsyncOnly):
         defaults: The defaults of its sessions' options.
         facts: The facts of this machine.
         index: The package index for sessions.
-        places: The prefix of the paths of each session's own packages.
-        keeping: What outlives this process; None without a custodian.
+        keeper: Keeps for the next host what outlives this process.
+        kernels: The kernels of its sessions.
         checkpoint_budget: The limits on automatic checkpoints of all its sessions.
     """
 
@@ -105,35 +102,25 @@ class Host(WithKernels, AsyncOnly):
         if not start_timeout > 0:
             raise InvalidInputError(f"start_timeout must be a positive number of seconds, not {start_timeout!r}")
         interpreter, modules = environment.find_interpreter(python), environment.check_modules(preload)
-        self._launch: Launch = launch or ("zygote" if sys.platform == "linux" else "spawn")
-        self._start_timeout = start_timeout
         check_possible(tier := find_tier(isolate) if isolate else default_tier())
         self.defaults = Defaults(interpreter, modules, tier, fit_policy(policy or Policy(), tier), ceiling=policy is not None)
         self.facts = probe.look()
         own = config.environment()
         self.index = PackageIndex.configured(own, configuration_files(own, os.path.expanduser("~")))
-        self._groups: cgroups.Groups | None = None
-        self.places = name_places()
-        self.keeping: Keeping | None = None
-        if custodian is not None:
-            from cellblock.host.keeping import Keeping
-
-            self.keeping = Keeping(custodian, self.places)
-            self.places = self.keeping.places
-        self._launchers = Launchers(self._make_launcher, start_timeout)
-        self._kernels: set[Kernel] = set()
+        self.keeper = _keeper(custodian)
+        self.kernels = Kernels(
+            launch or ("zygote" if sys.platform == "linux" else "spawn"),
+            start_timeout,
+            self.facts,
+            self.keeper,
+            self.check_usable,
+            lambda: len(self._sessions),
+        )
         self.checkpoint_budget = Budget()
         self._store: Store | None = None
-        self._families: set[Family] = set()
-        """Those with copies."""
-        self._connected: dict[int, Family] = {}
-        """Those with copies of a killed host, by number."""
         self._sessions: set[Session] = set()
-        self._numbers = itertools.count(1 if self.keeping is None else self.keeping.first_number)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._keep_numbers: weakref.WeakKeyDictionary[Launcher, int] = weakref.WeakKeyDictionary()
         self._adopted = False
-        self._sweeping: asyncio.Future[None] | None = None
         self._closed = False
         self._closing = Closing()
 
@@ -156,10 +143,10 @@ class Host(WithKernels, AsyncOnly):
         if self.defaults.tier.wrapped:
             return  # it is made for a workspace, and a session will name it
         key = (self.defaults.interpreter, self.defaults.preload, self.defaults.tier, None, None)
-        self._launchers.begin(key)
+        self.kernels.launchers.begin(key)
         # The first session would load it otherwise. It takes long, so the loop keeps running meanwhile.
         await asyncio.to_thread(import_module, "cellblock.host.session")
-        await self._launchers.started(key)
+        await self.kernels.launchers.started(key)
 
     def begin(self, options: SessionOptions) -> None:
         """Warm up a zygote while the caller makes a session of this kind; making the first one loads many modules.
@@ -173,8 +160,8 @@ class Host(WithKernels, AsyncOnly):
         self.check_usable()
         tier = self.defaults.tier_for(options)
         key = (self.defaults.interpreter_for(options), self.defaults.modules_for(options), tier, None, None)
-        if not tier.wrapped and key not in self._launchers:
-            self._launchers.begin(key)
+        if not tier.wrapped and key not in self.kernels.launchers:
+            self.kernels.launchers.begin(key)
 
     @property
     def isolate(self) -> Isolate:
@@ -200,21 +187,14 @@ class Host(WithKernels, AsyncOnly):
         if self._owner is None or not self._owner[1].is_closed():
             ends = await asyncio.gather(*(session.close() for session in [*self._sessions]), return_exceptions=True)
             failures = [end for end in ends if end is not None]
-            await asyncio.gather(*(kernel.close() for kernel in [*self._kernels]))  # of sessions that were cut off
-            await asyncio.gather(*(family.close() for family in [*self._families]))
-            if self._sweeping is not None and not self._sweeping.done():
-                await asyncio.wait([self._sweeping])
+            await self.kernels.end_all()
             if self._store is not None:
                 await in_thread(self._store.close)
-                if self.keeping is not None:
-                    self.keeping.store_gone()
-        await self._launchers.close()
-        if self._groups is not None:
-            self._groups.close()
-        if self.keeping is not None:
-            self.keeping.close()
+                self.keeper.store_gone()
+        await self.kernels.close()
+        self.keeper.close()
         if self._sessions:  # of those that could not be closed
-            await in_thread(remove_places, self.places)
+            await in_thread(remove_places, self.keeper.places)
         if failures:
             raise failures[0]
 
@@ -252,10 +232,10 @@ class Host(WithKernels, AsyncOnly):
         default = SessionOptions() if start_from is None else start_from.checkpoint.moment.options
         check_names(keywords, SessionKeywords.__annotations__)
         asked = replace(options or default, **keywords)
-        number = next(self._numbers) if remains is None else remains.number
+        number = self.kernels.next_number() if remains is None else remains.number
         session = Session(self, number, asked, hooks or SessionHooks(), label=label, remains=remains, start_from=start_from)
         self._sessions.add(session)
-        self._launchers.session_made(key_of(session.wanted))
+        self.kernels.launchers.session_made(key_of(session.wanted))
         return session
 
     async def load(
@@ -303,36 +283,14 @@ class Host(WithKernels, AsyncOnly):
             StateError: The host has no custodian, or has adopted already.
         """
         self.check_usable()
-        if self.keeping is None or self._adopted:
+        if self._adopted or (keeping := self._keeping) is None:
             raise StateError("only a host with a custodian can adopt sessions, and only once")
         self._adopted = True
-        self.keeping.begin()
+        keeping.begin()
         await asyncio.to_thread(import_module, "cellblock.host.session")
-        await self._adopt_kernels()
-        await self._adopt_store()
-        return [*self.keeping.sessions]
-
-    async def _adopt_store(self) -> None:
-        """Take over the checkpoint files of a killed host."""
-        keeping = self.keeping
-        assert keeping is not None
-        if keeping.store is None:
-            return
-        from cellblock.host.snapshots import Store
-
-        (path, held), keeping.store = keeping.store, None
-        recalled = [session.recalled for session in keeping.sessions if session.recalled is not None]
-        described = [one for each in recalled for one in each.described]
-        try:
-            self._store, found = await asyncio.to_thread(Store.take_over, Path(path), held, described)
-        except OSError as error:
-            _log.warning("the files of checkpoints in %s cannot be used: %s", path, error)
-            os.close(held)
-            keeping.store_gone()
-            return
-        snapshots = iter(found)
-        for each in recalled:
-            each.take_files(snapshots)
+        await self.kernels.adopt(keeping)
+        self._store = await keeping.take_store()
+        return [*keeping.sessions]
 
     async def discard(self, remains: SessionRemains) -> None:
         """End the remains of a session.
@@ -340,29 +298,49 @@ class Host(WithKernels, AsyncOnly):
         Args:
             remains: A result of `adopt`.
         """
-        assert self.keeping is not None
-        kernel, remains.kernel = remains.kernel, None
-        if kernel is not None:
-            self.forget_kernel(kernel)
-        if remains.log is not None:
-            remains.log.close()
-        if remains.recalled is not None:
-            remains.recalled.drop(self._store)
-        for family in [*self._connected.values()]:
-            await family.settle()
-        self.keeping.session_gone(remains.number)
+        keeping = self._keeping
+        assert keeping is not None
+        await self.kernels.discard(keeping, remains, self._store)
+        keeping.session_gone(remains.number)
         for suffix in ("", "-own", "-pip"):
-            await SessionPlace(f"{remains.place}{suffix}", self.keeping).remove()
+            await SessionPlace(f"{remains.place}{suffix}", keeping).remove()
         if remains.branch is not None:
             await remains.branch.leave()
 
+    @property
+    def _keeping(self) -> Keeping | None:
+        """The keeper, if it is one with a custodian."""
+        from cellblock.host.survival.keeping import Keeping
+
+        return self.keeper if isinstance(self.keeper, Keeping) else None
+
     # -- for sessions --------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Check that the host can be used here and now.
+
+        Raises:
+            StateError: It is closed, or belongs to another process or event loop.
+        """
+        if self._closed:
+            raise StateError("the host is closed; make a new one")
+        # First the process: in a fork there is no running loop, although there seems to be one.
+        if self._owner is not None and self._owner[0] != os.getpid():
+            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
+        here = (os.getpid(), asyncio.get_running_loop())
+        if self._owner is None:
+            self._owner = here
+        elif self._owner[1] is not here[1]:
+            raise StateError(
+                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
+                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
+            )
 
     def forget(self, session: Session) -> None:
         """Remove a closed session."""
         if session in self._sessions:
             self._sessions.remove(session)
-            self._launchers.session_closed(key_of(session.wanted))
+            self.kernels.launchers.session_closed(key_of(session.wanted))
 
     def store(self) -> Store:
         """Return the store for checkpoint files: a directory that is created on first use.
@@ -373,7 +351,15 @@ class Host(WithKernels, AsyncOnly):
         if self._store is None:
             from cellblock.host.checkpoints.files import make_store
 
-            self._store = make_store(lasting=self.keeping is not None)
-            if self.keeping is not None:
-                self.keeping.store_made(str(self._store.directory), self._store.held)
+            self._store = make_store(lasting=self.keeper.lasting)
+            self.keeper.store_made(self._store)
         return self._store
+
+
+def _keeper(custodian: Custodian | None) -> Keeper:
+    places = name_places()
+    if custodian is None:
+        return Keeper(places)
+    from cellblock.host.survival.keeping import Keeping
+
+    return Keeping(custodian, places)

@@ -1,37 +1,37 @@
-"""The kernels of a host: making them, and taking over those of a killed host. `Host` inherits it."""
+"""The kernels of a host: making them, and taking over those of a killed host."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-import os
 import resource
-import socket
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from cellblock.errors import CustodianError, LaunchError, ProtocolError, StateError
+from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.checkpoints.branches import remove_branches_of_the_dead
-from cellblock.host.launch.failures import cannot_start
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
 from cellblock.host.launch.start import Direct, Starter
+from cellblock.host.launch_failures import cannot_start
 from cellblock.host.packages import remove_places_of_the_dead
 from cellblock.walls.sandbox import cgroups
 
 if TYPE_CHECKING:
-    from cellblock.host.keeping import Keeping, KernelRemains
     from cellblock.host.kernels.cell import Cell, OnInput
     from cellblock.host.kernels.family import Anew, Copy, Family
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
-    from cellblock.host.session import Session
+    from cellblock.host.launch.kernel_spec import KernelSpec
+    from cellblock.host.snapshots import Store
+    from cellblock.host.survival.keeper import Keeper
+    from cellblock.host.survival.keeping import Keeping
+    from cellblock.host.survival.remains import KernelRemains, SessionRemains
     from cellblock.walls.sandbox.probe import Facts
     from cellblock.walls.sandbox.tiers import Tier
     from cellblock.wire.control import Setup
@@ -45,53 +45,65 @@ _CONNECTIONS, _MAX_CONNECTIONS = 64, 1024  # connections to tool ports: reserved
 _SPARE_DESCRIPTORS = 256
 
 
-class WithKernels:
-    """The methods of a host that make kernels, and take over those of a killed host.
+class Kernels:
+    """The kernels of a host: makes them, and takes over those of a killed host.
 
     Attributes:
-        facts: The facts of this machine.
-        places: The prefix of the paths of each session's own packages.
-        keeping: What outlives this process; None without a custodian.
+        alive: Those that have not ended.
+        launchers: The launchers that start them.
+        families: The families of kernels that have copies.
     """
 
-    facts: Facts
-    places: str
-    keeping: Keeping | None
-    _launch: Launch
-    _start_timeout: float
-    _launchers: Launchers
-    _kernels: set[Kernel]
-    _families: set[Family]
-    """Those with copies."""
-    _connected: dict[int, Family]
-    """Those with copies of a killed host, by number."""
-    _sessions: set[Session]
-    _numbers: Iterator[int]
-    _keep_numbers: weakref.WeakKeyDictionary[Launcher, int]
-    _groups: cgroups.Groups | None
-    _owner: tuple[int, asyncio.AbstractEventLoop] | None
-    _sweeping: asyncio.Future[None] | None
-    _closed: bool
+    def __init__(
+        self,
+        launch: Launch,
+        start_timeout: float,
+        facts: Facts,
+        keeper: Keeper,
+        check_usable: Callable[[], None],
+        sessions: Callable[[], int],
+    ) -> None:
+        """Start without kernels.
 
-    def check_usable(self) -> None:
-        """Check that the host can be used here and now.
-
-        Raises:
-            StateError: It is closed, or belongs to another process or event loop.
+        Args:
+            launch: How they are started.
+            start_timeout: Seconds until one must be ready.
+            facts: The facts of this machine.
+            keeper: Keeps them for the next host.
+            check_usable: Checks that the host can be used here and now.
+            sessions: Returns how many sessions the host has.
         """
-        if self._closed:
-            raise StateError("the host is closed; make a new one")
-        # First the process: in a fork there is no running loop, although there seems to be one.
-        if self._owner is not None and self._owner[0] != os.getpid():
-            raise StateError("the host belongs to the process that made it; after a fork, make a new one in the child")
-        here = (os.getpid(), asyncio.get_running_loop())
-        if self._owner is None:
-            self._owner = here
-        elif self._owner[1] is not here[1]:
-            raise StateError(
-                "this host, or the executor that uses it, belongs to another event loop: make one for each asyncio.run(); "
-                "from other threads, use asyncio.run_coroutine_threadsafe() with its own loop"
-            )
+        self.alive: set[Kernel] = set()
+        self.families: set[Family] = set()
+        self.launchers = Launchers(self._make_launcher, start_timeout)
+        self._launch = launch
+        self._start_timeout = start_timeout
+        self._facts = facts
+        self._keeper = keeper
+        self._check_usable = check_usable
+        self._sessions = sessions
+        self._numbers = itertools.count(keeper.first_number)
+        self._connected: dict[int, Family] = {}
+        """Families with copies of a killed host, by number."""
+        self._groups: cgroups.Groups | None = None
+        self._sweeping: asyncio.Future[None] | None = None
+
+    def next_number(self) -> int:
+        """Return a number that no kernel, session or launcher has had."""
+        return next(self._numbers)
+
+    async def end_all(self) -> None:
+        """End all kernels and copies."""
+        await asyncio.gather(*(kernel.close() for kernel in [*self.alive]))  # of sessions that were cut off
+        await asyncio.gather(*(family.close() for family in [*self.families]))
+        if self._sweeping is not None and not self._sweeping.done():
+            await asyncio.wait([self._sweeping])
+
+    async def close(self) -> None:
+        """End all launchers, and all kernels with them."""
+        await self.launchers.close()
+        if self._groups is not None:
+            self._groups.close()
 
     async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
         """Start a kernel and wait until it takes cells. If this is cancelled, nothing remains.
@@ -103,10 +115,10 @@ class WithKernels:
         Raises:
             LaunchError: It could not be started.
         """
-        self.check_usable()
-        _make_room_for(len(self._sessions) + 1)
+        self._check_usable()
+        _make_room_for(self._sessions() + 1)
         key = key_of(wanted)
-        launcher = await self._launchers.started(key)
+        launcher = await self.launchers.started(key)
         self._sweep(wanted.tier)
         prepare()
         try:
@@ -115,8 +127,8 @@ class WithKernels:
             if launcher.alive:
                 raise
         # It died during the request. Retry only once: a second death has a reason, which the caller must see.
-        self.check_usable()
-        return await self._launch_by(await self._launchers.started(key), wanted)
+        self._check_usable()
+        return await self._launch_by(await self.launchers.started(key), wanted)
 
     async def resume(self, copy: Copy, wanted: KernelSpec, how: Anew) -> Kernel:
         """Make a kernel from a copy, and wait until it takes cells. If this is cancelled, nothing remains.
@@ -130,38 +142,38 @@ class WithKernels:
             CheckpointError: The copy has ended.
             LaunchError: There is no room for another kernel, or it did not become ready.
         """
-        self.check_usable()
-        _make_room_for(len(self._sessions) + 1)
+        self._check_usable()
+        _make_room_for(self._sessions() + 1)
         try:
             ends = copy.family.resume(copy, how)
         except OSError as error:
             raise cannot_start(error) from error
-        return await self._ready(self._take(copy.family, next(self._numbers), ends, wanted))
+        return await self._ready(self._take(copy.family, self.next_number(), ends, wanted))
+
+    # -- of a killed host ----------------------------------------------------------------------------------------------
 
     async def recover(self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None) -> Recovered | None:
         """Continue a kernel of a killed host. Returns it with its last cell; None if that fails: then the kernel is ended."""
         from cellblock.host.kernels.kernel import Kernel
-        from cellblock.host.kernels.recovery import recover
+        from cellblock.host.survival.recovery import recover
 
-        assert self.keeping is not None
         takers = wanted.takers
-        wanted = replace(wanted, takers=self._kept_takers(remains.number, takers))
         kernel = Kernel(
             self._family_of(remains),
             remains.number,
             remains.ends,
-            wanted,
+            replace(wanted, takers=self._keeper.kept_takers(remains.number, takers)),
             self._on_closed(remains.launcher, remains.number),
             remains.recording,
             listen=False,
         )
-        self._kernels.add(kernel)
+        self.alive.add(kernel)
         try:
             for name, listener in remains.listeners.items():
                 del kernel.control.takers[name]
                 takers[name](listener)
             kernel.memory.set_limits(kernel.wanted.policy.resources)
-            cell = await recover(kernel, on_input)
+            cell = await recover(kernel, remains.recording, on_input)
             if kernel.ready.done() and not kernel.ready.exception():
                 return kernel, cell
             _log.info("%s: its kernel was not ready when its host was killed", wanted.session)
@@ -173,30 +185,11 @@ class WithKernels:
         await kernel.close()
         return None
 
-    def forget_kernel(self, remains: KernelRemains) -> None:
-        """End a kernel that is not adopted."""
-        assert self.keeping is not None
-        remains.close()  # closing its connection ends the kernel, even if its init serves others
-        left = [*self.keeping.surplus, *(session.kernel for session in self.keeping.sessions if session.kernel is not None)]
-        shared = {kernel.first for kernel in left} | {kernel.family.number for kernel in self._kernels}
-        family = self._connected.get(remains.first)
-        if family is not None:
-            family.awaited -= 1
-        elif remains.first not in shared:
-            remains.launcher.kill(remains.first)
-        self.keeping.kernel_gone(remains.number, [*remains.listeners])
-        if remains.ends.group is not None:
-            remains.ends.group.remove()
-        self._launchers.kernel_closed(remains.launcher)
-
-    async def _adopt_kernels(self) -> None:
+    async def adopt(self, keeping: Keeping) -> None:
         """Take over the launchers and copies of a killed host; end kernels that belong to no session."""
-        keeping = self.keeping
-        assert keeping is not None
-        kernels = [*keeping.surplus, *(session.kernel for session in keeping.sessions if session.kernel is not None)]
-        for number, zygote in keeping.zygotes.items():
-            self._keep_numbers[zygote] = number  # for kernels that are made from copies
-            self._launchers.adopt(
+        kernels = keeping.kernels
+        for zygote in keeping.zygotes.values():
+            self.launchers.adopt(
                 zygote,
                 sum(kernel.launcher is zygote for kernel in kernels) + sum(one.launcher is zygote for one in keeping.families),
             )
@@ -206,7 +199,7 @@ class WithKernels:
         families, keeping.families = keeping.families, []
         for left in families:
             family = self._connected[left.first] = self._family(left.launcher, left.first, left.group)
-            self._families.add(family)
+            self.families.add(family)
             family.ports = left.ports
             family.awaited = sum(kernel.first == left.first for kernel in kernels)
             wanted = [state for state in states if state.kept.family == left.first]
@@ -214,13 +207,43 @@ class WithKernels:
             for state in wanted:
                 state.copy = copies[state.kept.copy]
         while keeping.surplus:
-            self.forget_kernel(keeping.surplus.pop())
+            self._forget(keeping, keeping.surplus.pop())
+        await self._settle()
+
+    async def discard(self, keeping: Keeping, remains: SessionRemains, store: Store | None) -> None:
+        """End the kernel and the copies of a session that is not continued, and drop its files."""
+        kernel, remains.kernel = remains.kernel, None
+        if kernel is not None:
+            self._forget(keeping, kernel)
+        if remains.log is not None:
+            remains.log.close()
+        if remains.recalled is not None:
+            remains.recalled.drop(store)
+        await self._settle()
+
+    async def _settle(self) -> None:
         for family in [*self._connected.values()]:
             await family.settle()
 
+    def _forget(self, keeping: Keeping, remains: KernelRemains) -> None:
+        """End a kernel that is not adopted."""
+        remains.close()  # closing its connection ends the kernel, even if its init serves others
+        shared = {kernel.first for kernel in keeping.kernels} | {kernel.family.number for kernel in self.alive}
+        family = self._connected.get(remains.first)
+        if family is not None:
+            family.awaited -= 1
+        elif remains.first not in shared:
+            remains.launcher.kill(remains.first)
+        keeping.kernel_gone(remains.number, [*remains.listeners])
+        if remains.ends.group is not None:
+            remains.ends.group.remove()
+        self.launchers.kernel_closed(remains.launcher)
+
+    # -- making them ---------------------------------------------------------------------------------------------------
+
     async def _launch_by(self, launcher: Launcher, wanted: KernelSpec) -> Kernel:
         await launcher.room(self._start_timeout)
-        number = next(self._numbers)
+        number = self.next_number()
         ends = launcher.launch(number, self._setup(launcher, wanted))
         return await self._ready(self._take(self._family(launcher, number, ends.group), number, ends, wanted))
 
@@ -228,50 +251,37 @@ class WithKernels:
         try:
             kernel.memory.set_limits(kernel.wanted.policy.resources)
             await kernel.started(self._start_timeout)
-            if kernel.held is not None:
-                await self._wait_until_held(kernel.held)
+            await kernel.recording.held(self._start_timeout)
         except BaseException as error:  # also a cancellation: we own the kernel until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
                 # It may be stopped; start the next kernel elsewhere.
-                self._launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
+                self.launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
             await kernel.close()
             raise
         return kernel
-
-    async def _wait_until_held(self, held: asyncio.Future[None]) -> None:
-        await asyncio.wait([held], timeout=self._start_timeout)
-        if not held.done():
-            raise CustodianError(f"the custodian has not answered within {self._start_timeout:g} s")
-        held.result()
 
     def _take(self, family: Family, number: int, ends: Ends, wanted: KernelSpec) -> Kernel:
         """Take ownership of a kernel at once: no await may come between."""
         from cellblock.host.kernels.kernel import Kernel
 
-        recording = None
         try:
-            if wanted.kept is not None and self.keeping is not None and self._keeps(wanted.tier):
-                recording = self.keeping.record(number)
-                launcher = self._keep_numbers[family.launcher]
-                held = self.keeping.kernel_made(number, wanted.kept, launcher, family.number, ends, recording.tape)
-                wanted = replace(wanted, takers=self._kept_takers(number, wanted.takers))
+            recording, takers = self._keeper.kernel_made(number, wanted, family, ends)
+            if takers is not wanted.takers:
+                wanted = replace(wanted, takers=takers)
             kernel = Kernel(family, number, ends, wanted, self._on_closed(family.launcher, number), recording)
         except BaseException:  # of any kind: nothing else closes these
             ends.close()  # init ends when the other end of its control socket is closed
             raise
-        if recording is not None:
-            kernel.held = held
-        self._kernels.add(kernel)
-        self._launchers.kernel_made(family.launcher)
+        self.alive.add(kernel)
+        self.launchers.kernel_made(family.launcher)
         return kernel
 
     def _on_closed(self, launcher: Launcher, number: int) -> Callable[[Kernel], None]:
         def on_closed(kernel: Kernel) -> None:
-            if kernel in self._kernels:
-                self._kernels.remove(kernel)
-                self._launchers.kernel_closed(launcher)
-                if self.keeping is not None:
-                    self.keeping.kernel_gone(number, [*kernel.wanted.takers])
+            if kernel in self.alive:
+                self.alive.remove(kernel)
+                self.launchers.kernel_closed(launcher)
+                self._keeper.kernel_gone(number, [*kernel.wanted.takers])
 
         return on_closed
 
@@ -279,53 +289,33 @@ class WithKernels:
         """Return the family of a kernel and of all that are made from its copies."""
         from cellblock.host.kernels.family import Family
 
-        family = Family(launcher, number, group)
-        family.on_connected, family.on_closed = self._family_connected, self._family_closed
-        family.on_ports = self._hold_family
-        return family
+        return Family(launcher, number, group, self)
 
     def _family_of(self, remains: KernelRemains) -> Family:
         """Return the family of an adopted kernel, shared with branches that were adopted before."""
-        for kernel in self._kernels:
+        for kernel in self.alive:
             if (kernel.family.launcher, kernel.family.number) == (remains.launcher, remains.first):
                 return kernel.family
         if (family := self._connected.get(remains.first)) is not None:
             return family
         return self._family(remains.launcher, remains.first, remains.ends.group)
 
-    def _family_connected(self, family: Family) -> None:
-        self._families.add(family)
-        self._launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
-        self._hold_family(family)
+    def family_connected(self, family: Family) -> None:
+        """See `FamilyObserver`."""
+        self.families.add(family)
+        self.launchers.kernel_made(family.launcher)  # which stays for its copies as for a kernel
+        self._keeper.family_made(family)
 
-    def _hold_family(self, family: Family) -> None:
-        """Have the custodian hold the connection for copies, if it holds the kernels."""
-        launcher = self._keep_numbers.get(family.launcher)
-        if self.keeping is not None and launcher is not None and family.connection is not None:
-            self.keeping.family_made(family.number, launcher, family.group, family.ports, family.connection)
+    def family_changed(self, family: Family) -> None:
+        """See `FamilyObserver`."""
+        self._keeper.family_made(family)
 
-    def _family_closed(self, family: Family) -> None:
-        self._families.discard(family)
+    def family_closed(self, family: Family) -> None:
+        """See `FamilyObserver`."""
+        self.families.discard(family)
         self._connected.pop(family.number, None)
-        if self.keeping is not None:
-            self.keeping.family_gone(family.number)
-        self._launchers.kernel_closed(family.launcher)
-
-    def _keeps(self, tier: Tier) -> bool:
-        return self.keeping is not None and not tier.wrapped and self._launch == "zygote"
-
-    def _kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
-        """Return callbacks that have a kernel's listeners held, then pass them on."""
-
-        def kept(name: str, taker: OnListener) -> OnListener:
-            def take(listener: socket.socket) -> None:
-                assert self.keeping is not None
-                self.keeping.listener_made(number, name, listener)
-                taker(listener)
-
-            return take
-
-        return {name: kept(name, taker) for name, taker in takers.items()}
+        self._keeper.family_gone(family)
+        self.launchers.kernel_closed(family.launcher)
 
     def _sweep(self, tier: Tier) -> None:
         """Remove what killed hosts have left, in the background: it may be much, or in a large directory."""
@@ -335,23 +325,15 @@ class WithKernels:
 
     def _setup(self, launcher: Launcher, wanted: KernelSpec) -> Setup:
         """Return the setup for a kernel's init, including the sandbox."""
-        return wanted.tier.complete(wanted.setup, wanted.policy, self.facts, launcher.interpreter)
+        return wanted.tier.complete(wanted.setup, wanted.policy, self._facts, launcher.interpreter)
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
         interpreter, preload, tier, policy, workspace = key
-        starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self.facts, workspace)
-        kind = ForkServer if self._launch == "zygote" else Spawner
-        groups = self._groups_for(tier)
-        if self.keeping is None or not self._keeps(tier):
-            return kind(Boot(interpreter, preload, tier.basis, starter, self.places, groups))
-        from cellblock.host.launch.kept import ByCustodian
-
-        number = next(self._numbers)
-        starter = ByCustodian(self.keeping.custodian)
-        boot = Boot(interpreter, preload, tier.basis, starter, self.keeping.prefix, groups, self.keeping.launcher(number))
-        launcher = ForkServer(boot)
-        self._keep_numbers[launcher] = number
-        return launcher
+        starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
+        boot = Boot(interpreter, preload, tier.basis, starter, self._keeper.places, self._groups_for(tier))
+        if self._launch == "spawn":
+            return Spawner(boot)
+        return ForkServer(boot) if tier.wrapped else self._keeper.fork_server(boot, self._numbers)
 
     def _groups_for(self, tier: Tier) -> cgroups.Groups | None:
         if self._groups is None and tier.own_group and (place := cgroups.find().directory) is not None:

@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, did_you_mean, shown
 from cellblock.host import environment
-from cellblock.host.checkpoints.rolling import RecoveryOption, check_recovery
 from cellblock.host.checks import check_forbidding, check_possible, check_state_apart, find_tier, fit_policy
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
@@ -37,6 +36,80 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
     for name in names:
         if name not in known:
             raise InvalidInputError(f"there is no option {name!r}{_ELSEWHERE.get(name) or did_you_mean(name, known)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exact:
+    """Automatic checkpoints of every state: a session makes one at the end of each cell, and the next cell waits for it.
+
+    Attributes:
+        keep: How many cells can be undone: as many checkpoints are kept, plus the one of the present state.
+
+    Raises:
+        InvalidInputError: The number is out of range.
+    """
+
+    keep: int = 5
+
+    def __post_init__(self) -> None:
+        _check_keep(self.keep)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rolling:
+    """Automatic checkpoints for programs that run one cell right after the other: a session makes them while it is idle.
+
+    Attributes:
+        keep: How many are kept: how far `Session.undo` can go back.
+        after: Seconds from the end of a cell to its checkpoint, or a little more if the host has many sessions. If the next
+            cell comes earlier, none is made.
+        longest: Seconds that one may take. If one takes longer, no more are made.
+
+    Raises:
+        InvalidInputError: A value is out of range.
+    """
+
+    keep: int = 5
+    after: float = 0.02
+    longest: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_keep(self.keep)
+        for name in ("after", "longest"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < 3600:
+                raise InvalidInputError(f"{name} must be a positive number of seconds, not {value!r}")
+
+
+def _check_keep(keep: object) -> None:
+    if type(keep) is not int or not 1 <= keep <= 1000:
+        raise InvalidInputError(f"keep must be a number from 1 to 1000, not {keep!r}")
+
+
+RecoveryOption: TypeAlias = Exact | Rolling | Literal["exact", "rolling", "none"]
+"""The session option that selects its automatic checkpoints."""
+
+
+def check_recovery(wanted: object) -> None:
+    """Check the `recovery` option.
+
+    Raises:
+        InvalidInputError: It is not valid.
+    """
+    if not isinstance(wanted, Exact | Rolling) and wanted not in ("exact", "rolling", "none"):
+        raise InvalidInputError(f"recovery must be 'exact', 'rolling', 'none', an Exact or a Rolling, not {shown(wanted)}")
+
+
+def kind_of(recovery: RecoveryOption) -> Exact | Rolling | None:
+    """Return how automatic checkpoints are made for the `recovery` option; None if none are made."""
+    match recovery:
+        case "exact":
+            return Exact()
+        case "rolling":
+            return Rolling()
+        case "none":
+            return None
+    return recovery
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.launch.srt import sandbox_apart
-from cellblock.host.place import Places, PrivateDirectories, SessionPlace
+from cellblock.host.place import NO_PLACES, Places, PrivateDirectories, SessionPlace
 from cellblock.launch.leftovers import find_places, remove_abandoned
 from cellblock.walls.packages.index import PackageIndex
 from cellblock.walls.packages.space import excess
@@ -64,7 +64,7 @@ class SessionPackages:
     """
 
     def __init__(
-        self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, tier: Tier, places: Places | None = None
+        self, place: str, interpreter: str, env: Mapping[str, str], cwd: str, *, tier: Tier, places: Places = NO_PLACES
     ) -> None:
         """Set the paths; nothing is created yet.
 

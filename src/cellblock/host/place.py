@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import Protocol
 
 from cellblock.common.threads import run_aside
 from cellblock.launch.leftovers import make_place, remove_place
 from cellblock.wire.sandbox import Bind
 
 
-class Places(Protocol):
-    """Holds directories for the next process, in case this one is killed."""
+class Places:
+    """Holds directories for the next process, in case this one is killed. These hold nothing."""
 
     def place_made(self, path: str, held: int) -> None:
         """Have a directory held, so that it is not taken for abandoned."""
@@ -23,8 +22,10 @@ class Places(Protocol):
 
     def take_place(self, path: str) -> int | None:
         """Return the descriptor of a directory that an earlier process has created, if there is one; the caller closes it."""
+        return None
 
 
+NO_PLACES = Places()
 _PATIENCE = 2.0  # seconds that a caller waits for the removal of a directory
 
 
@@ -36,7 +37,7 @@ class SessionPlace:
         made: Whether it exists.
     """
 
-    def __init__(self, path: str, places: Places | None = None) -> None:
+    def __init__(self, path: str, places: Places = NO_PLACES) -> None:
         """Set the path; nothing is created yet.
 
         Args:
@@ -45,7 +46,7 @@ class SessionPlace:
         """
         self.path = path
         self._places = places
-        self._held = None if places is None else places.take_place(path)
+        self._held = places.take_place(path)
         self.made = self._held is not None
 
     def make(self) -> None:
@@ -57,8 +58,7 @@ class SessionPlace:
         if not self.made:
             self._held = make_place(self.path)
             self.made = True
-            if self._places is not None:
-                self._places.place_made(self.path, self._held)
+            self._places.place_made(self.path, self._held)
 
     def clean(self) -> None:
         """Remove what belongs to it elsewhere. Called in a thread, before the directory itself is removed."""
@@ -73,8 +73,7 @@ class SessionPlace:
             return
         self.made = False
         held, self._held = self._held, None
-        if self._places is not None:
-            self._places.place_gone(self.path)
+        self._places.place_gone(self.path)
         loop = asyncio.get_running_loop()
         removed = asyncio.Event()
 

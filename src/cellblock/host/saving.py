@@ -1,4 +1,4 @@
-"""`Session.save` and `Session.load`: writes a session's state to a file, and reads it back.
+"""Saves and loads sessions: writes a session's state to a file, and reads it back.
 
 The pickles are made by the session's code, and read by the code of the loading session. Here they are opaque bytes.
 """
@@ -15,9 +15,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cellblock.errors import InvalidInputError, ProtocolError, StoreError
+from cellblock.errors import CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
 from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
@@ -28,8 +28,12 @@ from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.snapshots import Snapshot
     from cellblock.model import CodeExecutionResult
 
 _ROOM = 4096  # for the parts of a message other than its data
@@ -60,7 +64,114 @@ class Ends:
     files: Files
 
 
-async def save(
+class LastState(NamedTuple):
+    """The last state of a session that no cell is changing.
+
+    Attributes:
+        number: The number of the state; 0 for that of a fresh kernel.
+        running: The tag of the cell that has begun in it; empty if none has.
+        busy: Whether something runs in the session.
+    """
+
+    number: int
+    running: str
+    busy: bool
+
+
+class Saving:
+    """Saves one session, and loads others into it."""
+
+    def __init__(self, cells: Cells, checkpoints: Checkpoints, files: Files, workspace: str, room: int) -> None:
+        """Prepare to save and load.
+
+        Args:
+            cells: The session's cells.
+            checkpoints: Its checkpoints.
+            files: The files of its workspace.
+            workspace: Its working directory.
+            room: Maximum bytes of a value.
+        """
+        self._cells = cells
+        self._checkpoints = checkpoints
+        self._ends = Ends(cells.run_silently, cells.run_and_take, room, workspace, files)
+
+    async def save(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> SaveReport:
+        """See `Session.save`."""
+        return await _save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
+
+    @property
+    def last_state(self) -> LastState:
+        """See `Session.last_state`."""
+        current, past = self._cells.current, self._cells.past
+        number = past.state if current is None else past.before
+        running = "" if current is None else current.tag
+        return LastState(0 if number == self._checkpoints.fresh_state else number, running, self._cells.busy)
+
+    async def save_aside(self, state: int, path: str | os.PathLike[str], timeout: float) -> SaveReport:
+        """See `Session.save_aside`: saves from the checkpoint of a state, not from the session's kernel."""
+        checkpoints = self._checkpoints
+        await checkpoints.automatic.made()
+        if checkpoints.crowded:
+            raise CheckpointError("another kernel of the session could be over its limit of memory: Resources(memory=…)")
+        checkpoint = next((one for one in reversed(checkpoints.all()) if one.automatic and one.moment.state == state), None)
+        if checkpoint is None:
+            raise CheckpointError("there is no checkpoint of that state")
+        past, why = [cell.entry for cell in checkpoint.moment.past], checkpoint.without_files
+        files = None if checkpoint.snapshot is None else checkpoints.files.hold(checkpoint.snapshot)
+        try:
+            kernel = await checkpoints.resuming.look_at(checkpoint)
+            try:
+                archive = None if files is None else functools.partial(self._pieces, files)
+                report = await _save(self._ends_of(kernel), path, past, workspace=False, timeout=timeout, archive=archive)
+            finally:
+                await kernel.close()
+        finally:
+            if files is not None:
+                checkpoints.files.drop(files)
+        return report if files is not None else replace(report, left_out=[*report.left_out, LeftOut("the files", why)])
+
+    def _ends_of(self, kernel: Kernel) -> Ends:
+        """Return the same parts, but with another kernel."""
+        return replace(
+            self._ends,
+            run=functools.partial(self._cells.run_elsewhere, kernel),
+            run_and_take=functools.partial(self._cells.take_elsewhere, kernel),
+        )
+
+    async def _pieces(self, files: Snapshot, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]:
+        """Yield kept files as a tar stream."""
+        found: list[tuple[str, str]] = []
+        pieces = self._checkpoints.files.pack(files, found)
+        try:
+            while (piece := await in_thread(next, pieces, None)) is not None:
+                yield piece
+        except OSError as error:
+            raise SnapshotError(f"the files of the session cannot be saved: {error.strerror}") from error
+        left_out += [LeftOut(path, reason) for path, reason in found]
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None, changed: list[str] | None = None
+    ) -> LoadReport:
+        """See `Session.load`.
+
+        Args:
+            path: The file.
+            workspace: Whether the files of the workspace are unpacked.
+            timeout: Time limit for reading the pickles, in seconds.
+            changed: If given, existing files stay as they are, and those that differ from the saved ones are added to it.
+        """
+        report, cells = await _load(self._ends, path, self._renew, workspace=workspace, timeout=timeout, changed=changed)
+        self._cells.past.replace(cells)
+        self._checkpoints.rewrite()
+        self._checkpoints.begin()
+        return report
+
+    async def _renew(self) -> None:
+        if self._cells.count > 0 or self._cells.past.entries:
+            await self._cells.reset()
+
+
+async def _save(
     ends: Ends,
     path: str | os.PathLike[str],
     cells: Iterable[HistoryEntry],
@@ -69,7 +180,7 @@ async def save(
     timeout: float | None,
     archive: Archive | None = None,
 ) -> SaveReport:
-    """Save a session; see `Session.save`.
+    """Save the state of a kernel.
 
     Args:
         ends: The session.
@@ -148,7 +259,7 @@ def _files(files: Files, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]
     return files.tar(on_skip=lambda skipped: left_out.append(LeftOut(skipped.path, skipped.reason)))
 
 
-async def load(
+async def _load(
     ends: Ends,
     path: str | os.PathLike[str],
     prepare: Callable[[], Awaitable[None]],
@@ -157,7 +268,7 @@ async def load(
     timeout: float | None,
     changed: list[str] | None = None,
 ) -> tuple[LoadReport, list[HistoryEntry]]:
-    """Load a session; see `Session.load`.
+    """Load a saved session.
 
     Args:
         ends: The session.

@@ -2,77 +2,92 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import os
 import shlex
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from cellblock.common.config import Isolate
-from cellblock.errors import LaunchError, StateError
+from cellblock.errors import InvalidInputError, LaunchError, StateError
 from cellblock.host import import_guard
-from cellblock.host.checkpoints.checkpoints import CheckpointHost, Checkpoints
+from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
-from cellblock.host.checkpoints.rolling import kind_of
-from cellblock.host.checkpoints.session import WithCheckpoints
-from cellblock.host.checkpoints.state_log import StateLog
-from cellblock.host.checks import INSTALL_TIMEOUT, check_requirements
+from cellblock.host.checkpoints.forking import Branching, adopt
+from cellblock.host.checks import (
+    DEFAULT_TIMEOUT,
+    INSTALL_TIMEOUT,
+    check_code,
+    check_requirements,
+    check_timeout,
+    without_fence,
+)
 from cellblock.host.closing import AsyncOnly, Closing
+from cellblock.host.exchange import Values
 from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.kernels.cell_events import Event
 from cellblock.host.kernels.cells import Cells
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
-from cellblock.host.launch.kernel_spec import KernelSpec, OnListener, RunningKernel
-from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, resolve
+from cellblock.host.kernels.questions import Questions
+from cellblock.host.launch.kernel_spec import OnListener, RunningKernel
+from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, kind_of, resolve
 from cellblock.host.output.kept import KeptResults
 from cellblock.host.reader import Reader
-from cellblock.host.session_cells import no_more
-from cellblock.host.session_questions import WithQuestions
-from cellblock.host.session_spec import kernel_spec
 from cellblock.host.session_surroundings import SessionSurroundings
-from cellblock.host.session_values import WithValues
+from cellblock.host.survival.keeper import SessionParts
 from cellblock.host.telemetry import SessionTrace
-from cellblock.model import CodeExecutionResult
-from cellblock.model.checkpoints import FilesMode
+from cellblock.model import CodeExecutionResult, HistoryEntry
+from cellblock.model.checkpoints import Changes, FilesMode
 from cellblock.walls.egress.network import SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
-    from cellblock.host.checkpoints.takeover import Takeover
+    from cellblock.host.checkpoints.budget import Budget
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.files import Files
     from cellblock.host.files.walls import Walls
-    from cellblock.host.keeping import Keeping, KernelRemains, SessionRemains
+    from cellblock.host.host_kernels import Kernels
+    from cellblock.host.saving import LastState, Saving
     from cellblock.host.snapshots import Store
-    from cellblock.model.saving import LoadReport
+    from cellblock.host.survival.keeper import Keeper
+    from cellblock.host.survival.remains import SessionRemains
+    from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.walls.egress.rules import Denial
     from cellblock.walls.sandbox.probe import Facts
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _log = logging.getLogger("cellblock.sessions")
-_PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question
+_BYTE_ORDER_MARK = "\ufeff"
+"""Editors write it at the beginning of files, where Python accepts it; in a string it is a syntax error."""
 
 
-class SessionHost(CheckpointHost, Protocol):
+class SessionHost(Protocol):
     """The part of a host that a session needs.
 
     Attributes:
         defaults: The defaults of its options.
         facts: The facts of this machine.
         index: The package index.
-        places: Prefix of the paths of each session's own packages.
-        keeping: What outlives this process; None without a custodian.
+        keeper: Keeps for the next host what outlives this process.
+        kernels: The kernels of its sessions.
     """
 
     defaults: Defaults
     facts: Facts
     index: PackageIndex
-    places: str
-    keeping: Keeping | None
+    checkpoint_budget: Budget
+    keeper: Keeper
+    kernels: Kernels
 
     def check_usable(self) -> None:
         """Check that the host can be used here and now."""
@@ -86,16 +101,17 @@ class SessionHost(CheckpointHost, Protocol):
     def session(self, *, start_from: Beginning) -> Session:
         """Make a session that starts from a checkpoint."""
 
-    async def launch(self, wanted: KernelSpec, prepare: Callable[[], None] = lambda: None) -> Kernel:
-        """Start a kernel and wait until it takes cells; `prepare` first creates what it needs outside."""
 
-    async def recover(
-        self, remains: KernelRemains, wanted: KernelSpec, on_input: OnInput | None
-    ) -> tuple[Kernel, Cell | None] | None:
-        """Continue a kernel of a killed host."""
+def _of(part: str, method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return a method that calls that of a part of the session, with the same arguments and documentation."""
+
+    def call(self: Any, /, *args: _P.args, **keywords: _P.kwargs) -> _T:
+        return method(getattr(self, part), *args, **keywords)
+
+    return functools.update_wrapper(call, method)
 
 
-class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
+class Session(AsyncOnly):
     """A stateful IPython session. Cells run one at a time, in the order in which they were requested.
 
     Made by `Host.session`; an async context manager::
@@ -107,8 +123,6 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         wanted: The specification of its kernels.
         trace: Its spans, for programs that use OpenTelemetry.
         reader: The reader of its output, for services of the session.
-        adopted: Whether it continues a kernel of an earlier host.
-        adopted_at: The `position` of that kernel; empty if there was none.
         loaded: The report of `load`; None if nothing was loaded.
     """
 
@@ -126,43 +140,57 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         self._on_host = options.on_host
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
-        self._states: StateLog | None = None
-        self._takeover: Takeover | None = None
         resolved = _resolve(options, host, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
         self._walls = _walls(resolved, host.facts, self._cwd)
-        self._number, self._label, self._remains = number, label, remains
-        self._packages = () if start_from is not None else tuple(options.packages)
+        # An earlier host, or the session that the checkpoint is of, has installed them.
+        self._packages = () if start_from is not None or remains is not None else tuple(options.packages)
         around = self._around = SessionSurroundings(
             options,
             resolved,
             number,
-            places=host.places,
             index=host.index,
-            keeping=host.keeping,
+            keeper=host.keeper,
             remains=remains,
             note=lambda line: self.reader.note(line),
             on_host=self._may_reach if options.on_host is not None else None,
         )
         takers = self._takers(around.network, hooks)
-        self.wanted = kernel_spec(options, resolved, around, takers=takers, installer=self._install, session=self._name)
-        self.adopted = False
-        self.adopted_at = ""
+        self.wanted = around.kernel_spec(options, takers=takers, installer=self._install, session=self._name)
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
-        self._kernels = KernelSlot(self._launch)
-        kept = KeptResults(self.wanted.limits.history)
-        images = resolved.images_dir
-        self._cells = Cells(self._name, self._kernels, hooks, self.trace, host.check_usable, images, kept)
-        if around.network is not None:
-            self._cells.on_stopped = self._kernels.on_replaced = around.network.withdraw_questions
+        self._kernels = KernelSlot(self._launch, around.withdraw_questions)
+        self._cells = Cells(
+            self._name,
+            self._kernels,
+            hooks,
+            self.trace,
+            host.check_usable,
+            resolved.images_dir,
+            KeptResults(self.wanted.limits.history),
+            around.withdraw_questions,
+        )
+        self._values = Values(self._cells.run_silently, self._room)
+        self._questions = Questions(self._cells)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks)
-        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
+        parts = SessionParts(
+            number,
+            around.place,
+            around.env,
+            self._branch,
+            self.wanted,
+            self._cells,
+            self._kernels,
+            self._checkpoints,
+            self.reader.note,
+            host.kernels.recover,
+        )
+        self._keeper = host.keeper.session(parts, label, remains)
         self._closing = Closing()
 
     async def _may_reach(self, host: str, port: int) -> bool:
@@ -243,16 +271,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
                 import_guard.distrust(self._writable)
             if self._branch is not None:
                 self._entered = True
-                self._branch.enter(self._host.keeping if self.wanted.kept is not None else None)
-            if self._remains is None:
-                self._write_states()
-                self.relabel(self._label)
+                self._branch.enter(self._around.places)
+            self._keeper.begin()
             await self._checkpoints.files.recover()
-            await self._go_on(on_input)
+            await self._keeper.go_on(on_input)
             await self._kernels.live()
-            if self._takeover is not None:
-                self._takeover.settled()
-                self._takeover = None
+            self._keeper.settled()
             self._checkpoints.begin()
             await self._install_first()
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
@@ -264,8 +288,8 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
         _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
 
     async def _install_first(self) -> None:
-        """Install the packages from the options, unless an earlier host or another session has installed them."""
-        if not self._packages or self._remains is not None or self._branch is not None:
+        """Install the packages from the options, unless they are installed already."""
+        if not self._packages or self._branch is not None:
             return
         check_requirements(self._packages)
         code = f"%pip install --quiet {shlex.join(self._packages)}"
@@ -276,65 +300,12 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             why = said[-1].removeprefix("ERROR: ") if said else result.error.evalue if result.error is not None else ""
             raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
-    def _write_states(self) -> None:
-        """Record all further events for a later host, if this one has a custodian."""
-        if self._host.keeping is not None and self.wanted.kept is not None:
-            self._states = StateLog.make()
-            self._checkpoints.keep(self._states)
-
-    async def _go_on(self, on_input: OnInput | None) -> None:
-        """Continue with the remains from an earlier host, if there are any."""
-        if self._remains is None:
-            return
-        log, recalled = self._remains.log, self._remains.recalled
-        self._remains.log = self._remains.recalled = None
-        self._states = log
-        if log is not None and recalled is not None:
-            self._takeover = self._checkpoints.recall(log, recalled)
-        await self._adopt(on_input)
-        if self._takeover is None:
-            self._checkpoints.begin_after_another()
-            if log is None:
-                self._write_states()
-                self.relabel(self._label)
-            else:
-                self._checkpoints.keep(log)
-        elif why := await self._takeover.finish_going():
-            self.reader.note(
-                f"[cellblock] The session was going back to an earlier state when its host was killed, and cannot: {why}. "
-                "Files may be those of that state"
-            )
-
-    async def _adopt(self, on_input: OnInput | None) -> None:
-        """Continue the kernel of an earlier host, if there is one."""
-        if self._remains is None or self._remains.kernel is None:
-            return
-        remains, self._remains.kernel = self._remains.kernel, None
-        if (recovered := await self._host.recover(remains, self.wanted, on_input)) is None:
-            return
-        kernel, cell = recovered
-        self._kernels.adopt(kernel)
-        self._checkpoints.resuming.serving = kernel.family
-        if self._takeover is not None:
-            self._takeover.take_kernel(kernel, cell, replaced=self._remains.replaced)
-        self.adopted, self.adopted_at = True, kernel.position
-        kernel.thaw()  # that host may have been killed on the way to another state
-        await kernel.answered(_PATIENCE)  # before the cell's end is handled: that makes a checkpoint, which asks the kernel
-        if cell is not None:
-            running = await self._cells.adopt(kernel, cell)
-            running.add_done_callback(functools.partial(no_more, cell))
-            if not cell.silent:
-                self._resumed = cell, running
-
     def relabel(self, label: str) -> None:
         """Change the session's label for a later host that continues it; see `Host.session`.
 
         No later host continues a closed session.
         """
-        self._label = label
-        if self._host.keeping is not None and self._cells.state != "closed":
-            around = self._around
-            self._host.keeping.session_made(self._number, label, around.place, around.env, self._branch, self._states)
+        self._keeper.relabel(label)
 
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
@@ -352,11 +323,7 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             self._entered = False
             await self._branch.leave()
         self._host.forget(self)
-        if self._host.keeping is not None:
-            self._host.keeping.session_gone(self._number)
-        if self._states is not None:
-            self._states.close()
-            self._states = None
+        self._keeper.end()
         self.trace.end()
         _log.info("%s closed", self._name)
 
@@ -375,18 +342,29 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
-        if dead is None and self._takeover is not None and (left := await self._takeover.recover_left()) is not None:
+        if dead is None and (left := await self._keeper.recover_left()) is not None:
             return left
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()
-        kernel = await self._host.launch(replace(self.wanted, notice=notice), self._around.prepare)
+        kernel = await self._host.kernels.launch(replace(self.wanted, notice=notice), self._around.prepare)
         self._checkpoints.begin_anew(kernel)
         return kernel
 
     async def _install(self, kernel: RunningKernel, arguments: tuple[str, ...]) -> int:
-        return await self._around.packages.install(kernel, arguments, self._host.index, self._host.facts, self._host.launch)
+        host = self._host
+        return await self._around.packages.install(kernel, arguments, host.index, host.facts, host.kernels.launch)
 
     # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it continues a kernel of an earlier host."""
+        return self._keeper.adopted
+
+    @property
+    def adopted_at(self) -> str:
+        """The `position` of that kernel; empty if there was none."""
+        return self._keeper.adopted_at
 
     @property
     def afresh(self) -> bool:
@@ -435,6 +413,454 @@ class Session(WithValues, WithQuestions, WithCheckpoints, AsyncOnly):
     def files_mode(self) -> FilesMode:
         """``copy`` for a branch with its own files, else ``shared``."""
         return "shared" if self._branch is None else "copy"
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        silent: bool = False,
+        parent: str = "",
+        on_input: OnInput | None = None,
+        tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
+        on_notice: Callable[[object], None] | None = None,
+    ) -> CodeExecutionResult:
+        """Run a cell and return its result, whatever its outcome.
+
+        When this returns, the code no longer runs. Cancelling the awaiting task also stops the code.
+
+        Args:
+            code: Python as IPython takes it: magics, ``!cmd`` and top-level ``await`` included.
+            timeout: Time limit of the cell in seconds, from its start; None for no limit.
+            silent: As for `stream`.
+            parent: As for `stream`.
+            on_input: Answers `input()`: takes the prompt, returns the line. Without it `input()` is an error in the cell.
+            tag: The program's label for this execution: `resumed` returns it if the next host continues it.
+            on_begin: Called with the cell's position (`position`) when it is about to be sent to a kernel; first with an empty
+                text if it has to wait for one. If it raises, the exception is raised here, and the cell does not run.
+            on_notice: Receives notices for the reader (`Notice`), for a cell without a stream.
+
+        Raises:
+            InvalidInputError: The code is not valid, or the timeout is not a positive number.
+            StateError: The session is not started, or closed.
+            LaunchError: The last kernel had died and no new one could be started.
+        """
+        code = self._checked(code, timeout)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=None,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+            on_notice=on_notice,
+        )
+        return await self._cells.run(cell, timeout)
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        chunks: bool = True,
+        rich: bool = False,
+        silent: bool = False,
+        parent: str = "",
+        on_input: OnInput | None = None,
+        tag: str = "",
+        on_begin: Callable[[str], None] | None = None,
+    ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Run a cell and yield its output as it happens, then its result.
+
+        A slow reader slows the cell down (backpressure); a reader that leaves stops it.
+
+        Args:
+            code: As for `execute`.
+            timeout: As for `execute`.
+            chunks: Whether to yield `CodeExecutionChunk`s, or only the result.
+            rich: Whether to yield displayed values as `OutputItem`s, which have all types, and events when output is cleared.
+            silent: Whether the cell leaves no trace: no execution number, no history.
+            parent: The id of the Jupyter message that requested it, if there is one: then messages of widgets are yielded
+                (`wire.messages.Comm`), and prompts and answers of `input()` are not shown.
+            on_input: As for `execute`.
+            tag: As for `execute`.
+            on_begin: As for `execute`.
+
+        Yields:
+            Chunks of output, notices, and last the `CodeExecutionResult`, which contains all output again.
+
+        Raises:
+            InvalidInputError, SandboxError, StateError, LaunchError: As for `execute`.
+        """
+        code = self._checked(code, timeout)
+        cell = Cell(
+            code,
+            on_input,
+            queue_limit=self.wanted.limits.queue if chunks else None,
+            followed=True,
+            rich=rich,
+            silent=silent,
+            parent=parent,
+            tag=tag,
+            on_begin=on_begin,
+        )
+        async with aclosing(self._cells.stream(cell, timeout)) as events:
+            async for event in events:
+                yield event
+
+    def _checked(self, code: str, timeout: float | None) -> str:
+        check_code(code)
+        check_timeout(timeout)
+        self._cells.check()
+        return without_fence(code.removeprefix(_BYTE_ORDER_MARK))
+
+    @property
+    def resumed(self) -> str | None:
+        """The tag of an earlier host's last execution, running or ended; None if there is nothing to `resume`."""
+        return self._cells.resumed
+
+    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Yield the output and the result of an earlier host's execution, as its `stream` would have. Once only.
+
+        By asking for the next event, a reader acknowledges the one before. If it stored every event before asking for the next
+        one, then `skip`, the number of stored events, makes this continue exactly where it was. An execution without a stream
+        yields only its result.
+
+        Args:
+            skip: How many output events to skip, from the beginning. Notices are not counted (`Notice`).
+
+        Yields:
+            As `stream`.
+
+        Raises:
+            StateError: There is nothing to resume.
+        """
+        async with aclosing(self._cells.resume(skip)) as events:
+            async for event in events:
+                yield event
+
+    async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
+        """Install packages for this session, like ``%pip install`` in a cell.
+
+        pip runs in a separate sandbox, out of reach of the session's code, and uses the index that this program's pip is
+        configured for. The packages can be imported at once, survive `reset` (unless each kernel has its own srt, with
+        ``launch="spawn"``), and are removed with the session.
+
+        Args:
+            requirements: The packages, such as ``"polars>=1"``, and options of pip.
+            timeout: Time limit in seconds.
+
+        Returns:
+            The result: pip's output, and an error if it failed.
+
+        Raises:
+            InvalidInputError: There is nothing to install.
+            StateError, LaunchError: As for `execute`.
+        """
+        check_requirements(requirements)
+        return await self.execute(f"%pip install {shlex.join(requirements)}", timeout=timeout)
+
+    async def interrupt(self) -> bool:
+        """Stop the running cell; its result has the status ``interrupted``. Variables are kept if the code stops in time.
+
+        Returns:
+            Whether a cell was running. It no longer does.
+        """
+        return await self._cells.stop()
+
+    async def reset(self) -> None:
+        """Stop the running cell and continue with a fresh kernel, without variables and imports.
+
+        Raises:
+            StateError: The session is not started, or closed.
+            LaunchError: No new kernel could be started; the next cell tries again.
+        """
+        await self._cells.reset()
+        _log.info("%s was reset", self._name)
+
+    @property
+    def next_count(self) -> int:
+        """The execution number of the next cell."""
+        return self._kernels.count + 1
+
+    @property
+    def position(self) -> str:
+        """The position of the next cell, if it can begin at once; else empty. No two cells have the same position."""
+        ready = self._kernels.ready
+        return "" if ready is None else ready.position
+
+    def history(self, count: int | None = None) -> list[HistoryEntry]:
+        """Return the cells that this session ran, oldest first, across resets, with those results that are still kept.
+
+        Args:
+            count: How many of the last ones; by default all that are kept (1,000).
+        """
+        entries = self._cells.past.entries
+        return entries if count is None else entries[max(len(entries) - count, 0) :]
+
+    async def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the cells and their output as a notebook for Jupyter, or as a script.
+
+        Args:
+            path: The file, which is replaced if it exists: ``.ipynb`` for a notebook, ``.py`` for a script without outputs.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            InvalidInputError: The path is not valid, or has another extension.
+            StoreError: It cannot be written. An existing file is unchanged.
+        """
+        from cellblock.host import notebook  # few sessions are exported
+
+        return await notebook.export(path, self.history())
+
+    # -- variables, and questions about them ---------------------------------------------------------------------------
+
+    put = _of("_values", Values.put)
+    get = _of("_values", Values.get)
+    variables = _of("_values", Values.variables)
+    complete = _of("_questions", Questions.complete)
+    inspect = _of("_questions", Questions.inspect)
+    changes = _of("_questions", Questions.changes)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def files(self) -> Files:
+        """The files of the session's working directory, for the caller, with the rights of the session."""
+        from cellblock.host.files import Files
+
+        return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)
+
+    # -- checkpoints and branches --------------------------------------------------------------------------------------
+
+    checkpoint = _of("_checkpoints", Checkpoints.checkpoint)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """Return the session's checkpoints, oldest first, including automatic ones."""
+        return self._checkpoints.all()
+
+    @property
+    def checkpoint_refused(self) -> str:
+        """Why the last automatic checkpoint was not made; empty if it was."""
+        return self._checkpoints.automatic.skipped
+
+    diff = _of("_checkpoints", Checkpoints.diff)
+    restore = _of("_checkpoints", Checkpoints.restore)
+    undo = _of("_checkpoints", Checkpoints.undo)
+
+    def note_outside(self, call: str) -> None:
+        """Record an outside call that was allowed just now, so that a later host can tell what no undo undoes."""
+        self._checkpoints.note_outside(call)
+
+    @property
+    def states_lost(self) -> bool:
+        """Whether it continues with a kernel of an earlier host whose checkpoints are lost."""
+        return bool(self._checkpoints.ended)
+
+    @property
+    def past_since(self) -> float:
+        """Start of `history` in seconds since the epoch, if an earlier host has recorded it; else 0."""
+        return self._checkpoints.past_since
+
+    @overload
+    async def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[Session]: ...
+    @overload
+    async def fork(
+        self,
+        n: int = ...,
+        *,
+        files: FilesMode | None = ...,
+        seeds: Sequence[int] | None = ...,
+        same_random_state: bool = ...,
+        return_exceptions: Literal[True],
+    ) -> list[Session | BaseException]: ...
+    async def fork(
+        self,
+        n: int = 1,
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+        return_exceptions: bool = False,
+    ) -> list[Session] | list[Session | BaseException]:
+        """Make sessions that start from this one's present state, independent of it and of each other.
+
+        They share this session's sandbox: its view of the file system, its network, and its limit of processes.
+
+        Args:
+            n: How many.
+            files: ``copy`` gives each branch the files of the workspace in a directory of its own, which is its working
+                directory and is removed with it. With ``shared``, all work in one directory. By default ``copy`` if the
+                session has a ``working_dir``, else ``shared``.
+            seeds: For each branch, the seed of `random`, and of NumPy's and PyTorch's own generators if they are imported; by
+                default a new one. Generators in variables are copied with their state, like all variables.
+            same_random_state: Whether these generators continue from this session's state. Not together with `seeds`.
+            return_exceptions: Whether a branch that could not be started is returned as its exception. Otherwise the others
+                are closed, and the first exception is raised.
+
+        Returns:
+            The sessions, started. The caller closes them; at the latest, their host does.
+
+        Raises:
+            SnapshotError: The files cannot be copied: they are too many, too large, or there is no space.
+            InvalidInputError: ``files="copy"``, and the session has no ``working_dir``; another argument is wrong.
+            CheckpointError, LaunchError: As for `checkpoint` and `start`.
+        """
+        branching = Branching(n, files, seeds, same_random_state, return_exceptions)
+        host = self._host
+        return await branching.start(
+            self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
+        )
+
+    def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
+        """Return how the files of this session's branches are handled.
+
+        Args:
+            files: The mode that was passed; None for the default.
+
+        Raises:
+            InvalidInputError: The session has no directory of its own.
+        """
+        return self._checkpoints.files_of_branches(files)
+
+    async def adopt(self, branch: Session) -> Changes:
+        """Continue with the state of another session of the same host, and close that session.
+
+        If it is a branch with its own files, they replace those of this session's workspace, as with `restore`.
+
+        Args:
+            branch: The session, usually one that `fork` has made.
+
+        Returns:
+            Which files have changed.
+
+        Raises:
+            CheckpointError, SnapshotError, StateError, LaunchError: As for `checkpoint` and `restore`. Both sessions stay as
+                they are.
+            InvalidInputError: It is this session.
+        """
+        if branch is self:
+            raise InvalidInputError("a session cannot adopt itself")
+        changes = await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+        await branch.close()
+        return changes
+
+    # -- saved sessions ------------------------------------------------------------------------------------------------
+
+    async def save(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> SaveReport:
+        """Save the session to a file, from which `load` and `Host.load` continue it, on this machine or another one.
+
+        Variables, imports, functions and classes of the session, the code of its cells, its working directory, and environment
+        variables that the code has changed are saved (docs/checkpoints.md). The report lists what cannot be saved. The
+        session's code does the pickling, in its sandbox.
+
+        Args:
+            path: The file. An existing one is replaced, but only when the new one is complete.
+            workspace: Whether to save the files of the workspace too.
+            timeout: Time limit for pickling, in seconds.
+
+        Raises:
+            InvalidInputError: The path is not valid.
+            StoreError: It cannot be written. An existing file is unchanged.
+            ExecutionTimeoutError: Pickling took too long.
+            FilesError: A file of the workspace cannot be read.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        check_timeout(timeout)
+        return await self._saving.save(path, workspace=workspace, timeout=timeout)
+
+    async def load(
+        self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> LoadReport:
+        """Continue a session that was saved to a file. This session's own state is lost: it gets a fresh kernel.
+
+        The report lists what cannot be restored, such as a variable of a library that is not installed here. The file may come
+        from anywhere: its code runs only in this session's sandbox, like a cell.
+
+        Args:
+            path: The file.
+            workspace: Whether to unpack the saved files. They replace files of the same names.
+            timeout: Time limit for loading, in seconds.
+
+        Raises:
+            InvalidInputError: It is not a saved session, or is damaged. This session is unchanged.
+            StoreError: It cannot be read.
+            ExecutionTimeoutError: Loading took too long.
+            FilesError: The files cannot be unpacked.
+            StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
+        """
+        check_timeout(timeout)
+        self.loaded = await self._saving.load(path, workspace=workspace, timeout=timeout)
+        return self.loaded
+
+    @property
+    def last_state(self) -> LastState:
+        """The last state that no cell is changing."""
+        return self._saving.last_state
+
+    async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
+        """Save a state that has an automatic checkpoint, with its files, while cells continue.
+
+        A temporary kernel is made from the checkpoint for that.
+
+        Args:
+            state: The state's number (`last_state`).
+            path: As for `save`.
+            timeout: As for `save`.
+
+        Raises:
+            CheckpointError: There is no checkpoint of that state.
+            CellblockError: As for `save`.
+        """
+        return await self._saving.save_aside(state, path, timeout)
+
+    async def load_missing(
+        self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> list[str]:
+        """Continue a saved session as `load` does. Of its files, only missing ones are restored.
+
+        Args:
+            path: As for `load`.
+            workspace: Whether to restore files, if the saved session has some.
+            timeout: As for `load`.
+
+        Returns:
+            Existing files that differ from the saved ones.
+
+        Raises:
+            CellblockError: As for `load`.
+        """
+        check_timeout(timeout)
+        changed: list[str] = []
+        self.loaded = await self._saving.load(path, workspace=workspace, timeout=timeout, changed=changed)
+        return changed
+
+    @functools.cached_property
+    def _saving(self) -> Saving:
+        from cellblock.host.saving import Saving  # few sessions are saved
+
+        return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room)
+
+    @property
+    def _room(self) -> int:
+        """Maximum bytes of a value that is moved in or out."""
+        return min(self.wanted.limits.media, self.wanted.limits.values)
 
 
 def _resolve(

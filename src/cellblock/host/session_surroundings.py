@@ -1,21 +1,32 @@
-"""The surroundings of a session's kernels, which exist even before the first kernel."""
+"""What a session's kernels have around them, even before the first one, and their specification."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from cellblock.errors import InvalidInputError
 from cellblock.host import environment
+from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
 from cellblock.host.options import ResolvedOptions, SessionOptions
+from cellblock.host.output.limits import Limits
+from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
-from cellblock.host.place import PrivateDirectories
+from cellblock.host.place import NO_PLACES, PrivateDirectories
 from cellblock.walls.egress.network import OnHost, SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
+from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Policy
+from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
-    from cellblock.host.keeping import Keeping, SessionRemains
+    from cellblock.host.survival.keeper import Keeper
+    from cellblock.host.survival.remains import SessionRemains
+
+
+# The port of each listener inside (0 for any), and the variable that passes it to the code.
+_LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
 
 
 class SessionSurroundings:
@@ -27,6 +38,7 @@ class SessionSurroundings:
         packages: Its packages.
         env: The whole environment of its kernels.
         kept: The number of the session, if its kernels should outlive this process.
+        places: Hold its directories for the next process, if they should outlive this one.
     """
 
     def __init__(
@@ -35,9 +47,8 @@ class SessionSurroundings:
         resolved: ResolvedOptions,
         number: int,
         *,
-        places: str,
         index: PackageIndex,
-        keeping: Keeping | None,
+        keeper: Keeper,
         remains: SessionRemains | None,
         note: Callable[[str], None],
         on_host: OnHost | None,
@@ -48,9 +59,8 @@ class SessionSurroundings:
             options: The session's options.
             resolved: The options with all defaults filled in.
             number: The session's number.
-            places: Prefix of the paths of all sessions of the host.
             index: The package index.
-            keeping: What outlives this process; None without a custodian.
+            keeper: Keeps for the next host what outlives this process.
             remains: The remains of the session, if another host has made it.
             note: Shows a line to the reader of the session's output.
             on_host: Decides about hosts that the policy does not name.
@@ -59,18 +69,22 @@ class SessionSurroundings:
             InvalidInputError: A name or a value cannot be in an environment.
         """
         tier = resolved.tier
-        kept = None if tier.wrapped else keeping
+        self._resolved = resolved
+        kept = keeper.lasting and not tier.wrapped
         self._index = index
-        self.kept = None if kept is None else number
-        self.place = f"{places}{number}" if remains is None else remains.place
+        self.kept = number if kept else None
+        self.places = keeper if kept else NO_PLACES
+        self.place = f"{keeper.places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
         self.network = SandboxNetwork(rules, note, on_host) if tier.ours else None
         # Beside the packages, so that whatever removes those after the host's death removes this as well.
-        self._private = PrivateDirectories(f"{self.place}-own", kept) if tier.private_directories else None
+        self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)
         if remains is not None:
             self.env = dict(remains.env)
-        self.packages = SessionPackages(self.place, resolved.interpreter, self.env, resolved.cwd, tier=tier, places=kept)
+        self.packages = SessionPackages(
+            self.place, resolved.interpreter, self.env, resolved.cwd, tier=tier, places=self.places
+        )
 
     def _environment(self, given: Mapping[str, str], resolved: ResolvedOptions) -> dict[str, str]:
         proxies = self.network.environment() if self.network is not None else {}
@@ -82,9 +96,66 @@ class SessionSurroundings:
             del env["HOME"]  # only known inside
         return env
 
-    def mounts(self, policy: Policy) -> tuple[Step, ...]:
+    def _mounts(self, policy: Policy) -> tuple[Step, ...]:
         """Return the mounts that bring its directories into its sandbox."""
         return self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
+
+    def kernel_spec(
+        self,
+        options: SessionOptions,
+        *,
+        takers: Mapping[str, OnListener],
+        installer: Installer,
+        session: str,
+    ) -> KernelSpec:
+        """Return the specification of a session's kernels.
+
+        Args:
+            options: The session's options.
+            takers: Callbacks for the listeners that its init makes, by name.
+            installer: Installs packages.
+            session: The session's name in messages.
+        """
+        resolved = self._resolved
+        commands: Commands | None = None
+        if options.on_command is not None:
+            commands = "forbidden" if options.forbid_programs else "asked"
+        mounts: tuple[Step, ...] = ()
+        if resolved.tier.sandboxed:
+            mounts = self._mounts(resolved.policy)
+        setup = Setup(
+            env=self.env,
+            cwd=resolved.cwd,
+            stay_in=resolved.stay_in,
+            packages=self.packages.inside,
+            commands=commands,
+            listeners={name: _LISTENERS[name] for name in takers},
+            mounts=mounts,
+        )
+        limits, spill_dir = Limits() if options.limits is None else options.limits, resolved.spill_dir
+        if not isinstance(limits, Limits):
+            raise InvalidInputError(f"limits must be Limits, not {limits!r}")
+        spill_to = None if spill_dir is None else SpillDirectory(spill_dir, limits.spill, limits.spilled)
+        return KernelSpec(
+            interpreter=resolved.interpreter,
+            preload=resolved.preload,
+            tier=resolved.tier,
+            policy=resolved.policy,
+            setup=setup,
+            limits=limits,
+            spill_to=spill_to,
+            takers=takers,
+            installer=installer,
+            on_command=options.on_command,
+            forbid_programs=options.forbid_programs,
+            session=session,
+            kept=self.kept,
+        )
+
+    def withdraw_questions(self) -> None:
+        """Ask about no host any more that stopped code wanted to reach."""
+        if self.network is not None:
+            self.network.withdraw_questions()
 
     def prepare(self) -> None:
         """Create the directories that a kernel needs; by now a process exists that removes them if we are killed."""

@@ -15,7 +15,7 @@ from checkpoint_sessions import made
 async def srt_host() -> AsyncIterator[Host]:
     """A host whose sandboxes end with their last session, because each test has a workspace of its own."""
     async with Host(isolate="srt") as host:
-        host._launchers.idle_sandboxes = 0
+        host.kernels.launchers.idle_sandboxes = 0
         yield host
 
 

@@ -34,7 +34,7 @@ async def test_variables_and_files_are_those_of_the_state_and_not_of_the_cell_th
         assert (made.files, made.cells) == (True, 1)
         assert await session.interrupt()
         await running
-        assert len(zygote_host._kernels) == 1
+        assert len(zygote_host.kernels.alive) == 1
     (workspace / "a").unlink()
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path) as session:
         assert await session.load_missing(tmp_path / "s.cellblock") == []
@@ -75,7 +75,7 @@ async def test_a_value_that_cannot_be_pickled_in_time_ends_the_save_only(
         with pytest.raises(ExecutionTimeoutError):
             await session.save_aside(session.last_state.number, tmp_path / "s.cellblock", timeout=0.5)
         assert (await session.execute("y")).return_value == "1"
-        assert len(zygote_host._kernels) == 1
+        assert len(zygote_host.kernels.alive) == 1
     assert not (tmp_path / "s.cellblock").exists()
 
 
@@ -89,7 +89,7 @@ async def test_a_save_that_is_cancelled_leaves_nothing(zygote_host: Host, worksp
             await asyncio.sleep(0)
         saving.cancel()
         await asyncio.wait([saving])
-        assert len(zygote_host._kernels) == 1
+        assert len(zygote_host.kernels.alive) == 1
         snapshots = len(zygote_host.store()._snapshots)
         await eventually(lambda: len(zygote_host.store()._snapshots) <= snapshots)
         assert (await session.execute("len(x)")).return_value == "5000000"

@@ -10,7 +10,7 @@ import pytest
 
 from cellblock import CheckpointError, Exact, Host, InvalidInputError, Session
 from cellblock.host.checkpoints import files as checkpoint_files
-from cellblock.host.checkpoints import past
+from cellblock.host.kernels import past
 from cellblock.host.snapshots import SnapshotLimits
 from processes import eventually
 

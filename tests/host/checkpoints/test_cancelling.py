@@ -81,7 +81,7 @@ async def prepared(host: Host, workspace: Path) -> Session:
 
 
 def counted(host: Host) -> tuple[int, int]:
-    return len(host._kernels), len(host._sessions)
+    return len(host.kernels.alive), len(host._sessions)
 
 
 def line_of(session: Session) -> list[str]:

@@ -19,8 +19,8 @@ import pytest
 from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, SnapshotError
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.checkpoints import filing
-from cellblock.host.checkpoints.past import files_time
 from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.past import files_time
 from cellblock.host.snapshots import SnapshotLimits, Snapshots
 from checkpoint_sessions import value
 from processes import eventually
@@ -335,7 +335,7 @@ async def test_if_no_kernel_can_be_made_files_become_again_what_they_were(
         checkpoint = await session.checkpoint(files="copy")
         await session.execute("x = 2; open('a', 'w').write('2'); open('b', 'w').write('2')")
         with monkeypatch.context() as patch:
-            patch.setattr(zygote_host, "resume", fail)
+            patch.setattr(zygote_host.kernels, "resume", fail)
             with pytest.raises(CheckpointError, match="there is no room"):
                 await session.restore(checkpoint)
         assert (await session.execute("x, open('a').read(), open('b').read()")).return_value == "(2, '2', '2')"

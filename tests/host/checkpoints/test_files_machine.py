@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from cellblock import CheckpointError, Rolling
 from cellblock.host.checkpoints import filing
-from cellblock.host.checkpoints.past import files_time
+from cellblock.host.kernels.past import files_time
 from processes import eventually
 from session_machines import SessionMachine, check, hosted
 

@@ -40,7 +40,7 @@ async def test_a_fork_whose_processes_are_killed_ends_and_leaves_nothing(tmp_pat
     async with Host(isolate="none") as host:
         async with host.session(images_dir=tmp_path, recovery="none") as session:
             await session.execute("x = 1")
-            (launcher,) = host._launchers.in_use.values()
+            (launcher,) = host.kernels.launchers.in_use.values()
             zygote: int = launcher._process.pid  # type: ignore[attr-defined]
             processes = {zygote, *below(zygote)}
             init = int(await value(session, "import os; os.getppid()"))
@@ -54,4 +54,4 @@ async def test_a_fork_whose_processes_are_killed_ends_and_leaves_nothing(tmp_pat
             for branch in await session.fork(2):
                 assert await value(branch, "y") == "2"
                 await branch.close()
-        await eventually(lambda: not host._kernels and not host._families)
+        await eventually(lambda: not host.kernels.alive and not host.kernels.families)

@@ -86,12 +86,19 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
 
     discarding, old, new = asyncio.Event(), Kernel(), Kernel()
 
-    async def launch() -> Any:
-        return new
+    class Move:
+        async def prepare(self) -> Any:
+            return new
 
-    slot = KernelSlot(launch)  # type: ignore[arg-type]  # it starts nothing by itself here
+        def commit(self) -> None:
+            pass
+
+    async def launch(_dead: object) -> Any:
+        raise AssertionError
+
+    slot = KernelSlot(launch)
     slot.adopt(old)  # type: ignore[arg-type]
-    swapping = asyncio.create_task(slot.swap(launch, lambda: None))
+    swapping = asyncio.create_task(slot.swap(Move()))
     await discarding.wait()
     await slot.close()
     assert ended == [old, new]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 
 def kernels(host: Host) -> set[int]:
     """Every process of a host."""
-    (launcher,) = host._launchers.in_use.values()
+    (launcher,) = host.kernels.launchers.in_use.values()
     process = launcher._process  # type: ignore[attr-defined]
     return {process.pid, *below(process.pid)}
 
@@ -42,7 +42,7 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
         old = kernels(host)
         running = asyncio.create_task(session.execute("import time; time.sleep(60)"))
         await eventually(lambda: session.reader.running)
-        (launcher,) = host._launchers.in_use.values()
+        (launcher,) = host.kernels.launchers.in_use.values()
         os.kill(launcher._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         result = await asyncio.wait_for(running, 5)
         assert result.status == "died"
@@ -57,7 +57,7 @@ async def test_a_zygote_that_is_killed_takes_its_kernels_along_and_is_replaced(t
 async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: Path, dead: bool) -> None:
     async with Host() as host:
         await host.start()
-        (launcher,) = host._launchers.in_use.values()
+        (launcher,) = host.kernels.launchers.in_use.values()
         zygote: int = launcher._process.pid  # type: ignore[attr-defined]
         os.kill(zygote, signal.SIGKILL)
         if dead:  # and the host has had no time to hear of it
@@ -69,7 +69,7 @@ async def test_a_zygote_that_is_killed_while_nothing_runs_is_replaced(tmp_path: 
 async def test_more_requests_at_once_than_the_socket_takes_wait_in_order(tmp_path: Path) -> None:
     async with Host() as host:
         await host.start()
-        (launcher,) = host._launchers.in_use.values()
+        (launcher,) = host.kernels.launchers.in_use.values()
         launcher._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # type: ignore[attr-defined]  # the least there is
         os.kill(launcher._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
         sessions = [host.session(images_dir=tmp_path) for _ in range(12)]
@@ -88,7 +88,7 @@ async def test_more_requests_at_once_than_the_socket_takes_wait_in_order(tmp_pat
 async def test_a_fork_server_that_reads_nothing_is_an_error_at_the_start_timeout(tmp_path: Path) -> None:
     async with Host() as host:
         await host.start()
-        (launcher,) = host._launchers.in_use.values()
+        (launcher,) = host.kernels.launchers.in_use.values()
         launcher._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # type: ignore[attr-defined]
         os.kill(launcher._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
         while launcher._has_room():  # type: ignore[attr-defined]

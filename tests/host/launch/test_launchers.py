@@ -64,14 +64,14 @@ async def test_a_zygote_that_is_stopped_is_replaced_and_its_kernels_live_on(
     monkeypatch.setattr("cellblock.host.kernels.kernel._GRACE", 0.05)
     async with Host(isolate="none", start_timeout=20) as host, host.session(images_dir=tmp_path) as kept:
         await kept.execute("x = 1")
-        (launcher,) = host._launchers.in_use.values()
+        (launcher,) = host.kernels.launchers.in_use.values()
         zygote: int = launcher._process.pid  # type: ignore[attr-defined]
-        host._start_timeout = 0.2
+        host.kernels._start_timeout = 0.2
         os.kill(zygote, signal.SIGSTOP)
         try:
             with pytest.raises(LaunchError, match="was not ready within"):
                 await host.session(images_dir=tmp_path).start()
-            host._start_timeout = 20
+            host.kernels._start_timeout = 20
             async with host.session(images_dir=tmp_path) as other:
                 assert (await other.execute("1")).return_value == "1"
             assert (await kept.execute("x")).return_value == "1"

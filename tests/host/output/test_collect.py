@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.host.output.collect import Collector
-from cellblock.host.output.images import save_images
 from cellblock.host.output.limits import Limits
-from cellblock.host.output.spill import SpillDirectory
+from cellblock.host.output.spill import SpillDirectory, save_images
 from cellblock.model import OutputItem
 from cellblock.wire.fields import MAX_MIMES, PIECE
 from cellblock.wire.messages import Display

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cellblock.host.checkpoints.past import files_time
+from cellblock.host.kernels.past import files_time
 from cellblock.host.snapshots import Snapshots
 
 from .conftest import look

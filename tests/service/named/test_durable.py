@@ -277,7 +277,7 @@ async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zy
     await run(sessions, named, "import os; x = os.urandom(3_000_000)")
     await saved(named)
     await run(sessions, named, "y = os.urandom(3_000_000)")
-    before = len(zygote_host._kernels)
+    before = len(zygote_host.kernels.alive)
     assert named.durable is not None
     assert named.durable.last is not None
     files = os.listdir(named.durable.last.parent)
@@ -289,7 +289,7 @@ async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zy
         await named.durable.close()
         if named.durable._saved == named.session.last_state.number:
             break
-        await eventually(lambda: len(zygote_host._kernels) == before)
+        await eventually(lambda: len(zygote_host.kernels.alive) == before)
         await eventually(lambda: os.listdir(named.durable.last.parent) == files)
     assert (await run(sessions, named, "len(x)")).return_value == "3000000"
 

@@ -16,7 +16,7 @@ from cellblock.service.session.policy import requested_policy, requested_tier
 
 if TYPE_CHECKING:
     from cellblock.host import Host, Limits, Policy
-    from cellblock.host.checkpoints.rolling import RecoveryOption
+    from cellblock.host.options import RecoveryOption
     from cellblock.service.session.tool_directories import Directories
     from cellblock.tools.approvals.elicitation import OnElicitation
     from cellblock.tools.approvals.rules import Rules

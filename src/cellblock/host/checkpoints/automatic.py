@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CheckpointError, KernelDiedError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
-from cellblock.host.checkpoints.rolling import Exact
+from cellblock.host.options import Exact, Rolling
 from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.files import CheckpointFiles
-    from cellblock.host.checkpoints.rolling import Budget, Rolling
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
@@ -39,9 +39,18 @@ class CheckpointList(Protocol):
     async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while no cell can run."""
 
+    def to_recover(self, dead: Kernel) -> Checkpoint | None:
+        """Return the last state of a dead kernel from which the session can continue, if there is one."""
+
+    def write(self, word: str, *rest: object) -> None:
+        """Record an event for a later host."""
+
+    def first_changed(self) -> None:
+        """Record which files are those before the first cell of a fresh kernel now."""
+
 
 class AutomaticCheckpoints:
-    """Makes checkpoints of one session, and drops the oldest.
+    """Makes checkpoints of one session, and drops the oldest. Observes its cells and its kernels for that.
 
     An exact session makes one at the end of each cell, with the files, and the next request waits for it. A rolling session
     makes them after it has been idle for a moment, first of the memory, then of the files; the next cell cancels that.
@@ -76,12 +85,9 @@ class AutomaticCheckpoints:
         self._before: Snapshot | None = None
         """The files before the running cell."""
         self.skipped = ""
-        self.filing = Filing(every.files)
-        cells.on_begin = self.stop_waiting
-        cells.on_idle = self.has_ended
-        cells.on_turn = self.kept
-        cells.before_cell, cells.after_cell = self.before_cell, self.after_cell
-        kernels.relieve = self.relieve
+        self.filing = Filing(every.files, every.first_changed)
+        cells.observe(self)
+        kernels.observe(self)
 
     @property
     def wanted(self) -> bool:
@@ -133,20 +139,28 @@ class AutomaticCheckpoints:
         made = next((one for one in self.all() if one.moment.state == before), None)
         self._before = self.filing.first if made is None else made.snapshot
 
+    def can_recover(self, dead: Kernel) -> bool:
+        """Return whether a dead kernel may have left a state to continue from."""
+        return self._every.to_recover(dead) is not None
+
+    def kernel_put(self, kernel: Kernel) -> None:
+        """Record which kernel the session has now."""
+        self._every.write("kernel", kernel.number)
+
     # -- when ----------------------------------------------------------------------------------------------------------
 
-    def has_ended(self) -> None:
+    def turn_ended(self) -> None:
         """Handle the end of a cell or another request: the session has another state, or other files."""
         if self._cells.current is not None:
             return  # the session continues a cell of an earlier host, whose end comes later
-        self.stop_waiting()
+        self.request_begins()
         if isinstance(self._kind, Exact):
             self._cells.past.rest(self._cells.past.state)
             self._keep_now()
         elif self._kind is not None:
             self._timer = asyncio.get_running_loop().call_later(self._kind.after, self._begin_rolling)
 
-    def stop_waiting(self) -> None:
+    def request_begins(self) -> None:
         """Stop waiting for an idle moment: a request begins, or the session ends."""
         if isinstance(self._kind, Exact):
             return
@@ -155,7 +169,7 @@ class AutomaticCheckpoints:
             self._timer.cancel()
             self._timer = None
 
-    async def kept(self) -> None:
+    async def turn_begins(self) -> None:
         """In an exact session, before a request begins, in its turn: wait until the previous state and its files are kept."""
         await self._wait_awaited()
         if isinstance(self._kind, Exact) and self._every.files.touched():  # from outside the session, since the last cell
@@ -299,7 +313,7 @@ class AutomaticCheckpoints:
             return
         self.forget_files()
         if isinstance(self._kind, Exact) or self._cells.past.line or self.present() is not None:
-            self.has_ended()
+            self.turn_ended()
         else:
             self.filing.stop()
             self.filing.begin_first()
@@ -344,7 +358,7 @@ class AutomaticCheckpoints:
 
     async def close(self) -> None:
         """Drop them and their files, before the session ends. It can be repeated."""
-        self.stop_waiting()
+        self.request_begins()
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         await self.filing.close()

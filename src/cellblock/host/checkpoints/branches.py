@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.common import config
 from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError
-from cellblock.host.place import Places, SessionPlace
+from cellblock.host.place import NO_PLACES, Places, SessionPlace
 from cellblock.launch import leftovers
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class BranchDirectory(SessionPlace):
         files: The directory.
     """
 
-    def __init__(self, root: str, number: str, places: Places | None = None) -> None:
+    def __init__(self, root: str, number: str, places: Places = NO_PLACES) -> None:
         """Set the paths; nothing is created yet.
 
         Args:
@@ -101,7 +101,7 @@ class BranchDirectory(SessionPlace):
         """Return one that does not exist yet."""
         return cls(os.path.realpath(root), secrets.token_hex(8))
 
-    def enter(self, places: Places | None) -> None:
+    def enter(self, places: Places) -> None:
         """Add a session that works there. The first one creates the directory.
 
         Args:

@@ -1,4 +1,4 @@
-"""A checkpoint: what it holds, and how it is found."""
+"""A checkpoint: what it holds, how it is found, and which sessions can use it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import weakref
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cellblock.errors import CheckpointError, UnknownCheckpointError
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
+from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
-    from cellblock.host.checkpoints.past import Numbered
-    from cellblock.host.checkpoints.recalled import Kept
     from cellblock.host.kernels.family import Copy
+    from cellblock.host.kernels.past import Numbered
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.host.snapshots import Snapshot
@@ -90,6 +90,19 @@ class Moment:
         return not self.past or self.last in line
 
 
+class Birth(NamedTuple):
+    """When a checkpoint was made, and its id; see `Checkpoint`."""
+
+    id: str
+    made: datetime
+    at: float
+
+    @classmethod
+    def now(cls) -> Birth:
+        """Return a new one."""
+        return cls(f"cp-{secrets.token_hex(4)}", datetime.now(UTC), time.monotonic())
+
+
 class Checkpoint:
     """The state of a session's memory at one moment: variables, imports, directory, environment, random state.
 
@@ -109,14 +122,11 @@ class Checkpoint:
     """
 
     def __init__(
-        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int, kept: Kept | None = None
+        self, moment: Moment, owner: Owner, *, name: str, automatic: bool, execution_count: int, born: Birth | None = None
     ) -> None:
-        """Made by `Session.checkpoint`; with `kept`, it was made by an earlier host."""
-        self.id = f"cp-{secrets.token_hex(4)}" if kept is None else kept.id
+        """Made by `Session.checkpoint`; with `born`, by an earlier host."""
+        self.id, self.made, self.at = born or Birth.now()
         self.name = name
-        self.made, self.at = datetime.now(UTC), time.monotonic()
-        if kept is not None:
-            self.made, self.at = datetime.fromisoformat(kept.made), kept.at
         self.execution_count = execution_count
         self.automatic = automatic
         self.moment = moment
@@ -192,3 +202,35 @@ class Checkpoint:
         """End it, and free its memory. Sessions that were made from it continue. It can be repeated."""
         self.discard()
         await self.moment.copy.family.settle()
+
+
+def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
+    """Check that kernels of one session can serve another.
+
+    A kernel keeps the sandbox that it was started in, whatever options its new session has.
+
+    Args:
+        theirs: The kernel specification of the checkpoint's session.
+        ours: The kernel specification of the other session.
+
+    Raises:
+        CheckpointError: They differ; the message says in what.
+    """
+    if theirs.tier is not ours.tier:
+        raise CheckpointError(
+            f"the checkpoint was made with isolate={theirs.tier.name!r}, and this session has {ours.tier.name!r}: a kernel "
+            "keeps the sandbox that it was started in"
+        )
+    if theirs.setup.commands != ours.setup.commands:
+        raise CheckpointError(
+            "the checkpoint's session and this one handle shell commands differently (on_command, forbid_programs)"
+        )
+    if not ours.tier.sandboxed:
+        return
+    if theirs.policy != ours.policy:
+        raise CheckpointError("the checkpoint was made with another policy: a kernel keeps the sandbox that it was started in")
+    if not is_inside(ours.setup.cwd, theirs.setup.cwd):
+        raise CheckpointError(
+            f"the checkpoint's sandbox has the workspace {theirs.setup.cwd}, and cannot reach this session's directory, "
+            f"{ours.setup.cwd}"
+        )

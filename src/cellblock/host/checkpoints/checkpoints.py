@@ -8,48 +8,47 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-from cellblock.host.checkpoints.checkpoint import Checkpoint, Moment, find_checkpoint
-from cellblock.host.checkpoints.fitting import check_same_sandbox
-from cellblock.host.checkpoints.keeping import StateKeeping
-from cellblock.host.checkpoints.past import files_time
+from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
+from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
-from cellblock.host.checkpoints.rolling import Budget, Exact, Restored, Rolling
-from cellblock.host.checkpoints.takeover import Takeover
+from cellblock.host.exchange import survey
+from cellblock.host.kernels.exit_status import Restored
+from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.launch.kernel_spec import DeathNotice
-from cellblock.model.checkpoints import Changes, FilesMode, Undone
+from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.files import CheckpointFiles
-    from cellblock.host.checkpoints.past import Numbered, Past
-    from cellblock.host.checkpoints.recalled import Recalled, Way
-    from cellblock.host.checkpoints.state_log import StateLog
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.kernels.past import Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
-    from cellblock.host.options import ResolvedOptions, SessionOptions
+    from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.host.snapshots import Snapshot
     from cellblock.host.snapshots.times import Spans
-    from cellblock.host.snapshots.written import Description
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
-_FILES_LOST = "they could not be read when the host was replaced that had kept them"
+_COMPARING = 2.0
+"""Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
+
 _MAX_ADOPTED = 1000
 """How many calls of adopted branches are remembered."""
 
 
-class CheckpointHost(KernelMaker, Protocol):
+class CheckpointHost(Protocol):
     """The part of a host that checkpoints need.
 
     Attributes:
@@ -57,6 +56,26 @@ class CheckpointHost(KernelMaker, Protocol):
     """
 
     checkpoint_budget: Budget
+
+    @property
+    def kernels(self) -> KernelMaker:
+        """Its kernels: makes kernels from copies."""
+
+
+class CheckpointRecorder(StateRecord):
+    """Records changes of the checkpoints of one session, too. This one records nothing."""
+
+    def made(self, checkpoint: Checkpoint) -> None:
+        """Record a new checkpoint of the present state."""
+
+    def files(self, checkpoint: Checkpoint) -> None:
+        """Record a change of a checkpoint's files."""
+
+    def first(self, files: Snapshot | None) -> None:
+        """Record the files before the first cell of a fresh kernel."""
+
+
+NOT_RECORDED = CheckpointRecorder()
 
 
 class Checkpoints:
@@ -68,7 +87,7 @@ class Checkpoints:
         resuming: Makes kernels from them.
         branch: The directory of its files, if it is not the workspace of its sandbox.
         ended: Why there are no checkpoints of earlier cells, if the session was taken over from a killed process.
-        keeping: Records what a later host needs to go back to them; None without a later host.
+        record: Records what a later host needs to go back to them.
         lost: How many cells an earlier host found lost when the kernel died: it had continued from an earlier state already.
     """
 
@@ -117,18 +136,32 @@ class Checkpoints:
         self._fresh = 0
         """The state that its last fresh kernel began with; 0 if it has had none."""
         self.ended = ""
-        self.keeping: StateKeeping | None = None
+        self.record = NOT_RECORDED
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
         self.lost = 0
-        self.resuming = Resuming(host, wanted, environment)
+        self.resuming = Resuming(host.kernels, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
-        cells.can_recover = lambda dead: self.to_recover(dead) is not None
 
     # -- making --------------------------------------------------------------------------------------------------------
 
-    async def make(self, name: str, files: FilesMode) -> Checkpoint:
-        """See `Session.checkpoint`."""
+    async def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> Checkpoint:
+        """Keep the present state of the session's memory, to go back to later, any number of times.
+
+        The kernel is forked, and the copy waits. That takes a few milliseconds, and memory only for later changes. What a copy
+        of a process cannot have is lost when the session goes back: threads, and the connections of sockets
+        (docs/checkpoints.md).
+
+        Args:
+            name: Its name.
+            files: Whether the workspace's files belong to the state (``copy``), or stay as they are (``shared``).
+
+        Raises:
+            SnapshotError: The files cannot be kept. There is no checkpoint then.
+            CheckpointError: The state would not survive, for example because of a library with its own threads. The message
+                 names it and gives advice. The session continues.
+            InvalidInputError, StateError, LaunchError, KernelDiedError: As for `execute`.
+        """
         if not isinstance(name, str) or len(name) > _MAX_NAME:
             raise InvalidInputError(f"a checkpoint's name must be a text of at most {_MAX_NAME} characters, not {name!r:.250}")
         if files not in ("shared", "copy"):
@@ -144,7 +177,7 @@ class Checkpoints:
                         raise
                 return checkpoint
             finally:
-                self.automatic.has_ended()  # again: there may be none, or this one may be dropped before the next cell
+                self.automatic.turn_ended()  # again: there may be none, or this one may be dropped before the next cell
 
     async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
         """Make a checkpoint of a kernel, while no cell can run."""
@@ -154,9 +187,39 @@ class Checkpoints:
         moment = Moment(copy, self._host, self._options, self._resolved, past.line, past.state, self._wanted, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         self._kept.append(checkpoint)
-        if self.keeping is not None:
-            self.keeping.made(checkpoint)
+        self.record.made(checkpoint)
         return checkpoint
+
+    async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
+        """Return the changes since a checkpoint: variables that are new, changed or deleted.
+
+        Files of the workspace are compared too, if the checkpoint holds them (``files="copy"``). Values are compared by hashes
+        of their pickles, for which a temporary kernel is made from the checkpoint. Values that cannot be compared, such as a
+        lock, or not within two seconds, are listed as unknown.
+
+        Args:
+            checkpoint: A checkpoint of any session of the same host, or the name or id of one of this session.
+
+        Raises:
+            CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be read.
+            StateError, LaunchError, KernelDiedError, ExecutionTimeoutError: As for `execute`, but raised.
+        """
+        from cellblock.model.variables import diff_variables  # few programs need it
+
+        checkpoint = self.find(checkpoint)
+        try:
+            after = await survey(self._cells.run_silently, _COMPARING)
+            kernel = await self.resuming.look_at(checkpoint)
+            try:
+                before = await survey(functools.partial(self._cells.run_elsewhere, kernel), _COMPARING)
+            finally:
+                await kernel.close()
+            files = None if checkpoint.snapshot is None else await self.files.diff(checkpoint.snapshot)
+        except CellblockError:
+            checkpoint.check()  # nothing has failed: it was dropped meanwhile, or the session was closed
+            raise
+        return StateChanges(diff_variables(before, after), files)
 
     @property
     def crowded(self) -> bool:
@@ -183,8 +246,7 @@ class Checkpoints:
 
     def note_files(self, checkpoint: Checkpoint) -> None:
         """Record a change of a checkpoint's files."""
-        if self.keeping is not None:
-            self.keeping.files(checkpoint)
+        self.record.files(checkpoint)
 
     # -- for a later host ----------------------------------------------------------------------------------------------
 
@@ -203,25 +265,13 @@ class Checkpoints:
         """The files before the first cell of that kernel, if they were kept."""
         return self.automatic.filing.first
 
-    def describe(self, snapshot: Snapshot | None) -> Description | None:
-        """Return what a later host needs to find files again."""
-        return self.files.describe(snapshot)
-
-    def keep(self, log: StateLog) -> None:
+    def keep(self, record: CheckpointRecorder) -> None:
         """Record everything from now on for a later host."""
-        kernel = self._kernels.current
-        self._keep(StateKeeping(log, self, kernel=0 if kernel is None else kernel.number))
-
-    def _keep(self, keeping: StateKeeping) -> None:
-        self.keeping = keeping
-        self._cells.past.write, self._cells.past.settle = keeping.write, keeping.log.flush
-        self._kernels.on_put = lambda kernel: keeping.write("kernel", kernel.number)
-        self.automatic.filing.on_first = lambda: keeping.write("first", self.describe(self.first))
+        self.record = self._cells.past.record = record
 
     def rewrite(self) -> None:
         """Record the whole state anew: more has changed than single records express."""
-        if self.keeping is not None:
-            self.keeping.log.rebase()
+        self.record.rewrite()
 
     def note_outside(self, call: str) -> None:
         """Record an outside call that was allowed just now."""
@@ -230,54 +280,57 @@ class Checkpoints:
     @property
     def past_since(self) -> float:
         """Start of the past in seconds since the epoch, if an earlier host has recorded it; else 0."""
-        return 0.0 if self.keeping is None else self.keeping.since
+        return self.record.since
 
     def write(self, word: str, *rest: object) -> None:
-        """Record an event for a later host, if records are kept; see `StateKeeping.write`."""
-        if self.keeping is not None:
-            self.keeping.write(word, *rest)
+        """Record an event for a later host; see `StateRecord.write`."""
+        self.record.write(word, *rest)
 
-    def recall(self, log: StateLog, recalled: Recalled) -> Takeover:
-        """Continue with the recorded states of an earlier host. Those whose copies have ended are left out.
+    def first_changed(self) -> None:
+        """Record which files `first` has now."""
+        self.record.first(self.first)
 
-        Returns:
-            The steps that remain until the session takes cells.
+    # -- of an earlier host --------------------------------------------------------------------------------------------
+
+    def recall(self, past: Past, fresh: int, first: Snapshot | None, outside: Sequence[tuple[float, str]]) -> None:
+        """Continue with the states of an earlier host; `add_earlier` follows for each checkpoint, and `recalled` at last.
+
+        Args:
+            past: The session's history.
+            fresh: The state that its last fresh kernel began with; 0 if it has had none.
+            first: The files before the first cell of that kernel, if they were kept.
+            outside: Outside calls that were allowed, with their times (`time.monotonic`).
         """
-        self._cells.past = recalled.past
-        self._fresh = recalled.fresh
-        self.automatic.filing.first = recalled.first_snapshot
-        for state in recalled.states.values():
-            if state.copy is None or state.copy.gone.done():
-                if state.snapshot is not None:
-                    self.files.drop(state.snapshot)
-                continue
-            kept = state.kept
-            moment = Moment(
-                *(state.copy, self._host, self._options, self._resolved, state.past, kept.state, self._wanted, self.branch)
-            )
-            checkpoint = Checkpoint(
-                moment,
-                self,
-                name=kept.name,
-                automatic=kept.automatic,
-                execution_count=kept.execution_count,
-                kept=kept,
-            )
-            self._kept.append(checkpoint)
-            checkpoint.without_files = state.without_files
-            if state.snapshot is not None:
-                checkpoint.hold(state.snapshot, self.files.drop)
-            elif state.files is not None:
-                checkpoint.without_files = _FILES_LOST
+        self._cells.past = past
+        self._fresh = fresh
+        self.automatic.filing.first = first
+        self._adopted.extend(outside)
+
+    def add_earlier(
+        self,
+        copy: Copy,
+        state: int,
+        past: tuple[Numbered, ...],
+        *,
+        born: Birth,
+        name: str,
+        automatic: bool,
+        execution_count: int,
+    ) -> Checkpoint:
+        """Add a checkpoint of an earlier host; see `Checkpoint` and `Moment`."""
+        moment = Moment(copy, self._host, self._options, self._resolved, past, state, self._wanted, self.branch)
+        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=execution_count, born=born)
+        self._kept.append(checkpoint)
+        return checkpoint
+
+    def recalled(self) -> None:
+        """Handle that all checkpoints of an earlier host are added."""
         for checkpoint in self.automatic.all()[:-1]:
             self._host.checkpoint_budget.spend(checkpoint)
         newest = max((one for one in self._kept if one.snapshot is not None), key=lambda one: one.moment.state, default=None)
-        known = recalled.first_snapshot if newest is None else newest.snapshot
+        known = self.first if newest is None else newest.snapshot
         if known is not None:
             self.files.begin_with(known)
-        self._adopted.extend(recalled.outside)
-        self._keep(StateKeeping(log, self, recalled))
-        return Takeover(self, recalled)
 
     # -- going back ----------------------------------------------------------------------------------------------------
 
@@ -291,9 +344,23 @@ class Checkpoints:
         self.check(found)
         return found
 
-    async def restore(self, wanted: Checkpoint | str) -> Changes:
-        """See `Session.restore`."""
-        checkpoint = self.find(wanted)
+    async def restore(self, checkpoint: Checkpoint | str) -> Changes:
+        """Go back to a checkpoint of this session, or of any session of the same host, even a closed one.
+
+        A running cell is stopped, as by `reset`. If going back fails, the session stays as it is.
+
+        Args:
+            checkpoint: A checkpoint, or the name or id of one of this session. It stays.
+
+        Returns:
+            Which files were brought back, if it was made with ``files="copy"``.
+
+        Raises:
+            CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be brought back.
+            StateError, LaunchError: As for `reset`.
+        """
+        checkpoint = self.find(checkpoint)
         async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
             return await self.go_to(checkpoint)
@@ -315,84 +382,50 @@ class Checkpoints:
 
     async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
         """Go to a checkpoint's state, in the session's turn; `within`: restore only files that were changed in these spans."""
-        changes, began = Changes(), files_time()
+        move = self._move_to(checkpoint, within=within)
         self._begin_going(checkpoint.id, "restore" if within is None else "undo")
-
-        async def launch() -> Kernel:
-            nonlocal changes
-            kernel, changes = await self._resume_with_files(checkpoint, within=within)
-            return kernel
-
         try:
-            async with self._still(files=checkpoint.snapshot is not None):
-                await self._kernels.swap(launch, lambda: self._has_gone_to(checkpoint, began))
+            async with stopped(None if checkpoint.snapshot is None else self._kernels.current):
+                await self._kernels.swap(move)
         except BaseException:
             self.write("stayed")
             raise
         finally:
-            self.automatic.has_ended()  # this one may be dropped before the next cell, or hold no files
-        return changes
+            self.automatic.turn_ended()  # this one may be dropped before the next cell, or hold no files
+        return move.changes
 
-    @asynccontextmanager
-    async def _still(self, *, files: bool = True) -> AsyncIterator[None]:
-        """Stop all processes of the session while files are brought back and its kernel is replaced: they could write to them.
+    def _move_to(
+        self, checkpoint: Checkpoint, *, within: Spans | None = None, beginning: Beginning | None = None
+    ) -> GoingBack:
+        past = self._cells.past
+        return GoingBack(checkpoint, self.files, self.resuming, self.automatic, past, within=within, beginning=beginning)
+
+    async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
+        """Go back over the last cells: variables, directory, environment, execution count, history, and files.
+
+        Exactly these cells are undone, or none: if something cannot be restored, such as the files of a workspace that is too
+        large to keep, nothing is changed (docs/checkpoints.md).
 
         Args:
-            files: Whether there are files to bring back.
+            count: How many cells.
+            partial: Whether to go back to the last checkpoint from before these cells, even if that undoes more of them, and
+                 to leave files as they are if they cannot be restored. The result says so.
+
+        Returns:
+            What was undone.
 
         Raises:
-            CheckpointError: A process cannot be stopped.
+            CheckpointError: There are fewer cells, or they cannot be undone exactly; with `partial`, there is no checkpoint
+                from before them.
+            InvalidInputError, StateError, LaunchError: As for `restore`.
         """
-        kernel = self._kernels.current
-        if kernel is None or kernel.death is not None or not files:
-            yield
-            return
-        try:
-            if left := await kernel.freeze():
-                raise CheckpointError(
-                    f"{left} of the session's processes cannot be stopped, and could write to files that are brought back: "
-                    "wait a moment, or end them"
-                )
-            yield
-        except BaseException:  # also a cancellation: the processes continue, if the kernel is still the session's
-            kernel.thaw()
-            raise
-
-    def _has_gone_to(self, checkpoint: Checkpoint, began: int) -> None:
-        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
-        self._cells.past.brought_back(began)
-        self.automatic.gone_to(checkpoint)
-        self._cells.past.settle()
-
-    async def _resume_with_files(
-        self, checkpoint: Checkpoint, beginning: Beginning | None = None, *, within: Spans | None = None
-    ) -> tuple[Kernel, Changes]:
-        """Make a kernel from a checkpoint. If it holds files, they are restored first: the kernel reopens its files."""
-        made: list[Kernel] = []
-
-        async def resume() -> None:
-            made.append(await self.resuming.resume(checkpoint, beginning))
-
-        try:
-            if checkpoint.snapshot is None:
-                await resume()
-                return made[0], Changes()
-            changes = await self.files.restore(checkpoint.snapshot, resume, within=within)
-            return made[0], changes
-        except BaseException:  # also a cancellation: nothing else owns the kernel
-            for kernel in made:
-                await kernel.close()
-            raise
-
-    async def undo(self, count: int, *, partial: bool = False) -> Undone:
-        """See `Session.undo`."""
         if type(count) is not int or count < 1:
             raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
         async with self._cells.turn(stop=_GOES_BACK):
             try:
                 return await self._undo(self._cells.past.line, count, partial)
             finally:
-                self.automatic.has_ended()  # with files that may have stayed as they are
+                self.automatic.turn_ended()  # with files that may have stayed as they are
 
     async def _undo(self, line: Sequence[Numbered], count: int, partial: bool) -> Undone:
         past = self._cells.past
@@ -426,39 +459,34 @@ class Checkpoints:
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
-        numbers = [cell.number for cell in self._cells.past.line]
-
-        renewed = False
-
-        async def renew() -> None:
-            nonlocal renewed
-            renewed = True
-            try:
-                await self._kernels.renew(force=True)
-            finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
-                self._cells.past.abandon(numbers)
-
+        move = StartingAgain(self._kernels, self._cells.past)
         if files is None:
-            await renew()
+            await move.renew()
             return Changes()
         self._begin_going("", "undo")
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
-            async with self._still():
-                return await self.files.restore(files, renew, within=spans or None)
+            async with stopped(self._kernels.current):
+                return await self.files.restore(files, move.renew, within=spans or None)
         except CellblockError:
             self.write("stayed")
             raise
         finally:
-            if renewed:
+            if move.begun:
                 self.files.drop(files)
             else:  # the session has stayed as it was, and can go back later
                 self.automatic.filing.first = files
-            self.automatic.filing.on_first()
+            self.first_changed()
 
     def outside(self, since: float) -> list[str]:
         """Return the outside calls that were allowed since a time (`time.monotonic`), including those of adopted branches."""
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
+
+    def files_of_branches(self, files: FilesMode | None) -> FilesMode:
+        """See `Session.check_files_of_branches`."""
+        if files == "copy" and not self.files.own:
+            raise InvalidInputError("files='copy' needs a session with a working_dir of its own: this one has none")
+        return files or ("copy" if self.files.own else "shared")
 
     def take_over(self, branch: Checkpoints) -> None:
         """Take over the checkpoints and outside calls of an adopted branch: its cells can be undone here from now on."""
@@ -525,7 +553,7 @@ class Checkpoints:
         """Make the session's first kernel from a checkpoint."""
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
-        kernel, _ = await self._resume_with_files(checkpoint, beginning)
+        kernel = await self._move_to(checkpoint, beginning=beginning).prepare()
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         return kernel
 
@@ -533,10 +561,10 @@ class Checkpoints:
         """Continue with the kernel of a killed process whose states are unknown."""
         self.ended = _ENDED
 
-    def _begin_going(self, checkpoint: str, way: Way) -> None:
+    def _begin_going(self, checkpoint: str, way: str) -> None:
         """Record, before doing anything, that the session goes to another state; empty: to a fresh kernel."""
         self.write("going", checkpoint, way)
-        self._cells.past.settle()
+        self.record.settle()
 
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""
@@ -552,7 +580,7 @@ class Checkpoints:
     def begin(self) -> None:
         """Handle the session's first kernel: make sure that its next cell can be undone."""
         if not self.fresh:
-            self.automatic.has_ended()
+            self.automatic.turn_ended()
 
     def begin_anew(self, kernel: Kernel) -> None:
         """Handle a fresh kernel."""
@@ -601,7 +629,7 @@ class Checkpoints:
             return None
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
         self.automatic.forget_files()
-        self.automatic.has_ended()
+        self.automatic.turn_ended()
         kernel.restored = restored
         kernel.memory.look_first()
         self._recovered = kernel, checkpoint.moment.state

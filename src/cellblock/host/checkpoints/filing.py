@@ -37,18 +37,18 @@ class Filing:
         skipped: Why none were kept the last time; empty if they were.
         awaited: How many callers wait for files to be kept.
         first: The files before the first cell of a fresh kernel, if they were kept.
-        on_first: Called when `first` has changed.
     """
 
-    def __init__(self, files: CheckpointFiles) -> None:
+    def __init__(self, files: CheckpointFiles, on_first: Callable[[], None]) -> None:
         """Start without kept files.
 
         Args:
             files: The files.
+            on_first: Called when `first` has changed.
         """
         self.skipped = ""
         self.first: Snapshot | None = None
-        self.on_first: Callable[[], None] = lambda: None
+        self._on_first = on_first
         self._files = files
         self._activity = 0
         """Counts beginnings and ends of actions that may change files."""
@@ -142,14 +142,14 @@ class Filing:
         """Store the files from before the first cell."""
         self.drop_first()
         self.first = files
-        self.on_first()
+        self._on_first()
 
     def drop_first(self) -> None:
         """Drop the files from before the first cell."""
         if self.first is not None:
             self._files.drop(self.first)
             self.first = None
-            self.on_first()
+            self._on_first()
 
     async def close(self) -> None:
         """Cancel, and drop everything. It can be repeated."""

@@ -1,20 +1,22 @@
-"""Forks a session: makes branches and starts them, and ends all of them if one fails."""
+"""Forks a session: makes branches and starts them, and ends all of them if one fails. Continues with a branch."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from cellblock.errors import InvalidInputError
-from cellblock.host.checkpoints.branches import Beginning
+from cellblock.host.checkpoints.branches import Beginning, check_whole
 from cellblock.host.checks import check_branches
 from cellblock.host.kernels.stopping import despite_cancellation
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.model.checkpoints import FilesMode
+    from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.model.checkpoints import Changes, FilesMode
 
 B = TypeVar("B")
 
@@ -98,3 +100,25 @@ async def _end_all(branches: Sequence[B], end: Callable[[B], Awaitable[None]]) -
         await asyncio.gather(*map(end, branches), return_exceptions=True)
 
     await despite_cancellation(asyncio.create_task(end_all()))
+
+
+async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Changes:
+    """Continue a session with the state of another one; see `Session.adopt`. The other one stays.
+
+    Args:
+        trunk: The session's checkpoints.
+        branch: Those of the other one.
+        files: ``copy`` if the other one is a branch with its own files.
+    """
+    if files == "copy":
+        trunk.files_of_branches(files)
+    checkpoint = await branch.checkpoint(files=files)
+    try:
+        if checkpoint.snapshot is not None:
+            check_whole(checkpoint.snapshot, "brought back from the branch: move some elsewhere, then try again")
+        changes = await trunk.restore(checkpoint)
+    finally:
+        await checkpoint.drop()
+    trunk.take_over(branch)
+    # No branch contains what is left out at the top of the workspace, such as `.git`: no need to report that it stays.
+    return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))

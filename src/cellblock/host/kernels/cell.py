@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from cellblock.common.threads import Threads
-from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.checks import check_on_input
 from cellblock.host.kernels.answerers import Answerers
 from cellblock.host.kernels.cell_events import CellEvents
 from cellblock.host.kernels.cell_result import NO_LIMITS, Outcome, Rights, make_result
-from cellblock.host.kernels.exit_status import Death
+from cellblock.host.kernels.exit_status import Death, Restored
 from cellblock.host.output.collect import Collector
 from cellblock.model import (
     CodeExecutionResult,

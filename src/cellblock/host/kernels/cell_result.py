@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellblock.host.checkpoints.rolling import Restored
-from cellblock.host.kernels import kept_names, missing_module
-from cellblock.host.kernels.exit_status import Death
+from cellblock.host.kernels import advice
+from cellblock.host.kernels.exit_status import Death, Restored
 from cellblock.host.output.collect import Collector
-from cellblock.host.output.images import save_images
+from cellblock.host.output.spill import save_images
 from cellblock.model import (
     STATE_LOST,
     CodeExecutionResult,
@@ -92,7 +91,7 @@ def make_result(outcome: Outcome, images_dir: Path) -> CodeExecutionResult:
         images, collector.notes = save_images(items, images_dir)
         items = collector.items() if collector.notes else items
     if outcome.rights.sandboxed and (
-        why := kept_names.advice_on("".join(item.text or "" for item in items if item.kind == "stream"))
+        why := advice.on_output("".join(item.text or "" for item in items if item.kind == "stream"))
     ):
         collector.notes.append(f"[cellblock] {why}")
         items = collector.items()
@@ -161,8 +160,8 @@ def _error(outcome: Outcome) -> tuple[ErrorInfo | None, Status]:
 
 
 def _advice(outcome: Outcome, ending: Reply) -> str:
-    how = missing_module.advice(ending.ename, ending.evalue, installs=outcome.rights.installs)
-    return how or (kept_names.advice(ending.ename, ending.evalue) if outcome.rights.sandboxed else "")
+    how = advice.on_missing_module(ending.ename, ending.evalue, installs=outcome.rights.installs)
+    return how or (advice.on_kept_name(ending.ename, ending.evalue) if outcome.rights.sandboxed else "")
 
 
 def _place(items: list[OutputItem], later: int) -> int:

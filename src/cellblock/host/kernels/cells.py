@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from cellblock.errors import LaunchError, StateError
-from cellblock.host.checkpoints.past import Past
-from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
-from cellblock.host.kernels.deadline import Deadline
+from cellblock.host.kernels.cell_events import Event, Notice
+from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.kernels.past import Past
 from cellblock.host.kernels.requests import answering
 from cellblock.host.kernels.stopping import answer_to, begin_stop, despite_cancellation, kill, leave
 from cellblock.host.options import SessionHooks
@@ -29,6 +30,34 @@ _log = logging.getLogger("cellblock.sessions")
 
 _HISTORY_CODE = 100_000
 _QUEUE = 4 * 1024 * 1024
+_STEP = 0.01
+"""Seconds between checks of `uncounted_seconds`, while it grows as fast as time passes."""
+
+
+class CellObserver(Protocol):
+    """Watches the cells of a session: makes sure that they can be undone."""
+
+    def request_begins(self) -> None:
+        """Handle a request that is about to wait for its turn."""
+
+    async def turn_begins(self) -> None:
+        """Return when the turn of a request may begin."""
+
+    def turn_ended(self) -> None:
+        """Handle the end of a cell or another request."""
+
+    def before_cell(self) -> str:
+        """Return why the cell that is about to begin cannot be undone; empty if it can, or if undo is not in use."""
+
+    async def after_cell(self, state: int) -> str:
+        """Return why a cell that has ended cannot be undone; empty if it can, or if that was known before it began.
+
+        Args:
+            state: The state that it began in.
+        """
+
+    def can_recover(self, dead: Kernel) -> bool:
+        """Return whether a dead kernel may have left a state to continue from."""
 
 
 class Cells:
@@ -38,13 +67,6 @@ class Cells:
         state: Whether the session takes cells; set by the session.
         current: The cell that runs, or the last one while its result is being made.
         past: The history, and which part of it led to the present state.
-        on_begin: Called before a cell begins.
-        on_turn: Awaited at the start of each turn.
-        on_idle: Called at the end of a turn.
-        on_stopped: Called when a stopped cell has ended.
-        before_cell: Called before a cell begins; returns why it cannot be undone, if undo is in use and it cannot.
-        after_cell: Awaited when a cell has ended, with the state that it began in; returns why it cannot be undone.
-        can_recover: Returns whether a dead kernel may have left a state to continue from.
     """
 
     def __init__(
@@ -56,6 +78,7 @@ class Cells:
         check_usable: Callable[[], None],
         images_dir: Path,
         kept: KeptResults,
+        on_stopped: Callable[[], None],
     ) -> None:
         """Start without a cell.
 
@@ -67,19 +90,14 @@ class Cells:
             check_usable: Checks that the host can be used here and now.
             images_dir: Directory for the pictures of cells.
             kept: Keeps the results of cells.
+            on_stopped: Called when a stopped cell has ended.
         """
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
         self.past = Past()
-        self.on_begin: Callable[[], None] = lambda: None
-        self.on_turn: Callable[[], Awaitable[None]] = _nothing
-        self.on_idle: Callable[[], None] = lambda: None
-        self.before_cell: Callable[[], str] = lambda: ""
-        self.after_cell: Callable[[int], Awaitable[str]] = _nothing_wrong
         self._told = ""
         """Why the last cell could not be undone."""
-        self.on_stopped: Callable[[], None] = lambda: None
-        self.can_recover: Callable[[Kernel], bool] = lambda _dead: False
+        self._observer: CellObserver
         self._name = name
         self._kernels = kernels
         self._hooks = hooks
@@ -87,8 +105,15 @@ class Cells:
         self._check_usable = check_usable
         self._images_dir = images_dir
         self._kept = kept
+        self._on_stopped = on_stopped
         self._turn = asyncio.Lock()
         self._questioned: Kernel | None = None
+        self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
+        """The cell of an earlier host that was not resumed yet."""
+
+    def observe(self, observer: CellObserver) -> None:
+        """Have an observer watch all cells. It has to be set before the first request."""
+        self._observer = observer
 
     def check(self) -> None:
         """Check that the session takes cells from this caller.
@@ -120,15 +145,15 @@ class Cells:
 
     async def run(self, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         """Run a cell in its turn."""
-        self.on_begin()
+        self._observer.request_begins()
         async with self._turn:
-            await self.on_turn()
+            await self._observer.turn_begins()
             kernel = self._kernels.ready
             if kernel is None or self.state != "running":
                 if cell.on_begin is not None:
                     cell.on_begin("")
                 kernel = await self._live_kernel()
-                await self.on_turn()
+                await self._observer.turn_begins()
             span = self._trace.begin_cell(cell.code)
             result: CodeExecutionResult | None = None
             try:
@@ -137,7 +162,12 @@ class Cells:
             finally:
                 status = "interrupted" if result is None else result.status
                 self._trace.end_cell(span, status, 0 if result is None else result.duration_ms)
-                self.on_idle()
+                self._observer.turn_ended()
+
+    @property
+    def count(self) -> int:
+        """The execution number of the last cell; 0 if the kernel has run none."""
+        return self._kernels.count
 
     @property
     def busy(self) -> bool:
@@ -157,22 +187,51 @@ class Cells:
         self._check_running()
         if not stop:
             self._check_not_answering()
-        self.on_begin()
+        self._observer.request_begins()
         if stop:
             await self.stop(stop)
             if self._questioned is not None:
                 await self._questioned.interrupt()
         async with self._turn:
-            await self.on_turn()
+            await self._observer.turn_begins()
             await self._kernels.forget_dead()
             self._check_running()
             yield
 
-    async def adopt(self, kernel: Kernel, cell: Cell) -> asyncio.Task[CodeExecutionResult]:
-        """Continue a cell that another host has started. It has its turn when this returns."""
+    async def stream(self, cell: Cell, timeout: float | None) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Run a cell in its turn, and yield its events and its result."""
+        # In its own task: the session's turn ends with the cell, even if the reader never comes back.
+        running = asyncio.create_task(self.run(cell, timeout))
+        running.add_done_callback(functools.partial(_no_more, cell))
+        async with aclosing(self._follow(cell, running)) as events:
+            async for event in events:
+                yield event
+
+    @staticmethod
+    async def _follow(
+        cell: Cell, running: asyncio.Task[CodeExecutionResult]
+    ) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """Yield the events and the result of a cell. If the reader leaves, the cell is stopped."""
+        try:
+            while (event := await cell.events.next()) is not None:
+                yield event
+            await asyncio.wait([running])
+        finally:
+            if not running.done():
+                running.cancel()
+                await despite_cancellation(running)
+        yield running.result()
+
+    # -- a cell of an earlier host -------------------------------------------------------------------------------------
+
+    async def adopt(self, kernel: Kernel, cell: Cell) -> None:
+        """Continue a cell that another host has started. It has its turn when this returns; `resume` yields its events."""
         await self._turn.acquire()
         self.current = cell
-        return asyncio.create_task(self._go_on(kernel, cell))
+        running = asyncio.create_task(self._go_on(kernel, cell))
+        running.add_done_callback(functools.partial(_no_more, cell))
+        if not cell.silent:
+            self._resumed = cell, running
 
     async def _go_on(self, kernel: Kernel, cell: Cell) -> CodeExecutionResult:
         try:
@@ -182,8 +241,28 @@ class Cells:
             remaining = None if cell.timeout is None else max(cell.timeout - cell.age, 0.0)
             return await self._wait_for(kernel, cell, self._deadline(kernel, cell, remaining))
         finally:
-            self.on_idle()
+            self._observer.turn_ended()
             self._turn.release()
+
+    @property
+    def resumed(self) -> str | None:
+        """See `Session.resumed`."""
+        return None if self._resumed is None else self._resumed[0].tag
+
+    async def resume(self, skip: int) -> AsyncGenerator[Event | CodeExecutionResult, None]:
+        """See `Session.resume`."""
+        if self._resumed is None:
+            raise StateError(f"{self._name} has no execution of an earlier host to resume")
+        (cell, running), self._resumed = self._resumed, None
+        skip -= cell.events.given
+        async with aclosing(self._follow(cell, running)) as events:
+            async for event in events:
+                if skip > 0 and not isinstance(event, Notice | CodeExecutionResult):
+                    skip -= 1
+                else:
+                    yield event
+
+    # -- cells without a trace -----------------------------------------------------------------------------------------
 
     async def run_silently(self, code: str, on_input: OnInput | None) -> CodeExecutionResult:
         """Run a cell that leaves no trace; output of background work in the meantime is kept for the next cell."""
@@ -263,12 +342,12 @@ class Cells:
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
         await self._kernels.forget_dead()
         cell.timeout = timeout
-        cell.not_undoable = "" if cell.silent else self.before_cell()
+        cell.not_undoable = "" if cell.silent else self._observer.before_cell()
         self.past.begin()
         if cell.on_begin is not None:
             cell.on_begin(kernel.position)
-        self.past.write("cell", kernel.position, cell.not_undoable)
-        self.past.settle()
+        self.past.record.write("cell", kernel.position, cell.not_undoable)
+        self.past.record.settle()
         kernel.begin(cell)
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
@@ -286,7 +365,7 @@ class Cells:
             finally:
                 self.current = None
                 if cell.reason is not None:
-                    self.on_stopped()
+                    self._on_stopped()
         return await self._finished(cell)
 
     def _deadline(self, kernel: Kernel, cell: Cell, timeout: float | None) -> Deadline | None:
@@ -298,9 +377,9 @@ class Cells:
         if cell.died and self.state == "running":
             cell.goes_on_from = await self._restored()
         if not cell.silent and not cell.counted:
-            if not cell.not_undoable and not cell.died and (why := await self.after_cell(self.past.before)):
+            if not cell.not_undoable and not cell.died and (why := await self._observer.after_cell(self.past.before)):
                 cell.not_undoable = why
-                self.past.write("not undoable", why)
+                self.past.record.write("not undoable", why)
             cell.says_so = cell.not_undoable not in ("", self._told)
             self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
@@ -320,7 +399,7 @@ class Cells:
     async def _restored(self) -> Restored | None:
         """Return the state from which the session continues after its kernel has died; None for a fresh state."""
         dead = self._kernels.current
-        if dead is None or not self.can_recover(dead):
+        if dead is None or not self._observer.can_recover(dead):
             return None
         try:
             return (await self._kernels.live()).restored
@@ -333,7 +412,7 @@ class Cells:
         """Have a question answered in its turn."""
         self.check()
         async with self._turn:
-            await self.on_turn()
+            await self._observer.turn_begins()
             self._questioned = await self._live_kernel()
             try:
                 return await answer_to(self._questioned, question)
@@ -376,10 +455,37 @@ class Cells:
         await self._kernels.close()
 
 
-async def _nothing() -> None:
-    """Do nothing."""
+def _no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:
+    """Tell the reader of a cell that no more events will come."""
+    cell.events.end()
+    if not running.cancelled():
+        running.exception()  # mark as retrieved: the reader may have left
 
 
-async def _nothing_wrong(_: int) -> str:
-    """Report no problem."""
-    return ""
+class Deadline:
+    """Calls a function when a deadline has passed, unless it is cancelled before."""
+
+    def __init__(self, seconds: float, uncounted_seconds: Callable[[], float], act: Callable[[], None]) -> None:
+        """Start the timer.
+
+        Args:
+            seconds: After how many counted seconds.
+            uncounted_seconds: Returns the seconds so far that do not count; never decreases.
+            act: Called at the deadline.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._uncounted_seconds = uncounted_seconds
+        self._act = act
+        self._end = self._loop.time() + seconds - uncounted_seconds()
+        self._timer = self._loop.call_later(seconds, self._due)
+
+    def cancel(self) -> None:
+        """Cancel the timer; no effect after the deadline."""
+        self._timer.cancel()
+
+    def _due(self) -> None:
+        remaining = self._end + self._uncounted_seconds() - self._loop.time()
+        if remaining <= 0:
+            self._act()
+        else:
+            self._timer = self._loop.call_later(max(remaining, _STEP), self._due)

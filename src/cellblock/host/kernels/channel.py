@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from cellblock.errors import ProtocolError
-from cellblock.host.descriptors import PIPE_READ, unread
-from cellblock.host.kernels.line import Line, TapedLine
-from cellblock.host.kernels.tape import CHANNEL, LONG, STDOUT, Tape
+from cellblock.host.descriptors import PIPE_READ, pending, read_some, unread
 from cellblock.host.launch.launcher import Ends
 from cellblock.model import StreamName
 from cellblock.wire.messages import Message, ToHost, ToWorker
@@ -23,13 +21,65 @@ _SECONDS_BEHIND = 0.005  # until the next check whether the data that was read h
 _EXIT_NEWS = 0.25  # seconds from the end of the channel to news of the process
 
 
-class Channel:
-    """The conversation of one worker and its host. The kernel still owns the descriptors.
+RECEIVED = 256 * 1024
+"""Maximum bytes of the channel that are read at once."""
 
-    Attributes:
-        on_long: Called between two messages when the tape has become long.
-        behind: Returns whether the data that was read has to be used up before more is read.
-    """
+_buffer = bytearray(RECEIVED)  # shared by all kernels of the process: its content is copied out at once
+
+
+class Line:
+    """The host's ends of one kernel's channel and pipes. The kernel still owns the descriptors."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._socket = ends.channel
+        self._outgoing = bytearray()
+
+    def queue(self, frame: bytes) -> None:
+        """Queue a frame to send."""
+        self._outgoing += frame
+
+    @property
+    def sending(self) -> bool:
+        """Whether something is still unsent."""
+        return bool(self._outgoing)
+
+    def drop_sending(self) -> None:
+        """Drop what is unsent: the socket is closed."""
+        self._outgoing.clear()
+
+    def flush(self) -> None:
+        """Send as much as possible now.
+
+        Raises:
+            BlockingIOError: The socket has no room for the rest.
+            OSError: The socket is broken.
+        """
+        while self._outgoing:
+            del self._outgoing[: self._socket.send(self._outgoing)]
+
+    def count(self) -> None:
+        """Note that a message was handled."""
+
+    def receive(self) -> bytes:
+        """Read from the channel; b"" at its end.
+
+        Raises:
+            BlockingIOError: There is nothing now.
+            OSError: The socket is broken.
+        """
+        return bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer)])
+
+    def read_pipe(self, descriptor: int, size: int) -> bytes | None:
+        """Read from a pipe; None if there is nothing now, b"" at its end."""
+        return read_some(descriptor, size)
+
+    def pending(self, descriptor: int) -> int:
+        """Return how many bytes of the channel or a pipe can be read now."""
+        return pending(descriptor)
+
+
+class Channel:
+    """The conversation of one worker and its host. The kernel still owns the descriptors."""
 
     def __init__(
         self,
@@ -37,7 +87,8 @@ class Channel:
         take: Callable[[ToHost], None],
         take_text: Callable[[StreamName, bytes], None],
         on_broken: Callable[[str], None],
-        tape: Tape | None = None,
+        behind: Callable[[], bool] = lambda: False,
+        line: Line | None = None,
     ) -> None:
         """Prepare the channel; nothing is read before `listen`.
 
@@ -46,7 +97,8 @@ class Channel:
             take: Takes each message.
             take_text: Takes text from the pipes.
             on_broken: Called with the reason when the worker breaks the protocol or closes the channel.
-            tape: Records everything, if the kernel should outlive this process.
+            behind: Returns whether the data that was read has to be used up before more is read.
+            line: Moves the bytes; by default directly.
         """
         self._loop = asyncio.get_running_loop()
         self._socket = ends.channel
@@ -54,8 +106,8 @@ class Channel:
         self._take_text = take_text
         self._on_broken = on_broken
         self._conversation = Conversation(Side.HOST)
-        self._tape = tape
-        self._line = Line(ends) if tape is None else TapedLine(ends, tape)
+        self._behind = behind
+        self._line = line or Line(ends)
         self._names: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in self._names}
         self._open_pipes = list(self._names)
@@ -64,10 +116,7 @@ class Channel:
         self._before: dict[int, int] = {}
         self._deaf = False
         self._ended = False
-        self._replaying = False
         self._listening = self._waiting = self._waits_for_room = False
-        self.on_long: Callable[[], None] = lambda: None
-        self.behind: Callable[[], bool] = lambda: False
 
     @property
     def state(self) -> State:
@@ -92,13 +141,13 @@ class Channel:
 
     def _wait_if_behind(self) -> None:
         """Stop reading until the data that was read has been used up."""
-        if not self._waiting and self.behind():
+        if not self._waiting and self._behind():
             self._waiting = True
             self.listen(self._listening)
             self._loop.call_later(_SECONDS_BEHIND, self._look_again)
 
     def _look_again(self) -> None:
-        if not self._ended and self.behind():
+        if not self._ended and self._behind():
             self._loop.call_later(_SECONDS_BEHIND, self._look_again)
             return
         self._waiting = False
@@ -184,17 +233,19 @@ class Channel:
         try:
             for message in self._received:
                 self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
-                if self._tape is not None:
-                    self._tape.taken += 1
+                self._line.count()
                 if time.perf_counter() >= until:
                     return True
         except ProtocolError as error:
             self._stop_hearing()
             self._on_broken(f"it broke the protocol: {error}")
         self._received = None
-        self._check_length()
+        self._has_read()
         self._wait_if_behind()
         return False
+
+    def _has_read(self) -> None:
+        """Called between two messages, when something was read and handled."""
 
     def _stop_hearing(self) -> None:
         self._deaf = True
@@ -220,84 +271,6 @@ class Channel:
                 return
         then()
 
-    # -- the tape ------------------------------------------------------------------------------------------------------
-
-    def _check_length(self) -> None:
-        if self._tape is not None and self._tape.length > LONG:
-            self.on_long()
-
-    @property
-    def offsets(self) -> tuple[int, int, int]:
-        """Bytes of each stream that are used up, up to the last message and the last whole character."""
-        assert self._tape is not None
-        _, stdout, stderr = self._tape.used
-        out, err = (len(decoder.getstate()[0]) for decoder in self._decoders.values())
-        return self._conversation.position, stdout - out, stderr - err
-
-    def resume(self, state: State, position: int) -> None:
-        """Continue in the middle of a conversation; call `replay` next."""
-        self._replaying = True
-        self._conversation.resume(state, position)
-
-    def replay(self, until: int) -> bool:
-        """Handle a message again that another process has handled.
-
-        Args:
-            until: How many messages had been handled at the point to reach.
-
-        Returns:
-            Whether there was one; if not, the point is reached.
-
-        Raises:
-            ProtocolError: The worker broke the protocol.
-        """
-        assert self._tape is not None
-        while self._tape.taken < until:
-            if self._received is None:
-                if not (data := self._tape.again(CHANNEL, PIPE_READ)):
-                    return False
-                self._received = self._conversation.messages(data)
-            if (message := next(self._received, None)) is None:
-                self._received = None
-                continue
-            self._take(message)  # type: ignore[arg-type]  # the table lets nothing else in
-            self._tape.taken += 1
-            return True
-        return False
-
-    def replay_sent(self, message: ToWorker) -> None:
-        """Record a message that another process has sent."""
-        self._conversation.send(message)
-
-    def replay_piece(self, stream: int, count: int) -> None:
-        """Read bytes of a pipe again that another process has read."""
-        assert self._tape is not None
-        descriptor = list(self._names)[stream - STDOUT]
-        self._decode(descriptor, self._tape.again(stream, count))
-
-    def go_live(self) -> None:
-        """Handle what no host has handled yet: first from the tape, then live."""
-        assert self._tape is not None
-        self._replaying = False
-        self._flush()
-        self.listen(True)
-        if self._received is not None:
-            self._go_on()
-        self._read_tape()
-
-    def _read_tape(self) -> None:
-        assert self._tape is not None
-        if self._ended or self._deaf:
-            return
-        if self._received is None and self._tape.unused(CHANNEL):
-            self._on_channel()
-        if self._received is not None or self._tape.unused(CHANNEL):
-            self._loop.call_soon(self._read_tape)
-            return
-        for stream, descriptor in enumerate(self._names, STDOUT):
-            if self._tape.unused(stream) and descriptor in self._open_pipes:
-                self._on_pipe(descriptor)
-
     # -- pipes ---------------------------------------------------------------------------------------------------------
 
     def _on_readable_pipe(self, descriptor: int) -> None:
@@ -306,7 +279,7 @@ class Channel:
             self._on_channel()
         if self._received is None and descriptor in self._open_pipes and not self._ended:
             self._on_pipe(descriptor)
-            self._check_length()
+            self._has_read()
             self._wait_if_behind()
 
     def _on_pipe(self, descriptor: int, size: int = PIPE_READ) -> None:
@@ -330,8 +303,7 @@ class Channel:
 
     def drain_pipes(self) -> None:
         """Read what is in the pipes now, and no more: a process may write to them without end."""
-        if not self._replaying:  # the tape records what was read, and when
-            self._read_pipes({descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes})
+        self._read_pipes({descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes})
 
     def _read_pipes(self, sizes: Mapping[int, int]) -> None:
         for descriptor, remaining in sizes.items():

@@ -1,4 +1,4 @@
-"""How kernels die, in words for people."""
+"""How kernels die, and how their sessions go on, in words for people."""
 
 from __future__ import annotations
 
@@ -18,6 +18,28 @@ class Death:
 
     cause: str
     exit_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The state from which a session continues whose kernel has died.
+
+    Attributes:
+        execution_count: The number of the last cell before that state.
+        lost: Cells between that state and the death, whose effects are lost.
+    """
+
+    execution_count: int
+    lost: int
+
+    @property
+    def sentence(self) -> str:
+        """The same in words for people."""
+        where = f"its state after cell {self.execution_count}" if self.execution_count else "its first state"
+        if not self.lost:
+            return f"The session goes on from {where}: variables are kept as they were."
+        cells = "one later cell" if self.lost == 1 else f"{self.lost} later cells"
+        return f"The session goes on from {where}; what {cells} changed in memory is lost."
 
 
 _EXIT_BROKEN = 70  # the worker's, see `init.worker`

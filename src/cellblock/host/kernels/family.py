@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.errors import CheckpointError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
@@ -66,28 +66,40 @@ class Anew:
     same_random_state: bool = True
 
 
+class FamilyObserver(Protocol):
+    """Is told of families that have copies."""
+
+    def family_connected(self, family: Family) -> None:
+        """Handle that the first copy is about to be made."""
+
+    def family_changed(self, family: Family) -> None:
+        """Handle that a port was assigned."""
+
+    def family_closed(self, family: Family) -> None:
+        """Handle that init has ended, if there were copies."""
+
+
 class Family:
     """Kernels and copies that share an init. It lives until the last of them has ended.
 
     Attributes:
         launcher: Started the first kernel, and so init.
         number: That kernel's number, given by the launcher.
-        on_connected: Called when the first copy is about to be made.
-        on_ports: Called when a port was assigned.
-        on_closed: Called when init has ended, if there were copies.
         group: The control group of all its processes, if they have one.
         ports: How many ports were assigned to listeners of sessions other than the first one.
         awaited: How many kernels of a killed host are still to be taken over or ended.
     """
 
-    def __init__(self, launcher: Launcher, number: int, group: Group | None) -> None:
+    def __init__(self, launcher: Launcher, number: int, group: Group | None, observer: FamilyObserver) -> None:
         """Start without kernels.
 
         Args:
             launcher: Starts the first kernel.
             number: Its number, given by the launcher.
             group: The control group of all its processes, if they have one.
+            observer: Is told of its copies.
         """
+        self._observer = observer
         self.launcher = launcher
         self.number = number
         self.group = group
@@ -101,9 +113,6 @@ class Family:
         self._closing = Closing()
         self.ports = 0
         self.awaited = 0
-        self.on_connected: Callable[[Family], object] = lambda _family: None
-        self.on_ports: Callable[[Family], object] = lambda _family: None
-        self.on_closed: Callable[[Family], object] = lambda _family: None
 
     @property
     def shared(self) -> bool:
@@ -138,7 +147,7 @@ class Family:
     def next_port(self, first: int) -> int:
         """Return a port for a listener of another session: all share one network, where each port has one listener."""
         self.ports += 1
-        self.on_ports(self)
+        self._observer.family_changed(self)
         return first + self.ports
 
     def add(self, kernel: Kernel) -> None:
@@ -240,7 +249,7 @@ class Family:
                 ours.close()
                 raise
         self._listen(ours)
-        self.on_connected(self)
+        self._observer.family_connected(self)
 
     def _listen(self, connection: socket.socket) -> None:
         self._connection, self._gone = connection, self._loop.create_future()
@@ -346,7 +355,7 @@ class Family:
         self._connection.close()
         self._connection = None
         await self._dissolve()
-        self.on_closed(self)
+        self._observer.family_closed(self)
 
     async def _dissolve(self) -> None:
         """Remove the control group, once no process is left in it."""

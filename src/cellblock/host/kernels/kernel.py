@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
 from collections.abc import Callable
 
 from cellblock.errors import KernelDiedError, LaunchError
-from cellblock.host.checkpoints.rolling import Restored
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.channel import Channel
-from cellblock.host.kernels.exit_status import Death, describe_status, exit_status
+from cellblock.host.kernels.exit_status import Death, Restored, describe_status, exit_status
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel_output import KernelOutput
 from cellblock.host.kernels.memory import MemoryWatch
-from cellblock.host.kernels.recording import Recording
+from cellblock.host.kernels.recording import NO_RECORDING, Recording
 from cellblock.host.kernels.requests import Requests
-from cellblock.host.launch.control import Control
-from cellblock.host.launch.failures import refused
+from cellblock.host.launch.control import Control, ControlObserver
 from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
 from cellblock.host.launch.launcher import Ends
+from cellblock.host.launch_failures import refused
 from cellblock.model import STATE_LOST, Recovery, Status
 from cellblock.wire.control import Interrupt, KillChildren
 from cellblock.wire.frames import VERSION
@@ -61,7 +58,7 @@ _FREEZE, _ATTEMPTS = (
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
-class Kernel:
+class Kernel(ControlObserver):
     """One process of a session's interpreter.
 
     Attributes:
@@ -70,13 +67,12 @@ class Kernel:
         wanted: Its specification.
         channel: The connection to its worker.
         requests: Handles the requests of its code while a cell runs.
-        recording: Its tape, if a later host should continue it when this one is killed.
+        recording: Records what a later host needs to continue it when this one is killed.
         count: The number of its last execution.
         cells: How many cells it has begun.
         control: The connection to its init, for actions that the kernel itself does not perform.
         memory: Watches the memory of its processes.
         output: Its output since its last cell ended, and the running cell.
-        held: Done when the custodian holds it; None without a custodian.
         death_reported: Whether a result has reported its death.
         death: Why it ended; None while it lives.
         of_copy: Whether it was made from a copy of another one, with its variables.
@@ -90,7 +86,7 @@ class Kernel:
         ends: Ends,
         wanted: KernelSpec,
         on_closed: Callable[[Kernel], object],
-        recording: Recording | None = None,
+        recording: Recording = NO_RECORDING,
         *,
         listen: bool = True,
     ) -> None:
@@ -102,7 +98,7 @@ class Kernel:
             ends: The host's ends of its connections.
             wanted: Its specification.
             on_closed: Called when it has ended.
-            recording: Its tape, if a later host should continue it when this one is killed.
+            recording: Records what a later host needs to continue it when this one is killed.
             listen: Whether to start listening; if not, `recovery` does.
         """
         self._loop = asyncio.get_running_loop()
@@ -113,9 +109,14 @@ class Kernel:
         self.wanted = wanted
         self.recording = recording
         self.output = KernelOutput(wanted, recording)
-        tape = None if recording is None else recording.tape
-        self.channel = Channel(ends, self._take, self.output.add_text, self._condemn, tape)
-        self.channel.behind = lambda: self.output.collector.behind
+        self.channel = recording.channel(
+            ends,
+            self._take,
+            self.output.add_text,
+            self._condemn,
+            lambda: self.output.collector.behind,
+            self.write_base,
+        )
         self._query: asyncio.Future[Answer] | None = None
         self._changed: Changed | None = None
         self._condemned: str | None = None
@@ -123,7 +124,6 @@ class Kernel:
         self._discarded = self._remembered = False
         self._dying = False
         self._heard_out = asyncio.Event()
-        self.held: asyncio.Future[None] | None = None
         self.death_reported = False
         self.count = 0
         self.cells = 0
@@ -131,15 +131,9 @@ class Kernel:
         self.restored: Restored | None = None
         self.of_copy = False
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        self.control = Control(ends.control)
-        self.control.on_exit = self.exited
+        self.control = Control(ends.control, self, wanted.takers, recording.before_exit)
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self.output.cell is not None, self._condemn)
         self.requests = Requests(self, self.channel, self.output, recording, self._condemn)
-        self.control.takers = dict(wanted.takers)
-        self.control.on_violation = self._condemn
-        if recording is not None:
-            self.control.before_exit = recording.exited
-            self.channel.on_long = self._write_long
         family.add(self)
         if listen:
             self.write_base(None if wanted.notice is None else self.output.with_notice(wanted.notice))
@@ -288,10 +282,8 @@ class Kernel:
         If a host was killed before the cell's result was delivered, no one else would know how the
         cell ended.
         """
-        if self.recording is not None and self.death_reported and not self._closing.begun:
-            with contextlib.suppress(OSError):  # no room: then a later host is not told
-                self.recording.replaced()
-                self._remembered = True
+        if self.death_reported and not self._closing.begun:
+            self._remembered = self.recording.replaced()
 
     async def forget(self) -> None:
         """End it, and tell no later host about it: the next cell has begun, or none will."""
@@ -314,8 +306,7 @@ class Kernel:
         self._die(None)
         self.control.close()
         self._ends.close()
-        if self.recording is not None:
-            self.recording.close()
+        self.recording.close()
         await self.family.leave(self)
         if not self._remembered:
             self._on_closed(self)
@@ -393,8 +384,7 @@ class Kernel:
     def stopping(self, reason: Status | None, means: Recovery) -> None:
         """Record how the running cell is being stopped."""
         self.output.collector.hurry()
-        if self.recording is not None:
-            self.recording.stopping(reason, means)
+        self.recording.stopping(reason, means)
 
     def _end_cell(self, ending: Reply | Death) -> None:
         cell = self.output.detach()
@@ -406,17 +396,25 @@ class Kernel:
 
     def write_base(self, output: KernelOutput | None = None, *, more: bool = False) -> None:
         """Record its present state for a later host."""
-        if self.recording is not None:
-            output = output or self.output
-            self.recording.standing.count, self.recording.standing.cells = self.count, self.cells
-            cell = None if output.cell is None else output.cell.saved()
-            self.recording.base(self.channel, output.collector, cell, after_death=output.after_death, more=more)
-
-    def _write_long(self) -> None:
-        if self.recording is not None and self.recording.long and not self.recording.replaying:
-            self.write_base()
+        output = output or self.output
+        self.recording.base(
+            output.collector,
+            output.cell,
+            after_death=output.after_death,
+            count=self.count,
+            cells=self.cells,
+            more=more,
+        )
 
     # -- the end -------------------------------------------------------------------------------------------------------
+
+    def violated(self, what: str) -> None:
+        """See `ControlObserver`."""
+        self._condemn(what)
+
+    def measured(self, used: int, copies: int) -> None:
+        """See `ControlObserver`."""
+        self.memory.check(used, copies)
 
     def _condemn(self, why: str) -> None:
         """Kill the kernel for a violation."""

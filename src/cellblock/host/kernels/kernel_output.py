@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.cell_result import Rights
-from cellblock.host.kernels.recording import Extra, Recording
+from cellblock.host.kernels.recording import NO_RECORDING, Extra, Recording
 from cellblock.host.launch.kernel_spec import DeathNotice, KernelSpec
 from cellblock.host.output.collect import Collector
 from cellblock.model import Recovery, StreamName
@@ -23,12 +23,12 @@ class KernelOutput:
         elsewhere: Takes the output instead, while the kernel works for another one: it is that kernel's output.
     """
 
-    def __init__(self, wanted: KernelSpec, recording: Recording | None) -> None:
+    def __init__(self, wanted: KernelSpec, recording: Recording) -> None:
         """Start without output.
 
         Args:
             wanted: The kernel's specification.
-            recording: Its tape, if it has one.
+            recording: Records output that does not come from the kernel.
         """
         self._wanted = wanted
         self._recording = recording
@@ -79,7 +79,7 @@ class KernelOutput:
 
     def with_notice(self, notice: DeathNotice) -> KernelOutput:
         """Return the output with which the next host starts if this one is killed before `take_over`."""
-        output = KernelOutput(self._wanted, None)
+        output = KernelOutput(self._wanted, NO_RECORDING)
         output._add_notice(notice)
         return output
 
@@ -132,8 +132,7 @@ class KernelOutput:
 
     def add_extra(self, extra: Extra) -> None:
         """Take output that does not come from the kernel."""
-        if self._recording is not None:
-            self._recording.write_extra(extra)
+        self._recording.write_extra(extra)
         if extra.shown is not None:
             self.add_display(Display("display_data", extra.shown))
         elif extra.kept:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.kernels.kernel import Kernel
@@ -18,6 +18,26 @@ _ATTEMPTS = 3
 """How many kernels may die as soon as they are ready before the caller gets an error."""
 
 
+class Move(Protocol):
+    """Puts another kernel in place of the current one."""
+
+    async def prepare(self) -> Kernel:
+        """Start the other one. If that fails or is cancelled, it leaves nothing."""
+
+    def commit(self) -> None:
+        """Handle that the other one is in place."""
+
+
+class KernelObserver(Protocol):
+    """Watches the kernels of a session: keeps copies of them."""
+
+    def kernel_put(self, kernel: Kernel) -> None:
+        """Handle a kernel that has just taken its place."""
+
+    def relieve(self) -> bool:
+        """Free memory of the session, if its kernel and its checkpoints exceed the limit; return whether that was possible."""
+
+
 class KernelSlot:
     """One session's kernels, one at a time.
 
@@ -26,22 +46,19 @@ class KernelSlot:
 
     Attributes:
         current: The present one, dead or alive; None before the first.
-        relieve: Frees memory of the session, if its kernel and its checkpoints exceed the limit; returns whether it could.
-        on_put: Called with each kernel as soon as it takes its place.
-        on_replaced: Called when a kernel has replaced another one.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, on_replaced: Callable[[], None] = lambda: None) -> None:
         """Start without a kernel.
 
         Args:
             launch: Starts a kernel, and returns when it takes cells. Its argument is the one that has died, whose state may be
                 continued. If it is cancelled, it leaves nothing.
+            on_replaced: Called when a kernel has taken its place.
         """
         self._launch = launch
-        self.relieve: Callable[[], bool] = lambda: False
-        self.on_put: Callable[[Kernel], None] = lambda _kernel: None
-        self.on_replaced: Callable[[], None] = lambda: None
+        self._on_replaced = on_replaced
+        self._observer: KernelObserver | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self._left: Kernel | None = None
@@ -49,6 +66,10 @@ class KernelSlot:
         self._dead: Kernel | None = None
         """The dead kernel that ran the last cell, while its replacement is in place or about to be."""
         self.current: Kernel | None = None
+
+    def observe(self, observer: KernelObserver) -> None:
+        """Have an observer watch all kernels from now on."""
+        self._observer = observer
 
     @property
     def count(self) -> int:
@@ -81,8 +102,7 @@ class KernelSlot:
 
     def adopt(self, kernel: Kernel) -> None:
         """Start with a kernel of another host."""
-        kernel.memory.relieve = self.relieve
-        self.current = kernel
+        self._place(kernel)
 
     async def forget_dead(self) -> None:
         """Drop the dead kernel: its last cell's result is known, or no longer needed, as the next cell is about to begin."""
@@ -113,14 +133,13 @@ class KernelSlot:
         await asyncio.wait([renewal])
         _check(renewal)
 
-    async def swap(self, launch: Callable[[], Awaitable[Kernel]], swapped: Callable[[], None]) -> None:
+    async def swap(self, move: Move) -> None:
         """Put another kernel in place of the current one, while nothing runs. If that fails, the current one stays.
 
         A cancelled caller waits for the end of the exchange, so that nothing else begins meanwhile.
 
         Args:
-            launch: Starts the other one. If it is cancelled, it leaves nothing.
-            swapped: Called when the other one is in place.
+            move: Starts the other one.
 
         Raises:
             CheckpointError, LaunchError: It could not be started.
@@ -128,7 +147,7 @@ class KernelSlot:
         """
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        exchange = self._begin(self._exchange(launch, swapped))
+        exchange = self._begin(self._exchange(move))
         await despite_cancellation(exchange)
         _check(exchange)
 
@@ -176,22 +195,27 @@ class KernelSlot:
             kernel.take_over_output(old)
         self._put(kernel)
 
-    async def _exchange(self, launch: Callable[[], Awaitable[Kernel]], swapped: Callable[[], None]) -> None:
-        kernel = await launch()
+    async def _exchange(self, move: Move) -> None:
+        kernel = await move.prepare()
         self._left = self.current
         self._put(kernel)
-        swapped()
+        move.commit()
         if self._left is not None:
             await self._left.discard()
         self._left = None
 
-    def _put(self, kernel: Kernel) -> None:
-        kernel.memory.relieve = self.relieve
+    def _place(self, kernel: Kernel) -> None:
+        if self._observer is not None:
+            kernel.memory.relieve = self._observer.relieve
         self.current = kernel
-        self.on_put(kernel)
+
+    def _put(self, kernel: Kernel) -> None:
+        self._place(kernel)
+        if self._observer is not None:
+            self._observer.kernel_put(kernel)
         with contextlib.suppress(OSError):  # no room: then the next cell cannot be recorded either, and reports it
             kernel.write_base()  # again: now it is known from which state the kernel continues
-        self.on_replaced()
+        self._on_replaced()
 
 
 def _check(started: asyncio.Task[None]) -> None:

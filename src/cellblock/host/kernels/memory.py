@@ -60,7 +60,6 @@ class MemoryWatch:
         self._first_looks = 0
         self.hopeless = False
         self.relieve: Callable[[], bool] = lambda: False
-        control.on_memory = self._check
 
     def set_limits(self, resources: Resources) -> None:
         """Set the limits of the control group, if there is one.
@@ -131,7 +130,7 @@ class MemoryWatch:
             why = f"its memory could not be measured for {_PATIENCE:g} s, so it might have used more than it may"
             self._unanswered = self._loop.call_later(_PATIENCE, self._on_excess, why)
 
-    def _check(self, used: int, copies: int) -> None:
+    def check(self, used: int, copies: int) -> None:
         """Handle a measurement.
 
         Args:

@@ -40,7 +40,7 @@ class Requests:
         kernel: RunningKernel,
         channel: Channel,
         output: KernelOutput,
-        recording: Recording | None,
+        recording: Recording,
         condemn: Callable[[str], None],
     ) -> None:
         """Prepare to handle requests.
@@ -49,7 +49,7 @@ class Requests:
             kernel: The kernel.
             channel: The connection to its worker.
             output: Its output; knows the running cell.
-            recording: Its tape, if it has one.
+            recording: Records how far a request was handled.
             condemn: Kills the kernel, for a reason.
         """
         self._kernel = kernel
@@ -65,22 +65,25 @@ class Requests:
             what = "input" if isinstance(question, InputRequest) else "something"
             self._condemn(f"it asked for {what} that was not offered")
             return
-        if self._recording is not None:
-            self._recording.asked(question)
-            if self._recording.replaying:
-                return  # the answer may come next; if not, `go_on` answers
-        cell.answer(self._pass_on(cell, answers(self._kernel, cell, question, self._begins)))
+        if self._recording.asked(question):
+            return  # the answer may come next; if not, `go_on` answers
+        cell.answer(self._pass_on(cell, answers(self._kernel, cell, question, self._recording.begun)))
 
-    def go_on(self) -> None:
-        """Handle a request that a cell had sent to a killed host."""
-        assert self._recording is not None
-        cell, standing = self._output.cell, self._recording.standing
-        if cell is None or standing.question is None:
+    def go_on(self, question: Question, *, begun: bool, decided: bool) -> None:
+        """Handle a request that a cell had sent to a killed host.
+
+        Args:
+            question: The request.
+            begun: Whether handling it had begun.
+            decided: Whether the code was told that its command may run.
+        """
+        cell = self._output.cell
+        if cell is None:
             return
-        if standing.begun:
-            cell.answer(self._pass_on(cell, recovered(self._kernel, standing.question, decided=standing.decided)))
+        if begun:
+            cell.answer(self._pass_on(cell, recovered(self._kernel, question, decided=decided)))
         else:
-            self.attend(standing.question)
+            self.attend(question)
 
     async def _pass_on(self, cell: Cell, answering: AsyncIterator[ToWorker]) -> None:
         try:
@@ -94,14 +97,8 @@ class Requests:
             self._condemn(f"what it asked for could not be answered: {error}")
 
     def _send(self, answer: ToWorker) -> None:
-        if self._recording is not None:
-            self._recording.told(answer)
+        self._recording.told(answer)
         self._channel.send(answer)
-
-    def _begins(self) -> None:
-        """Record that handling the cell's request begins now, and must not begin again."""
-        if self._recording is not None:
-            self._recording.begun()
 
 
 async def answers(

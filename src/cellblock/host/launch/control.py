@@ -38,20 +38,44 @@ from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 _PATIENCE = 0.5  # seconds for init to carry out a command
 
 
+class ControlObserver:
+    """Is told what init reports. This one does nothing."""
+
+    def exited(self, status: int | None) -> None:
+        """Handle the end of the worker, or of init; `status` is the worker's wait status, None if it is unknown."""
+
+    def measured(self, used: int, copies: int) -> None:
+        """Handle the answer to `Control.measure`: the bytes that the session uses, and how many of them are its copies'."""
+
+    def violated(self, what: str) -> None:
+        """Handle a violation by init, or by a process that pretends to be init."""
+
+
 class Control:
     """One session's control socket.
 
     Attributes:
         gone: Done when init has ended, and with it everything below.
         refused: Why there is no session, if it could not be made.
-        on_exit: Called with the worker's wait status, or None if it is unknown, when the worker or init has ended.
-        on_memory: Called after `measure` with the bytes that the session uses, and how many of them are its copies'.
         takers: Callbacks by name for listeners that init makes before the session runs any code; each is called once.
-        before_exit: Called with the worker's wait status before it is taken from the socket.
-        on_violation: Called with a violation by init, or by a process that pretends to be init.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        observer: ControlObserver | None = None,
+        takers: Mapping[str, Callable[[socket.socket], None]] | None = None,
+        before_exit: Callable[[int], None] | None = None,
+    ) -> None:
+        """Prepare; nothing is read before `read`.
+
+        Args:
+            sock: The socket. It still belongs to the caller.
+            observer: Is told what init reports.
+            takers: As in `takers`.
+            before_exit: Called with the worker's wait status before it is taken from the socket.
+        """
+        self._observer = observer or ControlObserver()
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._done: asyncio.Future[None] | None = None
@@ -61,11 +85,8 @@ class Control:
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self.refused: Refused | None = None
-        self.on_exit: Callable[[int | None], None] = lambda _status: None
-        self.on_memory: Callable[[int, int], None] = lambda _used, _copies: None
-        self.takers: dict[str, Callable[[socket.socket], None]] = {}
-        self.on_violation: Callable[[str], None] = lambda _what: None
-        self.before_exit: Callable[[int], None] | None = None
+        self.takers = dict(takers or {})
+        self._before_exit = before_exit
 
     def read(self) -> None:
         """Start reading messages from init."""
@@ -176,7 +197,7 @@ class Control:
         self._tell(Connect(), (other.fileno(),))
 
     def measure(self, enough: int) -> None:
-        """Have the session's memory measured, exactly if it may exceed some number of bytes; calls `on_memory`."""
+        """Have the session's memory measured, exactly if it may exceed some number of bytes; the observer is told."""
         try:
             self._sock.send(encode_control(Measure(enough)))
         except OSError:
@@ -217,8 +238,8 @@ class Control:
 
     def _on_readable(self) -> None:
         message: FromInit | None = None
-        if self.before_exit is not None:
-            self._look_ahead(self.before_exit)
+        if self._before_exit is not None:
+            self._look_ahead(self._before_exit)
         try:
             data, listener = receive_control(self._sock, MAX_CONTROL)
             message = FROM_INIT.decode(data) if data else None
@@ -250,14 +271,14 @@ class Control:
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
                 _settle(self._ran, status if sane else 0xFF00)
             case Memory(used, copies):
-                self.on_memory(used, copies)
+                self._observer.measured(used, copies)
             case Refused():
                 self.refused = message
             case Exited(status):
-                self.on_exit(status)
+                self._observer.exited(status)
             case None:  # end of the socket, or an invalid message: nothing that follows can be relied on
                 self.close()
-                self.on_exit(None)
+                self._observer.exited(None)
                 _settle(self.gone, None)
 
     def _take_listener(self, listener: socket.socket, message: FromInit | None) -> None:
@@ -269,7 +290,7 @@ class Control:
             self._listened.set_result((listener, asked.port))
         else:
             listener.close()
-            self.on_violation("it passed a socket that nobody asked for")
+            self._observer.violated("it passed a socket that nobody asked for")
 
 
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:

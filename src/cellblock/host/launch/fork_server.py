@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
-from cellblock.host.launch.failures import cannot_start, died, launch_error, quote, refused
 from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching, opened
 from cellblock.host.launch.start import Started
+from cellblock.host.launch_failures import cannot_start, died, launch_error, quote, refused
 from cellblock.walls.sandbox.cgroups import Group
 from cellblock.walls.sandbox.steps import Failure
 from cellblock.wire.control import FROM_LAUNCHER, End, Failed, Fork, Kill, Ready, Refused, Setup

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError
-from cellblock.host.launch.failures import cannot_start, ended, launch_error, quote
 from cellblock.host.launch.start import Started, Starter
+from cellblock.host.launch_failures import cannot_start, ended, launch_error, quote
 from cellblock.walls.sandbox.cgroups import Group, Groups
 from cellblock.walls.sandbox.steps import failure_of
 from cellblock.walls.sandbox.tiers import Basis

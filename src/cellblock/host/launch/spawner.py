@@ -7,9 +7,9 @@ import socket
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError
-from cellblock.host.launch.failures import died
 from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching
 from cellblock.host.launch.start import Started
+from cellblock.host.launch_failures import died
 from cellblock.walls.sandbox.cgroups import Group
 from cellblock.wire.control import EXIT_UNCONFINED, Fork, Setup
 from cellblock.wire.datagrams import encode_control

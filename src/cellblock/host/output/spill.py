@@ -1,4 +1,4 @@
-"""Writes output that is too large to keep to files, on request. Files have limits, as code decides how much it prints."""
+"""Writes output to files: images, and what is too large to keep, within limits: code decides how much it prints."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from cellblock.host.files.beneath import create_file, remove_file
 from cellblock.host.output.disk import DiskThread
+from cellblock.model import OutputItem
 from cellblock.wire.messages import TEXT_MIME
 
 _EXTENSIONS = {
@@ -26,6 +27,7 @@ _EXTENSIONS = {
     "image/jpeg": "jpg",
     "application/pdf": "pdf",
 }
+_PNG = b"\x89PNG\r\n\x1a\n"
 _FILES = 20
 """Maximum number of files for the output of one cell: each costs more than its bytes."""
 _PIECE = 256 * 1024
@@ -304,3 +306,30 @@ class Spill:
             self._cut = False
             self._spills.report(f"{self.path} ends early: cellblock was killed, and its next process goes on without it")
             self._spills.finish(self.path, self._size)
+
+
+def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
+    """Write the PNG images among some outputs to files.
+
+    Args:
+        items: The outputs.
+        directory: An absolute path. No link on it is followed: a session may have planted one to redirect us.
+
+    Returns:
+        The paths, and a note for each image that could not be written.
+    """
+    paths: list[Path] = []
+    notes: list[str] = []
+    for item in items:
+        data = item.data.get("image/png")
+        if not isinstance(data, bytes) or not data.startswith(_PNG):
+            continue
+        path = directory / f"{uuid.uuid4().hex[:8]}.png"
+        try:
+            with open(create_file(str(directory), path.name), "wb") as file:
+                file.write(data)
+        except OSError as error:
+            notes.append(f"[cellblock] an image could not be saved in {directory}: {reason(error)}")
+            continue
+        paths.append(path)
+    return paths, notes

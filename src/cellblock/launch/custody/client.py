@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import select
 import signal
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -365,3 +366,23 @@ def _start(directory: str, patience: float) -> str:
     with suppress(subprocess.TimeoutExpired):
         process.wait(1)  # the custodian is a fork of it
     return said.splitlines()[-1] if said else "it does not listen"
+
+
+@dataclass
+class Holding:
+    """One entry held by the custodian.
+
+    Attributes:
+        key: Its key.
+    """
+
+    key: str
+    _custodian: Custodian
+
+    def hold(self, data: Mapping[str, Any], fds: Sequence[int]) -> asyncio.Future[None]:
+        """Have data and descriptors held. Done when they are."""
+        return self._custodian.put(self.key, json.dumps(data).encode(), fds)
+
+    def release(self) -> None:
+        """Stop holding it."""
+        self._custodian.remove(self.key)

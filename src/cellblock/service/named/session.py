@@ -14,8 +14,8 @@ from typing import Any
 from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
-from cellblock.host.keeping import SessionRemains
 from cellblock.host.kernels.cell import OnInput
+from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.service.named.durable import Durable, told

@@ -18,7 +18,7 @@ from cellblock.common.threads import run_aside
 from cellblock.errors import CellblockError, ConflictError, InvalidInputError, NotFoundError, StateError, did_you_mean
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning
-from cellblock.host.keeping import SessionRemains
+from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
@@ -89,7 +89,7 @@ class NamedSessions:
             there = {*self._sessions}
             run_aside(lambda: remove_others(saves, there), "cellblock-saves")
         self.store.sessions.withdraw_requests()
-        if host.keeping is None:
+        if not host.keeper.lasting:
             close_unfinished(self.store.journal)
 
     @property

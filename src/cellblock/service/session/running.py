@@ -15,8 +15,8 @@ from cellblock.host.closing import Closing
 if TYPE_CHECKING:
     from cellblock.host import Host, Session, SessionOptions
     from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.keeping import SessionRemains
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.survival.remains import SessionRemains
     from cellblock.service.session.options import ServiceOptions
     from cellblock.service.session.services import SessionServices
 

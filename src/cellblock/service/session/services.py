@@ -33,7 +33,7 @@ from cellblock.tools.serving.server import bind, resolved
 if TYPE_CHECKING:
     from cellblock.host import Host, Session
     from cellblock.host.checkpoints.branches import Beginning
-    from cellblock.host.keeping import SessionRemains
+    from cellblock.host.survival.remains import SessionRemains
     from cellblock.tools.calling.content import CallTool, ToolOutcome
     from cellblock.tools.serving.http import App
 

@@ -1,0 +1,49 @@
+"""Limits the automatic checkpoints of all sessions of a host."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+
+_APART = 0.02
+"""Minimum seconds between the starts of two automatic checkpoints of a host."""
+
+_MAX_KEPT = 500
+"""Earlier automatic checkpoints of all sessions of a host: 1 to 2 MB each."""
+
+
+class Budget:
+    """Limits the automatic checkpoints of all sessions of a host.
+
+    Of those made while a session is idle: 50 per second. A copy takes as much processor time as several small cells, and the
+    next cell copies the pages that it writes to: many sessions with short pauses between cells would spend more time on copies
+    than on cells.
+
+    Of those that are not the last one of their session: 500 at a time.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._kept: deque[weakref.ref[Checkpoint]] = deque()  # each holds its session's history, and so all of it
+
+    def ask(self) -> float:
+        """Return the seconds to wait; 0: the caller may go ahead."""
+        now = time.monotonic()
+        if now < self._next:
+            return self._next - now
+        self._next = now + _APART
+        return 0.0
+
+    def spend(self, checkpoint: Checkpoint) -> None:
+        """Count a checkpoint that is no longer the last one of its session, and drop the oldest if there are too many."""
+        self._kept.append(weakref.ref(checkpoint))
+        if len(self._kept) > _MAX_KEPT:
+            self._kept = deque(kept for kept in self._kept if (one := kept()) is not None and one.alive)
+        while len(self._kept) > _MAX_KEPT:
+            if (oldest := self._kept.popleft()()) is not None:
+                oldest.discard()

@@ -1,0 +1,113 @@
+"""Advice about what a cell could not do: import a module, or use a file that the sandbox protects; and what to do instead."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from cellblock.walls.sandbox.policy import ENV, PROTECTED
+
+_MISSING = re.compile(r"No module named '([A-Za-z]\w{0,99})'", re.ASCII)
+
+_NAMES = {
+    "Bio": "biopython",
+    "Crypto": "pycryptodome",
+    "Levenshtein": "levenshtein",
+    "MySQLdb": "mysqlclient",
+    "OpenSSL": "pyopenssl",
+    "PIL": "pillow",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",  # the other one needs libraries of a window system
+    "dateutil": "python-dateutil",
+    "dns": "dnspython",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "pymupdf",
+    "git": "gitpython",
+    "jose": "python-jose",
+    "jwt": "pyjwt",
+    "magic": "python-magic",
+    "mpl_toolkits": "matplotlib",
+    "multipart": "python-multipart",
+    "nacl": "pynacl",
+    "pkg_resources": "setuptools",
+    "pptx": "python-pptx",
+    "psycopg2": "psycopg2-binary",
+    "serial": "pyserial",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "slugify": "python-slugify",
+    "socks": "pysocks",
+    "tabula": "tabula-py",
+    "umap": "umap-learn",
+    "yaml": "pyyaml",
+    "zmq": "pyzmq",
+}
+"""Packages by module name, where the two names differ."""
+
+_OURS = ("mcptools",)
+"""Modules that are generated, not installed."""
+
+
+_ERRORS = frozenset(("PermissionError", "IsADirectoryError", "FileExistsError", "NotADirectoryError", "OSError"))
+_PATH = re.compile(r"\[Errno \d+\] [^:]{1,100}: '([^']{1,4096})'(?: -> '([^']{1,4096})')?")
+_READ_ONLY = "Read-only file system"
+_IN_GIT = re.compile(r"[\s'/]\.git/[^\n]{0,4096}Read-only file system")
+
+_OF_ENV = f"{ENV} holds secrets of this project: its sessions can neither read, write nor make it"
+_OF_GIT = (
+    "a session can read .git, not write it: its hooks and settings make git run programs outside the sandbox. Commit in a "
+    "copy (git clone . /tmp/copy), or leave it to a person; filesystem.allowGitConfig in a sandbox_config allows it"
+)
+
+
+def on_missing_module(name: str | None, message: str, *, installs: bool) -> str:
+    """Return advice for an exception; empty if it is not about a module that could be installed.
+
+    Args:
+        name: The exception's class.
+        message: Its message.
+        installs: Whether the session may install packages.
+    """
+    if name != "ModuleNotFoundError" or (match := _MISSING.fullmatch(message)) is None:
+        return ""
+    module = match[1]
+    if module in sys.stdlib_module_names or module in _OURS:
+        return ""
+    if not installs:
+        return "it is not installed, and this session may not install packages"
+    package = _NAMES.get(module)
+    # With any other name it is unknown whether it is a package at all: it may be a file in another directory.
+    return f"to install it: %pip install {package}" if package else f"if it is a package, install it: %pip install {module}"
+
+
+def on_kept_name(name: str | None, message: str) -> str:
+    """Return advice for an exception; empty if it is not about a protected name.
+
+    Args:
+        name: The exception's class.
+        message: Its message.
+    """
+    if name not in _ERRORS or (match := _PATH.fullmatch(message)) is None:
+        return ""
+    for path in filter(None, match.groups()):
+        parts = path.split("/")
+        if parts[-1] == ENV:
+            return _OF_ENV
+        if ".git" in parts and _READ_ONLY in message:
+            return _OF_GIT
+        protected = next((part for part in parts if part in PROTECTED), None)
+        if protected is not None:
+            return f"programs outside the sandbox run what {protected} says: a session cannot change or make it here"
+    return ""
+
+
+def on_output(output: str) -> str:
+    """Return advice for a cell's output; empty if it shows no git that was kept from writing.
+
+    Args:
+        output: The printed text.
+    """
+    return _OF_GIT if _READ_ONLY in output and _IN_GIT.search(output) else ""

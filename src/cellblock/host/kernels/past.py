@@ -1,0 +1,286 @@
+"""The history of a session: which cells led to its present state, and which belong to states that it has left."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from cellblock.host.kernels.state_record import NO_RECORD
+from cellblock.model import HistoryEntry
+
+_KEPT = 1000
+_MAX_WRITTEN = 4 * 1024 * 1024
+"""Characters of code that are recorded for a later host; of older cells beyond this limit, only the beginning."""
+
+_BEGINNING = 1000
+
+Line: TypeAlias = tuple[tuple[int, ...], tuple[tuple[Any, ...], ...]]
+"""A line as recorded: the numbers of its cells, and those cells that the reader does not know."""
+
+
+class _Numbers:
+    """Numbers that are unique in one process and in those that it continues."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """Return the next one."""
+        self.last += 1
+        return self.last
+
+
+_numbers = _Numbers()
+_states = _Numbers()
+_COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
+"""Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems use this clock, which advances in steps of
+milliseconds; others use the usual one, which is ahead of it."""
+
+
+class Numbered(NamedTuple):
+    """A cell of a line.
+
+    Attributes:
+        number: Its number in this process.
+        entry: Its entry in the history.
+        begun_in: The state that it began in; 0 if unknown.
+    """
+
+    number: int
+    entry: HistoryEntry
+    begun_in: int
+
+
+class Past:
+    """The cells of one session, and the line of those that led to its present state.
+
+    Attributes:
+        state: The number of the session's state. Two moments share a number only if nothing has run between them, or if the
+            session went back from one to the other. A later state has a larger number.
+        before: The state in which the running or last cell began; 0 if none has run.
+        record: Records events for a later host, in the words of `apply`.
+    """
+
+    def __init__(self) -> None:
+        self.record = NO_RECORD
+        self._cells: dict[int, Numbered] = {}
+        self._line: list[int] = []
+        self._ended: dict[int, int] = {}
+        """Cells whose state ended with their kernel, and the state of the fresh kernel that replaced it."""
+        self.state = _states.next()
+        self.before = 0
+        self._spans: list[tuple[int, int, int | None]] = []
+        """The states that led to the present one, each with the span in which files were changed: start and end."""
+
+    @property
+    def entries(self) -> list[HistoryEntry]:
+        """The last cells, oldest first, including those of states that were left."""
+        return [cell.entry for cell in self._cells.values()]
+
+    @property
+    def present(self) -> list[HistoryEntry]:
+        """The last cells that led to the present state, oldest first."""
+        return [self._cells[number].entry for number in self._line]
+
+    @property
+    def line(self) -> tuple[Numbered, ...]:
+        """The same cells with their numbers."""
+        return tuple(self._cells[number] for number in self._line)
+
+    def begin(self) -> None:
+        """Begin a cell, possibly a silent one: whatever it does, it makes another state."""
+        self._begin(_states.next(), files_time())
+
+    def _begin(self, state: int, at: int) -> None:
+        self.before, self.state = self.state, state
+        self._spans.append((state, at, None))
+        del self._spans[:-_KEPT]
+        self.record.write("begin", state, at)
+
+    def unbegin(self) -> None:
+        """Undo `begin`: the cell was not sent to any kernel."""
+        self._spans = [span for span in self._spans if span[0] != self.state]
+        self.state = self.before
+        self.record.write("unbegun")
+
+    def rest(self, state: int) -> None:
+        """Record that a cell has ended, or that the files were kept after it: later changes are not its work."""
+        self._rest(state, time.time_ns())
+
+    def _rest(self, state: int, at: int) -> None:
+        if self._spans and self._spans[-1][0] == state and self._spans[-1][2] is None:
+            self._spans[-1] = (state, self._spans[-1][1], at)
+            self.record.write("rest", state, at)
+
+    def brought_back(self, began: int) -> None:
+        """Record that files were restored for the present state, from some time until now."""
+        self._brought_back(began, time.time_ns())
+
+    def _brought_back(self, began: int, ended: int) -> None:
+        self._spans.append((self.state, began, ended))
+        self.record.write("brought", began, ended)
+
+    def spans_after(self, state: int) -> list[tuple[int, int]]:
+        """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds."""
+        spans = [span for span in self._spans if span[0] > state]
+        nexts = [*(began for _, began, _ in spans), sys.maxsize][1:]
+        return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
+
+    def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
+        """Add a cell that has ended; if the kernel died with it, it has led to no state."""
+        self._add(Numbered(_numbers.next(), entry, self.before), died)
+
+    def _add(self, cell: Numbered, died: bool) -> None:  # in its recorded form
+        self._cells[cell.number] = cell
+        if not cell.entry.abandoned and not died:
+            self._line.append(cell.number)
+        self._forget()
+        self.record.write("add", _written(cell), died)
+
+    def replace(self, entries: Iterable[HistoryEntry]) -> None:
+        """Replace the history with that of a loaded session. The caller has to record the whole state anew."""
+        self._cells.clear()
+        self._line.clear()
+        self._ended.clear()
+        self._spans.clear()
+        self.before = 0
+        for entry in entries:
+            self.add(entry)
+        self.state = _states.next()
+
+    def begin_anew(self) -> None:
+        """Start a new line: the kernel is fresh, and no cell has led to its state. Earlier cells are no longer in the line."""
+        self._begin_anew(_states.next())
+
+    def _begin_anew(self, state: int) -> None:
+        self.state = state
+        self._ended.update(dict.fromkeys(self._line, self.state))
+        self._line.clear()
+        self._spans.clear()
+        self.record.write("anew", state)
+
+    def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
+        """Move to another state, and return the cells that this leaves.
+
+        Args:
+            line: The cells that led to that state; possibly of another session.
+            state: The number of that state.
+        """
+        line = [*line]
+        self.record.write("go to", self.written_line(line), state)
+        left = self.left_by(line)
+        self._abandon(left)
+        self._abandon(number for number, ended in self._ended.items() if ended > state)
+        self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
+        for cell in line:
+            self._cells[cell.number] = _marked(cell, abandoned=False)
+        self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
+        self._line = [cell.number for cell in line]
+        self._forget()
+        self._spans = [span for span in self._spans if span[0] <= state]
+        self.state = state
+        return [self._cells[number].entry for number in left if number in self._cells]
+
+    def left_by(self, line: Iterable[Numbered]) -> list[int]:
+        """Return the numbers of the cells that `go_to` would leave."""
+        kept = {cell.number for cell in line}
+        return [number for number in self._line if number not in kept]
+
+    def abandon(self, numbers: Iterable[int]) -> None:
+        """Mark cells as abandoned: the state to which they led was left."""
+        numbers = [*numbers]
+        self._abandon(numbers)
+        self.record.write("abandon", numbers)
+
+    def _abandon(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if (cell := self._cells.get(number)) is not None:
+                self._cells[number] = _marked(cell, abandoned=True)
+
+    def _forget(self) -> None:
+        while len(self._cells) > _KEPT:
+            oldest = next(iter(self._cells))
+            del self._cells[oldest]
+            self._ended.pop(oldest, None)
+            if self._line and self._line[0] == oldest:
+                del self._line[0]
+
+    # -- for a later host ----------------------------------------------------------------------------------------------
+
+    def saved(self) -> tuple[Any, ...]:
+        """Return everything, for `restore`."""
+        left, cells = _MAX_WRITTEN, []
+        for cell in reversed(self._cells.values()):
+            left -= len(cell.entry.code)
+            cells.append(_written(cell, None if left >= 0 else _BEGINNING))
+        return self.state, self.before, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Continue with what another host has saved."""
+        self.state, self.before, cells, self._line, self._ended, self._spans = saved
+        self._cells = {cell.number: cell for cell in map(_read, cells)}
+        self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
+
+    def apply(self, word: str, *rest: Any) -> bool:
+        """Apply an event that another host has recorded (`record`); return whether it belongs to the past."""
+        match word, rest:
+            case "begin", (state, at):
+                self._begin(state, at)
+            case "unbegun", ():
+                self.unbegin()
+            case "rest", (state, at):
+                self._rest(state, at)
+            case "brought", (began, ended):
+                self._brought_back(began, ended)
+            case "add", (cell, died):
+                self._add(_read(cell), died)
+            case "anew", (state,):
+                self._begin_anew(state)
+            case "go to", (line, state):
+                self.go_to(self.read_line(line), state)
+            case "abandon", (numbers,):
+                self._abandon(numbers)
+            case _:
+                return False
+        self.reserve()
+        return True
+
+    def reserve(self, *states: int) -> None:
+        """Reserve the numbers that another host has assigned."""
+        _states.last = max(_states.last, self.state, *states)
+        _numbers.last = max(_numbers.last, *self._cells, 0)
+
+    def written_line(self, line: Iterable[Numbered]) -> Line:
+        """Return a line in its recorded form: cells of other sessions are included in full."""
+        line = [*line]
+        unknown = (_written(cell, _BEGINNING) for cell in line if cell.number not in self._cells)
+        return tuple(cell.number for cell in line), tuple(unknown)
+
+    def read_line(self, line: Line) -> tuple[Numbered, ...]:
+        """Return a line from its recorded form."""
+        numbers, cells = line
+        _numbers.last = max(_numbers.last, *numbers, 0)
+        unknown = {cell.number: cell for cell in map(_read, cells)}
+        return tuple(unknown.get(number) or self._cells[number] for number in numbers)
+
+
+def _written(cell: Numbered, most: int | None = None) -> tuple[Any, ...]:
+    entry = cell.entry
+    return cell.number, cell.begun_in, entry.code[:most], entry.status, entry.execution_count, entry.abandoned
+
+
+def _read(written: tuple[Any, ...]) -> Numbered:
+    number, begun_in, *entry = written
+    return Numbered(number, HistoryEntry(*entry), begun_in)
+
+
+def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
+    return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
+
+
+def files_time() -> int:
+    """Return a time, in nanoseconds, not later than the time of any file that is changed from now on."""
+    return time.clock_gettime_ns(_COARSE)

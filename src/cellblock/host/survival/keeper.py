@@ -1,0 +1,173 @@
+"""What a host keeps for the next one: nothing. `Keeping` is the keeper of a host that has a custodian."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from cellblock.host.launch.fork_server import ForkServer
+from cellblock.host.launch.launcher import Boot
+from cellblock.host.place import Places
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from cellblock.host.checkpoints.branches import BranchDirectory
+    from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.kernels.cell import Cell, OnInput
+    from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.family import Family
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.kernel_slot import KernelSlot
+    from cellblock.host.kernels.recording import Recording
+    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
+    from cellblock.host.launch.launcher import Ends
+    from cellblock.host.snapshots import Store
+    from cellblock.host.survival.remains import KernelRemains, SessionRemains
+
+
+class KeptKernel(NamedTuple):
+    """How a kernel is kept.
+
+    Attributes:
+        recording: Records it.
+        takers: Take the listeners that its init makes.
+    """
+
+    recording: Recording
+    takers: Mapping[str, OnListener]
+
+
+@dataclass(frozen=True)
+class SessionParts:
+    """The parts of a session with which a later host continues it.
+
+    Attributes:
+        number: Its number, given by the host.
+        place: Prefix of the paths of its directories.
+        env: The environment of its kernels.
+        branch: The directory of its files, if it is not the workspace of its sandbox.
+        wanted: The specification of its kernels.
+        cells: Its cells.
+        kernels: Its kernels.
+        checkpoints: Its checkpoints.
+        note: Shows a line to the reader of its output.
+        recover: Continues a kernel of a killed host; see `Kernels.recover`.
+    """
+
+    number: int
+    place: str
+    env: Mapping[str, str]
+    branch: BranchDirectory | None
+    wanted: KernelSpec
+    cells: Cells
+    kernels: KernelSlot
+    checkpoints: Checkpoints
+    note: Callable[[str], None]
+    recover: Callable[[KernelRemains, KernelSpec, OnInput | None], Awaitable[tuple[Kernel, Cell | None] | None]]
+
+
+class SessionKeeper:
+    """Keeps one session for a later host, and continues one of an earlier host. This one does neither.
+
+    Attributes:
+        adopted: Whether the session continues a kernel of an earlier host.
+        adopted_at: The `position` of that kernel; empty if there was none.
+    """
+
+    adopted = False
+    adopted_at = ""
+
+    def begin(self) -> None:
+        """Start keeping the session, if it is a new one."""
+
+    async def go_on(self, on_input: OnInput | None) -> None:
+        """Continue with what an earlier host has left of the session, if it has left anything.
+
+        Args:
+            on_input: Answers `input()` of a cell that had an answerer.
+        """
+
+    async def recover_left(self) -> Kernel | None:
+        """Make the first kernel from the last state that an earlier host has left; None if there is none."""
+        return None
+
+    def settled(self) -> None:
+        """Handle that the session has a kernel: nothing of an earlier host is left to finish."""
+
+    def relabel(self, label: str) -> None:
+        """Change the session's label."""
+
+    def end(self) -> None:
+        """Stop keeping the session: it is closed. It can be repeated."""
+
+
+class Keeper(Places):
+    """Keeps what the next host needs to continue the sessions of this one. This one keeps nothing.
+
+    Attributes:
+        lasting: Whether there can be a next host.
+        places: Prefix of the paths of each session's own packages.
+        first_number: The first number that no earlier host has assigned to a session or a kernel.
+    """
+
+    lasting = False
+    first_number = 1
+
+    def __init__(self, places: str) -> None:
+        self.places = places
+
+    def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
+        """Return the keeper of a session.
+
+        Args:
+            parts: Its parts.
+            label: Its label for the program of a later host.
+            remains: What an earlier host has left of it.
+        """
+        return SessionKeeper()
+
+    def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
+        """Make a fork server.
+
+        Args:
+            boot: How it starts its processes.
+            numbers: Unused numbers.
+        """
+        return ForkServer(boot)
+
+    def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> KeptKernel:
+        """Keep a new kernel, if its session is kept.
+
+        Args:
+            number: Its number.
+            wanted: Its specification.
+            family: The kernels that share its init.
+            ends: Its connections.
+        """
+        from cellblock.host.kernels.recording import NO_RECORDING  # loads what a kernel needs
+
+        return KeptKernel(NO_RECORDING, wanted.takers)
+
+    def kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> Mapping[str, OnListener]:
+        """Return callbacks that have the listeners of a kernel's init kept, then pass them on."""
+        return takers
+
+    def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
+        """Stop keeping a kernel."""
+
+    def family_made(self, family: Family) -> None:
+        """Keep the connection over which an init handles copies of kernels."""
+
+    def family_gone(self, family: Family) -> None:
+        """Stop keeping the connection of a family."""
+
+    def store_made(self, store: Store) -> None:
+        """Keep the directory of checkpoint files."""
+
+    def store_gone(self) -> None:
+        """Stop keeping the directory of checkpoint files."""
+
+    def close(self) -> None:
+        """Close what was not taken over from the previous host."""

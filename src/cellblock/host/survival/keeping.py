@@ -1,0 +1,291 @@
+"""Entrusts a host's kernels to its custodian, so that the next host can continue them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import CustodianError
+from cellblock.host.checkpoints.branches import BranchDirectory
+from cellblock.host.launch.fork_server import ForkServer
+from cellblock.host.launch.launcher import Boot, Ends, Launcher
+from cellblock.host.survival.keeper import Keeper, KeptKernel, SessionKeeper, SessionParts
+from cellblock.host.survival.launchers import ByCustodian, FormerZygote, KeptLauncher
+from cellblock.host.survival.recalled import Recalled
+from cellblock.host.survival.recording import TapeRecording
+from cellblock.host.survival.remains import FamilyRemains, KernelRemains, SessionRemains
+from cellblock.host.survival.state_log import StateLog
+from cellblock.host.survival.tape import Aux, Tape
+from cellblock.launch.custody.client import Custodian, Entry, Holding, Process
+from cellblock.walls.sandbox.cgroups import Group
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.family import Family
+    from cellblock.host.launch.kernel_spec import KernelSpec, OnListener
+    from cellblock.host.snapshots import Store
+
+_log = logging.getLogger("cellblock.sessions")
+_FORMAT = 5
+"""The version of the held data. A host of another version ends the kernels instead of continuing them."""
+
+
+class Keeping(Keeper):
+    """Entrusts the resources of a host to its custodian, and takes those that the previous host has left there.
+
+    Attributes:
+        custodian: The custodian.
+        prefix: The prefix of the paths of all places, of all hosts that the custodian has had.
+        sessions: The sessions of the previous host.
+        surplus: Kernels that no longer belong to a session, or not yet.
+        families: The families of kernels that have copies.
+        zygotes: Its zygotes.
+    """
+
+    lasting = True
+
+    def __init__(self, custodian: Custodian, prefix: str) -> None:
+        """Read what the previous host has left.
+
+        Args:
+            custodian: The custodian.
+            prefix: The prefix of the paths of places, if this is the first host.
+
+        Raises:
+            CustodianError: The held data comes from another version of cellblock.
+        """
+        self.custodian = custodian
+        entries, custodian.entries = custodian.entries, {}
+        host = entries.pop("host", None)
+        said: dict[str, Any] = {"format": _FORMAT, "prefix": prefix, "generation": 0, "number": 1}
+        if host is not None:
+            said = json.loads(host.data)
+            if said["format"] != _FORMAT:
+                raise CustodianError("the running sessions belong to another version of cellblock: end them with that version")
+        self.prefix: str = said["prefix"]
+        super().__init__(f"{self.prefix}{said['generation'] + 1}-")
+        self._said = {**said, "generation": said["generation"] + 1}
+        self._aux = Aux.make() if host is None else Aux(*host.fds)
+        self.zygotes: dict[int, FormerZygote] = {}
+        self.sessions: list[SessionRemains] = []
+        self.surplus: list[KernelRemains] = []
+        self.families: list[FamilyRemains] = []
+        self._store: tuple[str, int] | None = None
+        self._launchers: weakref.WeakKeyDictionary[Launcher, int] = weakref.WeakKeyDictionary()
+        """The numbers of those that outlive this process."""
+        self._held_places: dict[str, int] = {}
+        self._branches: dict[str, BranchDirectory] = {}
+        self._take(entries)
+        numbers = [int(part) for key in entries for part in key.split("/")[1:2] if part.isdigit()]
+        self.first_number = max(numbers, default=0) + 1
+
+    @property
+    def kernels(self) -> list[KernelRemains]:
+        """The kernels of the previous host that were not taken over yet."""
+        return [*self.surplus, *(session.kernel for session in self.sessions if session.kernel is not None)]
+
+    def begin(self) -> None:
+        """Have held what all kernels share."""
+        Holding("host", self.custodian).hold(self._said, self._aux.fds)
+
+    def _take(self, entries: Mapping[str, Entry]) -> None:
+        kernels: dict[int, KernelRemains] = {}
+        owners: dict[int, list[KernelRemains]] = {}
+        for kind in ("launcher", "place", "store", "session", "family", "kernel", "listener"):
+            for key, entry in entries.items():
+                if key.partition("/")[0] != kind:
+                    continue
+                said = json.loads(entry.data)
+                match kind:
+                    case "launcher":
+                        number = said["number"]
+                        control, stderr, pidfd, status = entry.fds
+                        process = Process(said["pid"], pidfd, status)
+                        holding = Holding(key, self.custodian)
+                        zygote = FormerZygote(socket.socket(fileno=control), stderr, process, holding.release)
+                        self.zygotes[number] = zygote
+                        self._launchers[zygote] = number  # for kernels that are made from its copies
+                    case "place":
+                        self._held_places[said["path"]] = entry.fds[0]
+                    case "store":
+                        self._store = said["path"], entry.fds[0]
+                    case "session":
+                        remains = SessionRemains(
+                            said["label"], said["number"], said["place"], said["env"], self._branch(said["branch"])
+                        )
+                        if entry.fds:
+                            remains.log = StateLog(entry.fds[0])
+                            remains.recalled = Recalled.read(remains.log.read())
+                        self.sessions.append(remains)
+                    case "family":
+                        connection = socket.socket(fileno=entry.fds[0])
+                        launcher, group = self.zygotes[said["launcher"]], _group(said["group"])
+                        self.families.append(FamilyRemains(said["first"], launcher, group, said["ports"], connection))
+                    case "kernel":
+                        kernels[said["number"]] = kernel = self._kernel(said, entry.fds)
+                        owners.setdefault(said["session"], []).append(kernel)
+                    case "listener" if said["kernel"] in kernels:
+                        kernels[said["kernel"]].listeners[said["name"]] = socket.socket(fileno=entry.fds[0])
+        # Before anything else goes through the pipe.
+        if (left := kernels.get(self._aux.left() or 0)) is not None:
+            left.recording.tape.take_left()
+        self._aux.drain()
+        for session in self.sessions:
+            self.surplus += session.choose(owners.pop(session.number, []))
+        self.surplus += [kernel for some in owners.values() for kernel in some]
+
+    def _kernel(self, said: Mapping[str, Any], fds: list[int]) -> KernelRemains:
+        channel, control, stdout, stderr, log, *streams = fds
+        ends = Ends(socket.socket(fileno=channel), socket.socket(fileno=control), stdout, stderr, _group(said["group"]))
+        tape = Tape(said["number"], (log, streams[0], streams[1], streams[2]), self._aux)
+        return KernelRemains(said["number"], said["first"], ends, TapeRecording(tape), self.zygotes[said["launcher"]], {})
+
+    # -- of this host --------------------------------------------------------------------------------------------------
+
+    def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
+        """See `Keeper`."""
+        from cellblock.host.survival.session import KeptSession  # loads what a session needs
+
+        return KeptSession(Holding(f"session/{parts.number}", self.custodian), parts, label, remains)
+
+    def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
+        """See `Keeper`."""
+        number = next(numbers)
+        keep = KeptLauncher(number, self.custodian)
+        launcher = ForkServer(replace(boot, starter=ByCustodian(self.custodian), places=self.prefix, keep=keep))
+        self._launchers[launcher] = number
+        return launcher
+
+    def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> KeptKernel:
+        """See `Keeper`."""
+        launcher = self._launchers.get(family.launcher)
+        if wanted.kept is None or launcher is None:
+            return super().kernel_made(number, wanted, family, ends)
+        tape = Tape.make(number, self._aux)
+        recording = TapeRecording(tape)
+        said = {
+            "number": number,
+            "session": wanted.kept,
+            "launcher": launcher,
+            "first": family.number,
+            "group": _path(ends.group),
+        }
+        fds = [ends.channel.fileno(), ends.control.fileno(), ends.stdout, ends.stderr, *tape.fds]
+        recording.holding = Holding(f"kernel/{number}", self.custodian).hold(said, fds)
+        return KeptKernel(recording, self.kept_takers(number, wanted.takers))
+
+    def kept_takers(self, number: int, takers: Mapping[str, OnListener]) -> dict[str, OnListener]:
+        """See `Keeper`."""
+
+        def kept(name: str, taker: OnListener) -> OnListener:
+            holding = Holding(f"listener/{number}/{name}", self.custodian)
+
+            def take(listener: socket.socket) -> None:
+                holding.hold({"kernel": number, "name": name}, [listener.fileno()])
+                taker(listener)
+
+            return take
+
+        return {name: kept(name, taker) for name, taker in takers.items()}
+
+    def kernel_gone(self, number: int, listeners: Sequence[str]) -> None:
+        """See `Keeper`."""
+        for name in listeners:
+            self.custodian.remove(f"listener/{number}/{name}")
+        self.custodian.remove(f"kernel/{number}")
+
+    def _branch(self, said: Sequence[str] | None) -> BranchDirectory | None:
+        """Return the directory of a branch: one object for all sessions that share it."""
+        if said is None:
+            return None
+        root, number = said
+        if number not in self._branches:
+            self._branches[number] = BranchDirectory(root, number, self)
+        return self._branches[number]
+
+    def family_made(self, family: Family) -> None:
+        """See `Keeper`."""
+        launcher = self._launchers.get(family.launcher)
+        if launcher is not None and family.connection is not None:
+            said = {"first": family.number, "launcher": launcher, "group": _path(family.group), "ports": family.ports}
+            Holding(f"family/{family.number}", self.custodian).hold(said, [family.connection.fileno()])
+
+    def family_gone(self, family: Family) -> None:
+        """See `Keeper`."""
+        self.custodian.remove(f"family/{family.number}")
+
+    def store_made(self, store: Store) -> None:
+        """See `Keeper`."""
+        Holding("store", self.custodian).hold({"path": str(store.directory)}, [store.held])
+
+    async def take_store(self) -> Store | None:
+        """Take over the checkpoint files of the previous host, and give them to the states of its sessions."""
+        if self._store is None:
+            return None
+        from cellblock.host.snapshots import Store
+
+        (path, held), self._store = self._store, None
+        recalled = [session.recalled for session in self.sessions if session.recalled is not None]
+        described = [one for each in recalled for one in each.described]
+        try:
+            store, found = await asyncio.to_thread(Store.take_over, Path(path), held, described)
+        except OSError as error:
+            _log.warning("the files of checkpoints in %s cannot be used: %s", path, error)
+            os.close(held)
+            self.store_gone()
+            return None
+        snapshots = iter(found)
+        for each in recalled:
+            each.take_files(snapshots)
+        return store
+
+    def store_gone(self) -> None:
+        """See `Keeper`."""
+        self.custodian.remove("store")
+
+    def session_gone(self, number: int) -> None:
+        """Stop holding a session that is not continued."""
+        self.custodian.remove(f"session/{number}")
+
+    # -- places --------------------------------------------------------------------------------------------------------
+
+    def place_made(self, path: str, held: int) -> None:
+        """See `Places`."""
+        Holding(f"place/{Path(path).name}", self.custodian).hold({"path": path}, [held])
+
+    def place_gone(self, path: str) -> None:
+        """See `Places`."""
+        self.custodian.remove(f"place/{Path(path).name}")
+
+    def take_place(self, path: str) -> int | None:
+        """See `Places`."""
+        return self._held_places.pop(path, None)
+
+    def close(self) -> None:
+        """See `Keeper`. The custodian keeps holding it."""
+        for session in self.sessions:
+            session.close()
+        for kernel in self.surplus:
+            kernel.close()
+        for family in self.families:
+            family.connection.close()
+        if self._store is not None:
+            os.close(self._store[1])
+        for held in self._held_places.values():
+            os.close(held)
+        self._aux.close()
+
+
+def _group(path: str | None) -> Group | None:
+    return None if path is None else Group(path)
+
+
+def _path(group: Group | None) -> str | None:
+    return None if group is None else group.path

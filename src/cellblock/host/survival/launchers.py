@@ -1,0 +1,132 @@
+"""Launchers that outlive their host: started by the custodian, held by it, and left by a killed host."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Sequence
+
+from cellblock.errors import LaunchError
+from cellblock.host.descriptors import Tail
+from cellblock.host.launch.launcher import Ends
+from cellblock.host.launch.start import Started
+from cellblock.host.launch_failures import died
+from cellblock.launch.custody.client import Custodian, Holding, Process
+from cellblock.wire.control import End, Kill, Setup
+from cellblock.wire.datagrams import encode_control
+
+
+class FormerZygote:
+    """A zygote that makes no more kernels. Its last request, and the control group that came with it, are unknown."""
+
+    interpreter: tuple[str, ...] | None = None
+    alive = False
+
+    def __init__(self, control: socket.socket, stderr: int, process: Process, on_closed: Callable[[], object]) -> None:
+        """Take over a zygote.
+
+        Args:
+            control: The connection to it.
+            stderr: The reading end of its standard error.
+            process: Its process.
+            on_closed: Called when it has ended.
+        """
+        self._control = control
+        self._stderr = stderr
+        self._said = Tail()
+        self._process = process
+        self._on_closed = on_closed
+        self._closed = False
+
+    def begin(self) -> None:
+        """See `Launcher`."""
+        self._said.follow(self._stderr)
+
+    async def start(self, timeout: float) -> None:
+        """See `Launcher`."""
+
+    async def room(self, timeout: float) -> None:
+        """See `Launcher`."""
+
+    def launch(self, number: int, setup: Setup) -> Ends:
+        """See `Launcher`."""
+        raise LaunchError("this fork server makes no more kernels")
+
+    def kill(self, number: int) -> None:
+        """See `Launcher`."""
+        try:
+            self._control.send(encode_control(Kill(number)))
+        except OSError:
+            return  # it has ended, and every init with it
+
+    def packages(self, number: int) -> str | None:
+        """See `Launcher`."""
+        return None
+
+    def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
+        """See `Launcher`."""
+        return died(cause, status, said or self._said.text())
+
+    async def close(self) -> None:
+        """See `Launcher`."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._control.send(encode_control(End()))
+        except OSError:
+            pass  # it has ended
+        self._control.close()
+        if not await self._process.ended(5):
+            self._process.kill()
+            await self._process.ended(5)
+        self._process.close()
+        self._said.close()
+        self._on_closed()
+
+
+class ByCustodian:
+    """Starts interpreters as children of the custodian, which outlives this process."""
+
+    command: str | None = None
+
+    def __init__(self, custodian: Custodian) -> None:
+        self._custodian = custodian
+
+    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
+        """See `Starter`."""
+        return self._custodian.start(arguments, control.fileno(), stderr)
+
+    def terminate(self, process: Started) -> None:
+        """See `Starter`."""
+        process.send_signal(signal.SIGTERM)
+
+    async def end(self, process: Started) -> None:
+        """See `Starter`."""
+        assert isinstance(process, Process)
+        if not await process.ended(5):
+            process.kill()
+            await process.ended(5)
+        process.close()
+
+    def packages(self, process: Started) -> str | None:
+        """See `Starter`."""
+        return None
+
+
+class KeptLauncher:
+    """Has a launcher's process held by the custodian. See `cellblock.host.launch.launcher.Keep`."""
+
+    def __init__(self, number: int, custodian: Custodian) -> None:
+        self.number = number
+        self.pidfd = custodian.pidfd
+        self._holding = Holding(f"launcher/{number}", custodian)
+
+    def hold(self, process: Started, control: int, stderr: int) -> None:
+        """See `Keep`."""
+        assert isinstance(process, Process)
+        self._holding.hold({"number": self.number, "pid": process.pid}, [control, stderr, *process.descriptors])
+
+    def release(self) -> None:
+        """See `Keep`."""
+        self._holding.release()

@@ -1,0 +1,213 @@
+"""The states of one session as recorded by a killed host, read back by the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from cellblock.host.kernels.past import Numbered, Past
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.family import Copy
+    from cellblock.host.snapshots import Snapshot, Store
+    from cellblock.host.snapshots.written import Description
+    from cellblock.host.survival.state_log import Record
+
+
+Way: TypeAlias = Literal["undo", "restore", "crash", "fresh"]
+
+
+class Going(NamedTuple):
+    """A move to another state that was about to begin.
+
+    Attributes:
+        checkpoint: The id of the target checkpoint; empty: a fresh kernel.
+        way: The reason: ``undo`` and ``restore`` also restore files.
+    """
+
+    checkpoint: str
+    way: Way
+
+
+class LastCell(NamedTuple):
+    """The last cell that was about to begin.
+
+    Attributes:
+        position: Its position (`Kernel.position`).
+        not_undoable: Why it cannot be undone; empty if it can.
+        added: Whether it has ended, and is in the past.
+        lost: How many earlier ones were lost when its kernel died.
+    """
+
+    position: str = ""
+    not_undoable: str = ""
+    added: bool = False
+    lost: int = 0
+
+
+class Kept(NamedTuple):
+    """A checkpoint in its recorded form. See `Checkpoint` and `Moment`.
+
+    Attributes:
+        family: The number that the launcher gave the first kernel of the copy's init.
+        copy: The copy's number, given by that init.
+    """
+
+    id: str
+    name: str
+    automatic: bool
+    execution_count: int
+    made: str
+    at: float
+    family: int
+    copy: int
+    state: int
+
+
+@dataclass
+class KeptState:
+    """A checkpoint of a killed host.
+
+    Attributes:
+        kept: Its recorded form.
+        past: The cells that led to its state.
+        files: The description of its files, if it holds some.
+        without_files: See `Checkpoint`.
+        copy: The copy of the kernel, once it is found; None: it has ended.
+        snapshot: The files, once they are found.
+    """
+
+    kept: Kept
+    past: tuple[Numbered, ...]
+    files: Description | None = None
+    without_files: str = ""
+    copy: Copy | None = None
+    snapshot: Snapshot | None = None
+
+
+@dataclass
+class Recalled:
+    """The states of one session.
+
+    Attributes:
+        past: Its history.
+        states: Its checkpoints, by their ids, oldest first.
+        fresh: The state that its last fresh kernel began with; 0 if it has had none.
+        first: The files before the first cell of that kernel, if they were kept.
+        first_snapshot: These files, once they are found.
+        kernel: The number of its kernel.
+        cell: Its last cell.
+        going: The move that it had begun and not finished.
+        since: Start of the past, in seconds since the epoch.
+        outside: Outside calls that were allowed, with their times (`time.monotonic`).
+    """
+
+    past: Past = field(default_factory=Past)
+    states: dict[str, KeptState] = field(default_factory=dict)
+    fresh: int = 0
+    first: Description | None = None
+    first_snapshot: Snapshot | None = None
+    kernel: int = 0
+    cell: LastCell = field(default_factory=LastCell)
+    going: Going | None = None
+    since: float = 0.0
+    outside: list[tuple[float, str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, records: Sequence[Record]) -> Recalled | None:
+        """Read the records; None if they are incomplete."""
+        if not records or records[0][0] != "base":
+            return None
+        recalled = cls()
+        for record in records:
+            recalled._take(*record)
+        return recalled
+
+    @property
+    def described(self) -> list[Description]:
+        """The descriptions of all kept files."""
+        found = [state.files for state in self.states.values()]
+        return [one for one in (*found, self.first) if one is not None]
+
+    def take_files(self, found: Iterator[Snapshot | None]) -> None:
+        """Take the snapshots that were found for `described`, in the same order."""
+        for state in self.states.values():
+            if state.files is not None:
+                state.snapshot = next(found)
+        if self.first is not None:
+            self.first_snapshot = next(found)
+
+    def drop(self, store: Store | None) -> None:
+        """End all copies and drop all files: the session is not continued."""
+        for state in self.states.values():
+            if state.copy is not None:
+                state.copy.family.drop(state.copy)
+            if state.snapshot is not None and store is not None:
+                store.drop(state.snapshot)
+        if self.first_snapshot is not None and store is not None:
+            store.drop(self.first_snapshot)
+
+    def _take(self, word: str, *rest: Any) -> None:
+        match word:
+            case "base":
+                self._begin_with(*rest)
+            case "cell":
+                self.cell = LastCell(*rest)
+            case "not undoable":
+                self.cell = self.cell._replace(not_undoable=rest[0])
+            case "lost":
+                self.cell = self.cell._replace(lost=rest[0])
+            case "made":
+                self._make(Kept(*rest[0]), self.past.line, None, "")
+            case "files":
+                if (state := self.states.get(rest[0])) is not None:
+                    state.files, state.without_files = rest[1:]
+            case "gone":
+                self.states.pop(rest[0], None)
+            case "first":
+                (self.first,) = rest
+            case "kernel":
+                (self.kernel,) = rest
+            case "outside":
+                self.outside.append((rest[0], rest[1]))
+            case "going":
+                self.going = Going(*rest)
+            case "stayed":
+                self.going = None
+            case _:
+                self._take_past(word, *rest)
+
+    def _begin_with(
+        self,
+        past: tuple[Any, ...],
+        states: list[tuple[Any, ...]],
+        fresh: int,
+        first: Description | None,
+        kernel: int,
+        cell: tuple[str, str, bool, int],
+        going: tuple[str, Way] | None,
+        since: float,
+        outside: list[tuple[float, str]],
+    ) -> None:
+        self.past.restore(past)
+        for kept, line, files, without in states:
+            self._make(Kept(*kept), self.past.read_line(line), files, without)
+        self.fresh, self.first, self.kernel, self.since = fresh, first, kernel, since
+        self.going = None if going is None else Going(*going)
+        self.outside = outside
+        self.cell = LastCell(*cell)
+
+    def _take_past(self, word: str, *rest: Any) -> None:
+        self.past.apply(word, *rest)
+        match word:
+            case "anew":
+                self.fresh, self.first, self.going = self.past.state, None, None
+            case "go to":
+                self.going = None
+            case "add":
+                self.cell = self.cell._replace(added=True)
+
+    def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str) -> None:
+        self.past.reserve(kept.state)
+        self.states[kept.id] = KeptState(kept, past, files, without)

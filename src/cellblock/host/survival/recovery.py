@@ -1,0 +1,96 @@
+"""Continues a kernel of a killed host, from its tape."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cellblock.host.kernels.cell import Cell, OnInput
+from cellblock.host.survival.recording import Standing, TapeRecording, read_trusted, sent_message
+from cellblock.host.survival.tape import Kind, piece
+from cellblock.wire.messages import Execute
+from cellblock.wire.protocol import State
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.survival.taped_channel import TapedChannel
+
+_TURN = 0.005  # seconds of one turn of the loop for replayed messages
+
+
+async def recover(kernel: Kernel, recording: TapeRecording, on_input: OnInput | None) -> Cell | None:
+    """Continue a kernel as if it had been this host's all the time.
+
+    Args:
+        kernel: The kernel, which is not listened to yet.
+        recording: Its recording.
+        on_input: Answers `input()` of a cell that had an answerer.
+
+    Returns:
+        The last cell, whether or not it has ended; None if there was none.
+
+    Raises:
+        ValueError, ProtocolError: The tape is not valid.
+    """
+    records = recording.recover(kernel.wanted.spill_to)
+    channel = recording.taped
+    cell = _stand_as_written(kernel, recording.standing, on_input)
+    last = kernel.output.cell
+    exited: int | None = None
+    for record in records:
+        await _replay_until(channel, record.messages)
+        match record.kind:
+            case Kind.SENT:
+                message = sent_message(record)
+                channel.replay_sent(message)
+                recording.told(message)
+                if isinstance(message, Execute) and cell is not None:
+                    last = cell
+                    kernel.attach(cell)
+            case Kind.PIECE:
+                channel.replay_piece(*piece(record.content))
+            case Kind.EXTRA:
+                kernel.output.add_extra(read_trusted(record))
+            case Kind.STOP if last is not None:
+                reason, means = read_trusted(record)
+                last.stopped_for(reason)
+                last.stopped_by(means)
+            case Kind.BEGUN:
+                recording.standing.begun = True
+            case Kind.EXITED:
+                exited = int(record.content)
+    recording.replaying = False
+    channel.go_live()
+    _go_live(kernel, recording.standing, exited)
+    return last
+
+
+def _stand_as_written(kernel: Kernel, saved: Standing, on_input: OnInput | None) -> Cell | None:
+    """Put a kernel into the state of the last base of its tape; return the cell that ran then, or was about to begin."""
+    output = kernel.output
+    output.collector = saved.collector or output.collector
+    output.after_death, kernel.count, kernel.cells = saved.after_death, saved.count, saved.cells
+    cell = None if saved.cell is None else Cell.restored(saved.cell, on_input)
+    if cell is not None and kernel.state in (State.BUSY, State.ASKING):
+        kernel.attach(cell)
+    if kernel.state is not State.STARTING:
+        kernel.ready.set_result(None)
+    return cell
+
+
+async def _replay_until(channel: TapedChannel, messages: int) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _TURN
+    while channel.replay(messages):
+        if loop.time() >= until:
+            await asyncio.sleep(0)
+            until = loop.time() + _TURN
+
+
+def _go_live(kernel: Kernel, standing: Standing, exited: int | None) -> None:
+    if exited is not None:
+        kernel.exited(exited)
+    kernel.control.read()
+    kernel.memory.look_soon()
+    if standing.question is not None:
+        kernel.requests.go_on(standing.question, begun=standing.begun, decided=standing.decided)

@@ -1,0 +1,123 @@
+"""What an earlier host has left: kernels, sessions, and connections for copies."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cellblock.host.checkpoints.branches import BranchDirectory
+from cellblock.host.launch.launcher import Ends
+from cellblock.host.survival.launchers import FormerZygote
+from cellblock.host.survival.recalled import Recalled
+from cellblock.host.survival.recording import TapeRecording
+from cellblock.host.survival.state_log import StateLog
+from cellblock.walls.sandbox.cgroups import Group
+
+
+@dataclass
+class KernelRemains:
+    """A kernel of a killed host.
+
+    Attributes:
+        number: Its number, given by the host.
+        first: The number that the launcher gave the first kernel of its init, possibly itself.
+        ends: Its connections.
+        recording: Its tape.
+        launcher: The process that started it.
+        listeners: The listeners of its init, by name.
+    """
+
+    number: int
+    first: int
+    ends: Ends
+    recording: TapeRecording
+    launcher: FormerZygote
+    listeners: dict[str, socket.socket]
+
+    def close(self) -> None:
+        """Close everything. Init ends when the other end of its socket is closed."""
+        self.ends.close()
+        self.recording.close()
+        for listener in self.listeners.values():
+            listener.close()
+
+
+@dataclass
+class FamilyRemains:
+    """The connection to an init for copies of kernels.
+
+    Attributes:
+        first: As for `KernelRemains`.
+        launcher: The process that started the first kernel.
+        group: The control group of all its processes, if they have one.
+        ports: How many ports were assigned (`Family.ports`).
+        connection: The connection.
+    """
+
+    first: int
+    launcher: FormerZygote
+    group: Group | None
+    ports: int
+    connection: socket.socket
+
+
+@dataclass
+class SessionRemains:
+    """A session of a killed host, for `Host.session` to continue, or `Host.discard` to end.
+
+    Attributes:
+        label: Its label, set by the host's program.
+        number: Its number, given by the host.
+        place: The directory of its own packages.
+        env: The environment of its kernels.
+        branch: The directory of its files, if it is a branch with its own files.
+        kernel: Its kernel, if it had one.
+        replaced: Whether that kernel had replaced another one, and the replacement was not completely recorded.
+        log: The log of its states, if there is one.
+        recalled: The states from the log; None if it is incomplete.
+    """
+
+    label: str
+    number: int
+    place: str
+    env: Mapping[str, str]
+    branch: BranchDirectory | None = None
+    kernel: KernelRemains | None = None
+    replaced: bool = False
+    log: StateLog | None = None
+    recalled: Recalled | None = None
+
+    def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
+        """Choose the session's kernel, and return the others: one was about to replace another."""
+        kernels = sorted(kernels, key=lambda kernel: kernel.number)
+        known = None if self.recalled is None else self.recalled.kernel
+        if [kernel.number for kernel in kernels] != [known] and (dead := _unreported(kernels)) is not None:
+            self.kernel = dead
+            return [kernel for kernel in kernels if kernel is not dead]
+        self.kernel = next((kernel for kernel in kernels if kernel.number == known), None)
+        if self.kernel is None and kernels and (self.recalled is None or self.recalled.going is not None):
+            self.kernel, self.replaced = kernels[-1], self.recalled is not None
+        return [kernel for kernel in kernels if kernel is not self.kernel]
+
+    def close(self) -> None:
+        """Close whatever was not taken over."""
+        if self.kernel is not None:
+            self.kernel.close()
+        if self.log is not None:
+            self.log.close()
+
+
+def _unreported(kernels: Sequence[KernelRemains]) -> KernelRemains | None:
+    """Return the last kernel that died with its replacement on the way, if no replacement has run a cell yet.
+
+    The next host then replays its end: its host may have been killed before the result of its last cell was delivered.
+    """
+    dead: KernelRemains | None = None
+    for kernel in kernels:
+        cells, replaced = kernel.recording.progress()
+        if replaced:
+            dead = kernel
+        elif cells:
+            dead = None
+    return dead

@@ -1,0 +1,129 @@
+"""Keeps one session for the next host, and continues one that an earlier host has left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cellblock.host.survival.keeper import SessionKeeper, SessionParts
+from cellblock.host.survival.state_log import StateLog
+from cellblock.host.survival.states import StateKeeping
+from cellblock.host.survival.takeover import Takeover
+from cellblock.launch.custody.client import Holding
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.survival.remains import SessionRemains
+
+_PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question
+
+
+class KeptSession(SessionKeeper):
+    """Has a session held by the custodian, with a log of its states."""
+
+    def __init__(self, holding: Holding, parts: SessionParts, label: str, remains: SessionRemains | None) -> None:
+        """Prepare; see `Keeper.session`.
+
+        Args:
+            holding: Has the session held.
+            parts: As for `Keeper.session`.
+            label: As for `Keeper.session`.
+            remains: As for `Keeper.session`.
+        """
+        self._holding = holding
+        self._parts = parts
+        self._label = label
+        self._remains = remains
+        self._log: StateLog | None = None
+        self._takeover: Takeover | None = None
+
+    def begin(self) -> None:
+        """See `SessionKeeper`."""
+        if self._remains is None:
+            self._write_states()
+            self.relabel(self._label)
+
+    def _write_states(self) -> None:
+        """Record all further events for a later host."""
+        if self._parts.wanted.kept is not None:
+            self._log = StateLog.make()
+            self._record_to(self._log)
+
+    def _record_to(self, log: StateLog) -> None:
+        kernel = self._parts.kernels.current
+        checkpoints = self._parts.checkpoints
+        checkpoints.keep(StateKeeping(log, checkpoints, kernel=0 if kernel is None else kernel.number))
+
+    async def go_on(self, on_input: OnInput | None) -> None:
+        """See `SessionKeeper`."""
+        if self._remains is None:
+            return
+        log, recalled = self._remains.log, self._remains.recalled
+        self._remains.log = self._remains.recalled = None
+        self._log = log
+        if log is not None and recalled is not None:
+            self._takeover = Takeover(self._parts.checkpoints, log, recalled)
+        await self._adopt(self._remains, on_input)
+        if self._takeover is None:
+            self._parts.checkpoints.begin_after_another()
+            if log is None:
+                self._write_states()
+                self.relabel(self._label)
+            else:
+                self._record_to(log)
+        elif why := await self._takeover.finish_going():
+            self._parts.note(
+                f"[cellblock] The session was going back to an earlier state when its host was killed, and cannot: {why}. "
+                "Files may be those of that state"
+            )
+
+    async def _adopt(self, remains: SessionRemains, on_input: OnInput | None) -> None:
+        """Continue the kernel of an earlier host, if there is one."""
+        if remains.kernel is None:
+            return
+        left, remains.kernel = remains.kernel, None
+        parts = self._parts
+        if (recovered := await parts.recover(left, parts.wanted, on_input)) is None:
+            return
+        kernel, cell = recovered
+        parts.kernels.adopt(kernel)
+        parts.checkpoints.resuming.serving = kernel.family
+        if self._takeover is not None:
+            self._takeover.take_kernel(kernel, cell, replaced=remains.replaced)
+        self.adopted, self.adopted_at = True, kernel.position
+        kernel.thaw()  # that host may have been killed on the way to another state
+        await kernel.answered(_PATIENCE)  # before the cell's end is handled: that makes a checkpoint, which asks the kernel
+        if cell is not None:
+            await parts.cells.adopt(kernel, cell)
+
+    async def recover_left(self) -> Kernel | None:
+        """See `SessionKeeper`."""
+        return None if self._takeover is None else await self._takeover.recover_left()
+
+    def settled(self) -> None:
+        """See `SessionKeeper`."""
+        if self._takeover is not None:
+            self._takeover.settled()
+            self._takeover = None
+
+    def relabel(self, label: str) -> None:
+        """See `SessionKeeper`."""
+        self._label = label
+        parts = self._parts
+        if parts.cells.state != "closed":
+            branch = None if parts.branch is None else [parts.branch.root, parts.branch.number]
+            said = {
+                "label": label,
+                "number": parts.number,
+                "place": parts.place,
+                "env": dict(parts.env),
+                "branch": branch,
+            }
+            self._holding.hold(said, [] if self._log is None else [self._log.fd])
+
+    def end(self) -> None:
+        """See `SessionKeeper`."""
+        self._holding.release()
+        if self._log is not None:
+            self._log.close()
+            self._log = None

@@ -1,0 +1,105 @@
+"""Records one session's states for the next host, so that it can go back to them if this one is killed."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from cellblock.host.checkpoints.checkpoints import CheckpointRecorder
+from cellblock.host.survival.recalled import Kept, LastCell, Recalled
+from cellblock.host.survival.state_log import Record, StateLog
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.snapshots import Snapshot
+
+
+_MAX_OUTSIDE = 1000
+"""How many outside calls a later host can name."""
+
+
+class StateKeeping(CheckpointRecorder):
+    """Records changes of a session's states in its log.
+
+    Attributes:
+        since: Start of the session's past, in seconds since the epoch.
+    """
+
+    def __init__(self, log: StateLog, states: Checkpoints, recalled: Recalled | None = None, kernel: int = 0) -> None:
+        """Start, or continue from an earlier host.
+
+        Args:
+            log: Where to record changes.
+            states: The checkpoints of the session.
+            recalled: The content of the log, if an earlier host has written it.
+            kernel: Otherwise: the number of its kernel, if it has one.
+        """
+        self._log = log
+        self.since = time.time() if recalled is None else recalled.since
+        self._states = states
+        self._kernel = kernel if recalled is None else recalled.kernel
+        self._cell = LastCell() if recalled is None else recalled.cell
+        self._going: tuple[Any, ...] | None = None if recalled is None else recalled.going
+        self._outside = deque([] if recalled is None else recalled.outside, _MAX_OUTSIDE)
+        log.make_base = self._base
+        if recalled is None:
+            log.rebase()
+
+    def write(self, word: str, *rest: Any) -> None:
+        """See `StateRecord`."""
+        match word:
+            case "cell":
+                self._cell = LastCell(*rest)
+            case "not undoable":
+                self._cell = self._cell._replace(not_undoable=rest[0])
+            case "add":
+                self._cell = self._cell._replace(added=True)
+            case "lost":
+                self._cell = self._cell._replace(lost=rest[0])
+            case "kernel":
+                (self._kernel,) = rest
+            case "outside":
+                self._outside.append((rest[0], rest[1]))
+            case "going":
+                self._going = rest
+            case "stayed" | "go to" | "anew":
+                self._going = None
+        self._log.append(word, *rest)
+
+    def settle(self) -> None:
+        """See `StateRecord`."""
+        self._log.flush()
+
+    def rewrite(self) -> None:
+        """See `StateRecord`."""
+        self._log.rebase()
+
+    def made(self, checkpoint: Checkpoint) -> None:
+        """See `CheckpointRecorder`."""
+        self.write("made", tuple(_kept(checkpoint)))
+
+    def files(self, checkpoint: Checkpoint) -> None:
+        """See `CheckpointRecorder`."""
+        self.write("files", checkpoint.id, self._states.files.describe(checkpoint.snapshot), checkpoint.without_files)
+
+    def first(self, files: Snapshot | None) -> None:
+        """See `CheckpointRecorder`."""
+        self.write("first", self._states.files.describe(files))
+
+    def _base(self) -> Record:
+        states, past = self._states, self._states.past
+        checkpoints = [
+            (tuple(_kept(one)), past.written_line(one.moment.past), states.files.describe(one.snapshot), one.without_files)
+            for one in states.all()
+        ]
+        first = states.files.describe(states.first)
+        rest = (self._kernel, self._cell, self._going, self.since, [*self._outside])
+        return "base", past.saved(), checkpoints, states.fresh_state, first, *rest
+
+
+def _kept(checkpoint: Checkpoint) -> Kept:
+    copy, made = checkpoint.moment.copy, checkpoint.made.isoformat()
+    of = (checkpoint.id, checkpoint.name, checkpoint.automatic, checkpoint.execution_count)
+    return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, checkpoint.moment.state)

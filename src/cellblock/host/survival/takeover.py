@@ -1,0 +1,139 @@
+"""Continues one session of a killed host: its kernel, and a move to another state that had begun."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from cellblock.errors import CellblockError
+from cellblock.host.checkpoints.checkpoint import Birth, find_checkpoint
+from cellblock.host.launch.kernel_spec import DeathNotice
+from cellblock.host.survival.states import StateKeeping
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.checkpoints import Checkpoints
+    from cellblock.host.kernels.cell import Cell
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.survival.recalled import KeptState, Recalled
+    from cellblock.host.survival.state_log import StateLog
+
+_FILES_LOST = "they could not be read when the host was replaced that had kept them"
+_KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
+
+
+class Takeover:
+    """Takes over one session, until it takes cells."""
+
+    def __init__(self, checkpoints: Checkpoints, log: StateLog, recalled: Recalled) -> None:
+        """Continue with the recorded states. Those whose copies have ended are left out.
+
+        Args:
+            checkpoints: The session's.
+            log: The log of its states.
+            recalled: Its states, from that log.
+        """
+        self._checkpoints = checkpoints
+        self._recalled: Recalled | None = recalled
+        checkpoints.recall(recalled.past, recalled.fresh, recalled.first_snapshot, recalled.outside)
+        for state in recalled.states.values():
+            self._add(state)
+        checkpoints.recalled()
+        checkpoints.keep(StateKeeping(log, checkpoints, recalled))
+
+    def _add(self, state: KeptState) -> None:
+        files, kept = self._checkpoints.files, state.kept
+        if state.copy is None or state.copy.gone.done():
+            if state.snapshot is not None:
+                files.drop(state.snapshot)
+            return
+        checkpoint = self._checkpoints.add_earlier(
+            state.copy,
+            kept.state,
+            state.past,
+            born=Birth(kept.id, datetime.fromisoformat(kept.made), kept.at),
+            name=kept.name,
+            automatic=kept.automatic,
+            execution_count=kept.execution_count,
+        )
+        checkpoint.without_files = state.without_files
+        if state.snapshot is not None:
+            checkpoint.hold(state.snapshot, files.drop)
+        elif state.files is not None:
+            checkpoint.without_files = _FILES_LOST
+
+    def take_kernel(self, kernel: Kernel, cell: Cell | None, *, replaced: bool) -> None:
+        """Take over the kernel of an earlier host.
+
+        Args:
+            kernel: The kernel.
+            cell: Its running or last cell.
+            replaced: Whether it has just replaced another one.
+        """
+        recalled = self._recalled
+        if recalled is None:
+            return
+        self._checkpoints.write("kernel", kernel.number)
+        if replaced:
+            self._take_replaced(kernel, recalled)
+        elif recalled.cell.position == kernel.position:
+            if not recalled.cell.added:
+                self._checkpoints.past.unbegin()  # it was not sent
+        elif cell is not None:
+            cell.not_undoable, cell.counted = recalled.cell.not_undoable, recalled.cell.added
+            cell.says_so = bool(recalled.cell.not_undoable)
+            self._checkpoints.lost = recalled.cell.lost
+            self._checkpoints.automatic.go_on()
+
+    def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
+        """Take over a kernel that has just replaced another one: the steps after that are still to be done."""
+        going, recalled.going = recalled.going, None
+        if going is None or not going.checkpoint:
+            self._checkpoints.begin_anew(kernel)
+        elif (state := recalled.states.get(going.checkpoint)) is not None:
+            self._checkpoints.past.go_to(state.past, state.kept.state)
+            self._checkpoints.automatic.forget_files()
+            kernel.count, kernel.of_copy = state.kept.execution_count, True
+
+    async def finish_going(self) -> str:
+        """Finish a move to another state that an earlier host had begun: some files may be restored already.
+
+        Returns:
+            Why that is not possible; empty if it is, or if it is not needed.
+        """
+        recalled = self._recalled
+        if recalled is None or (going := recalled.going) is None or going.way not in ("undo", "restore"):
+            return ""
+        self._recalled, past = None, self._checkpoints.past
+        try:
+            if not going.checkpoint:
+                await self._checkpoints.begin_again(self._checkpoints.first, past.spans_after(self._checkpoints.fresh_state))
+            else:
+                checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint)
+                spans = past.spans_after(checkpoint.moment.state) if going.way == "undo" else None
+                await self._checkpoints.go_to(checkpoint, spans or None)
+            self._checkpoints.automatic.forget_files()
+        except CellblockError as error:
+            self._checkpoints.write("stayed")
+            return str(error)
+        return ""
+
+    async def recover_left(self) -> Kernel | None:
+        """Make a kernel from the last state of a session whose kernel has ended with its host; None if there is none."""
+        recalled, self._recalled = self._recalled, None
+        going = None if recalled is None else recalled.going
+        if recalled is None or not self._checkpoints.automatic.wanted or (going is not None and not going.checkpoint):
+            return None
+        line = {cell.number for cell in self._checkpoints.past.line}
+        found = [one for one in self._checkpoints.all() if one.moment.is_of(line) and going in (None, (one.id, "crash"))]
+        if not found:
+            return None
+        checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.state))
+        restored = self._checkpoints.restored(checkpoint, self._checkpoints.past.state)
+        notice = DeathNotice(f"{_KERNEL_ENDED} {restored.sentence}\n", "restored_earlier" if restored.lost else None)
+        return await self._checkpoints.replace_kernel(checkpoint, restored, notice)
+
+    def settled(self) -> None:
+        """End the takeover: nothing of an earlier host is left to finish."""
+        if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.first is None:
+            self._checkpoints.automatic.turn_ended()  # that host was killed before it had kept the files
+        self._recalled = None

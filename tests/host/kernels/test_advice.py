@@ -1,0 +1,123 @@
+"""What is said of a module that is not there, and of a file that a sandbox keeps from a cell: once, and only if it is so."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Policy, Resources, Session
+from cellblock.host.kernels import advice
+
+_ENV = ".env holds secrets of this project: its sessions can neither read, write nor make it"
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("cv2", "to install it: %pip install opencv-python-headless"),
+        ("sklearn", "to install it: %pip install scikit-learn"),
+        ("PIL", "to install it: %pip install pillow"),
+        ("yaml", "to install it: %pip install pyyaml"),
+        ("bs4", "to install it: %pip install beautifulsoup4"),
+        ("helpers", "if it is a package, install it: %pip install helpers"),
+        ("tkinter", ""),  # a part of Python that this Python does not have
+        ("pandas.nothing", ""),
+        ("mcptools", ""),
+        ("a'b", ""),
+        ("--index-url", ""),
+        ("größe", ""),
+        ("x" * 101, ""),
+    ],
+)
+def test_the_package_is_named_by_which_it_is_installed(module: str, said: str) -> None:
+    assert advice.on_missing_module("ModuleNotFoundError", f"No module named '{module}'", installs=True) == said
+
+
+def test_other_exceptions_and_other_messages_are_left_alone() -> None:
+    assert advice.on_missing_module("ImportError", "No module named 'cv2'", installs=True) == ""
+    assert (
+        advice.on_missing_module("ModuleNotFoundError", "No module named 'json.x'; 'json' is not a package", installs=True)
+        == ""
+    )
+    assert advice.on_missing_module(None, "", installs=True) == ""
+
+
+@pytest.mark.parametrize("code", ["import tabula", "%run {path}"])
+async def test_a_result_says_it_once_to_people_and_to_models(session: Session, tmp_path: Path, code: str) -> None:
+    (tmp_path / "script.py").write_text("import tabula")
+    result = await session.execute(code.format(path=tmp_path / "script.py"))
+    assert result.error is not None
+    assert result.error.evalue == "No module named 'tabula' (to install it: %pip install tabula-py)"
+    assert (result.text or "").count("%pip install") == result.for_model().count("%pip install") == 1
+    assert len([item for item in result.outputs if item.kind == "error"]) == 1
+
+
+async def test_code_that_handles_the_exception_sees_pythons_own(session: Session) -> None:
+    result = await session.execute("try:\n    import tabula\nexcept ImportError as error:\n    print(error, error.name)")
+    assert result.text == "No module named 'tabula' tabula"
+
+
+async def test_a_session_that_may_not_install_is_told_so(zygote_host: Host) -> None:
+    async with zygote_host.session(policy=Policy(resources=Resources(packages=0))) as session:
+        error = (await session.execute("import tabula")).error
+    assert error is not None
+    assert error.evalue == "No module named 'tabula' (it is not installed, and this session may not install packages)"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "said"),
+    [
+        ("PermissionError", "[Errno 13] Permission denied: '.env'", _ENV),
+        ("PermissionError", "[Errno 13] Permission denied: '/w/.env'", _ENV),
+        ("OSError", "[Errno 30] Read-only file system: '.env'", _ENV),
+        ("IsADirectoryError", "[Errno 21] Is a directory: '.env'", _ENV),
+        ("FileExistsError", "[Errno 17] File exists: '.vscode'", "programs outside the sandbox run what .vscode says"),
+        (
+            "OSError",
+            "[Errno 16] Device or resource busy: 'x' -> '.mcp.json'",
+            "programs outside the sandbox run what .mcp.json",
+        ),
+        ("OSError", "[Errno 30] Read-only file system: '.git/config'", "a session can read .git, not write it"),
+        ("FileNotFoundError", "[Errno 2] No such file or directory: '.env'", ""),
+        ("PermissionError", "[Errno 13] Permission denied: 'env'", ""),
+        ("PermissionError", "[Errno 13] Permission denied", ""),
+        ("ValueError", "[Errno 13] Permission denied: '.env'", ""),
+        (None, "", ""),
+    ],
+)
+def test_the_reason_is_said_of_protected_names(name: str | None, message: str, said: str) -> None:
+    assert advice.on_kept_name(name, message).startswith(said)
+    assert bool(advice.on_kept_name(name, message)) == bool(said)
+
+
+def test_a_git_that_could_not_write_is_recognised_by_what_it_says() -> None:
+    assert advice.on_output("fatal: Unable to create '/w/.git/index.lock': Read-only file system\n").startswith(
+        "a session can read .git"
+    )
+    assert advice.on_output("error: could not lock config file .git/config: Read-only file system\n")
+    assert advice.on_output("touch: cannot touch '/usr/x': Read-only file system\n") == ""
+    assert advice.on_output("see .git/config\n" + "Read-only file system") == ""
+
+
+async def test_git_and_python_say_why_they_cannot_write(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+        result = await session.execute("!git -c user.name=x -c user.email=x commit --allow-empty -m x")
+        assert "Read-only file system" in (result.text or "")
+        assert result.stderr.count("[cellblock] a session can read .git, not write it: its hooks") == 1
+        failed = (await session.execute("open('.env', 'w')")).error
+        assert failed is not None
+        assert failed.evalue == f"[Errno 21] Is a directory: '.env' ({_ENV})"
+        assert (await session.execute("try:\n    open('.env', 'w')\nexcept OSError as error:\n    print(error)")).text == (
+            "[Errno 21] Is a directory: '.env'"
+        )
+
+
+async def test_without_a_sandbox_nothing_is_kept(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / ".env").mkdir()
+    async with zygote_host.session(working_dir=tmp_path, isolate="none") as session:
+        failed = (await session.execute("open('.env', 'w')")).error
+    assert failed is not None
+    assert failed.evalue.endswith("'.env'")

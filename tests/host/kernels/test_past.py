@@ -1,0 +1,62 @@
+"""The history of a session that goes back and forth."""
+
+from __future__ import annotations
+
+from cellblock.host.kernels.past import _KEPT, Past
+from cellblock.model import HistoryEntry
+
+
+def entry(code: str) -> HistoryEntry:
+    return HistoryEntry(code, "success", 1)
+
+
+def test_going_back_over_cells_that_were_forgotten_keeps_the_order() -> None:
+    past = Past()
+    for number in range(_KEPT):
+        past.add(entry(str(number)))
+    line = past.line
+    for number in range(_KEPT, _KEPT + 5):
+        past.add(entry(str(number)))
+    left = past.go_to(line, past.state)
+    assert [cell.code for cell in left] == [str(number) for number in range(_KEPT, _KEPT + 5)]
+    assert [cell.code for cell in past.present] == [str(number) for number in range(5, _KEPT)]
+    assert [cell.code for cell in past.entries] == [str(number) for number in range(5, _KEPT + 5)]
+    assert [cell.abandoned for cell in past.entries] == [False] * (_KEPT - 5) + [True] * 5
+
+
+def test_a_cell_that_the_kernel_died_with_has_made_no_state() -> None:
+    past = Past()
+    past.add(entry("x = 1"))
+    past.begin_anew()
+    past.add(entry("crash"), died=True)
+    assert ([cell.code for cell in past.entries], past.present) == (["x = 1", "crash"], [])
+
+
+def test_a_state_has_its_number_again_after_going_back() -> None:
+    past = Past()
+    past.begin()
+    past.add(entry("x = 1"))
+    line, state = past.line, past.state
+    past.begin()
+    assert past.state > state
+    past.go_to(line, state)
+    assert past.state == state
+    past.begin_anew()
+    assert past.state > state
+
+
+def test_going_back_past_a_reset_leaves_the_cells_between() -> None:
+    past = Past()
+    past.add(entry("x = 1"))
+    line, state = past.line, past.state
+    past.begin()
+    past.add(entry("x = 2"))
+    past.begin_anew()
+    past.begin()
+    past.add(entry("y = 1"))
+    assert [cell.abandoned for cell in past.entries] == [False, False, False]
+    later, after = past.line, past.state
+    past.go_to(line, state)
+    assert [cell.abandoned for cell in past.entries] == [False, True, True]
+    past.go_to(later, after)
+    assert [cell.abandoned for cell in past.entries] == [True, True, False]

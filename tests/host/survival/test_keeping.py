@@ -1,0 +1,477 @@
+"""Kernels outlive the process of their host, if a custodian holds them: the next host goes on with them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import processes
+from cellblock.errors import CheckpointError, CustodianError
+from cellblock.host import Host
+from cellblock.host.options import SessionHooks
+from cellblock.host.session import Session
+from cellblock.host.survival.recording import TapeRecording
+from cellblock.launch.custody.client import Custodian
+from cellblock.launch.custody.custodian import SOCKET
+from cellblock.model import CodeExecutionResult
+from next_hosts import next_host
+
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+TESTS = Path(__file__).parents[2]
+CHAIN = TESTS / "killed_hosts.py"
+RANDOM = TESTS / "random_kills.py"
+
+HOST = """
+import asyncio, os, signal, sys
+from cellblock.launch.custody.client import Custodian
+from cellblock.host import Host
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def until(session, text, tag="tag", **options):
+    "Run a cell until it has said something, and die."
+    said = ""
+    async for event in session.stream({code!r}, tag=tag, **options):
+        said += getattr(event, "text", None) or ""
+        if text in said:
+            die()
+        said = said[-1000:]
+    sys.exit("it ended before: " + said)
+
+async def main():
+    custodian = Custodian.connect({state!r})
+    host = Host(isolate={isolate!r}, custodian=custodian)
+    await host.adopt()
+    session = host.session(working_dir={workspace!r}, images_dir={state!r} + "/images", label="label")
+    await session.start()
+{body}
+    die()
+
+asyncio.run(main())
+"""
+
+
+class Killed:
+    """A custodian's directory, and hosts that are killed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state = directory / "state"
+        self.workspace = directory / "workspace"
+        self.state.mkdir(0o700)
+        self.workspace.mkdir()
+
+    def run(self, body: str, code: str = "", isolate: str = "none") -> None:
+        """Run a host with a session until it kills itself."""
+        program = HOST.format(
+            state=str(self.state),
+            workspace=str(self.workspace),
+            isolate=isolate,
+            code=code,
+            body=textwrap.indent(textwrap.dedent(body), "    "),
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+    @asynccontextmanager
+    async def session(self, isolate: str = "none", **options: Any) -> AsyncIterator[Session]:
+        """Go on with the session."""
+        async with next_host(self.state, isolate) as (host, remains):
+            assert [left.label for left in remains] == ["label"]
+            session = host.session(
+                working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains[0]
+            )
+            await session.start(**options)
+            yield session
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[Killed]:
+    """Hosts that are killed, and a custodian that ends with the test."""
+    made = Killed(tmp_path)
+    yield made
+    try:
+        Custodian.connect(made.state).end()
+    except CustodianError:
+        pass
+
+
+async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecutionResult]:
+    """Return the events and the result of the execution that goes on."""
+    *events, result = [event async for event in session.resume(skip)]
+    assert isinstance(result, CodeExecutionResult)
+    return events, result
+
+
+@pytest.mark.parametrize("isolate", [SLOW("none"), "native", SLOW("landlock")])
+async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
+    killed.run("await session.execute('x = 41; import os; pid = os.getpid()')", isolate=isolate)
+    async with killed.session(isolate) as session:
+        assert session.adopted
+        await resumed(session)
+        assert (await session.execute("x += 1; x")).return_value == "42"
+        await session.reset()  # the next kernel comes from a zygote of this host
+        assert (await session.execute("'x' in globals()")).return_value == "False"
+
+
+async def test_undo_goes_back_over_cells_of_the_host_before(killed: Killed) -> None:
+    killed.run("await session.execute('x = 41'); await session.execute('y = 1')")
+    async with killed.session() as session:
+        await resumed(session)
+        await session.execute("x = 42")
+        undone = await session.undo(2)
+        assert [cell.code for cell in undone.cells] == ["y = 1", "x = 42"]
+        assert (await session.execute("x, 'y' in globals()")).return_value == "(41, False)"
+        await session.undo(2)
+        assert (await session.execute("'x' in globals()")).return_value == "False"
+        await session.reset()
+        with pytest.raises(CheckpointError, match=r"there is no cell to undo$"):
+            await session.undo()
+
+
+def chain(killed: Killed, isolate: str, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:
+    """Run a chain of hosts; return what each has said."""
+    command = [
+        sys.executable,
+        str(CHAIN),
+        str(killed.state),
+        str(killed.workspace),
+        isolate,
+        str(first),
+        str(last),
+        str(step),
+        *mode,
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def expected(number: int) -> list[object]:
+    """Return what the cell of a chain results in, when it is run for the nth time."""
+    line = "?line\nline\n" if number % 2 else "x" * 5000 + "\n"
+    outputs = [
+        ["stream", "stdout", f"begin {number}\npipe {number}\nthen {number}\n"],
+        ["display_data", None, f"{number}"],
+        ["stream", "stdout", line],
+        ["execute_result", None, str(number)],
+    ]
+    return ["success", outputs, number]
+
+
+def check_chain(said: list[dict[str, Any]]) -> None:
+    """Check that every execution that began has had its whole result, and ran once."""
+    results: dict[str, object] = {}
+    for line in said:
+        if "passed" in line:
+            continue
+        assert line["adopted"]
+        if line["tag"] is not None:
+            results.setdefault(line["tag"], line["result"])
+            assert results[line["tag"]] == line["result"]
+    assert list(results.values()) == [expected(number) for number in range(1, len(results) + 1)]
+
+
+@pytest.mark.parametrize(("first", "isolate"), [SLOW(3, "none"), SLOW(6, "native")])
+def test_a_host_can_be_killed_anywhere(killed: Killed, first: int, isolate: str) -> None:
+    said = chain(killed, isolate, first, 70, 9)
+    check_chain(said)
+    assert len(said) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", ["none", "native", "landlock"])
+def test_a_host_can_be_killed_at_every_step(killed: Killed, isolate: str) -> None:
+    said = chain(killed, isolate, 1, 90, 1)
+    check_chain(said)
+    assert any("passed" in line for line in said)  # so every point before was tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", ["none", "native"])
+def test_a_host_can_be_killed_while_it_takes_over(killed: Killed, isolate: str) -> None:
+    said = chain(killed, isolate, 1, 36, 1, "early")
+    assert said[-1]["result"] == expected(1)
+    assert said[-2]["passed"] < 36  # so every point was tried
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("isolate", "kills"), [("none", 30), ("native", 20)])
+def test_fifty_hosts_can_be_killed_at_any_moment(killed: Killed, isolate: str, kills: int) -> None:
+    command = [sys.executable, str(RANDOM), str(killed.state), str(killed.workspace), isolate, str(kills), "1"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    results: dict[str, object] = {}
+    for line in map(json.loads, ran.stdout.splitlines()):
+        results.setdefault(line["tag"], line)
+        assert results[line["tag"]] == line
+        output = sorted([*(f"{line['tag']} {i}" for i in range(5)), *map(str, range(5)), ""])
+        assert (line["status"], line["output"]) == ("success", output)
+    begun = (killed.workspace / "ran").read_text().split()
+    assert len(set(begun)) == len(begun)  # none ran twice
+    assert set(begun) == set(results)  # none was lost
+
+
+async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
+    code = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.001)"
+    killed.run("await until(session, 'line 50', timeout=60)", code)
+    async with killed.session() as session:
+        assert session.resumed == "tag"
+        events, result = await resumed(session)
+        lines = [f"line {i}" for i in range(300)]
+        assert "".join(event.text for event in events).splitlines() == lines
+        assert result.output.splitlines() == lines
+    assert result.ok
+
+
+async def test_events_that_were_kept_are_skipped(killed: Killed) -> None:
+    code = "for i in range(9):\n    print('line', i, flush=True)\n    display({'text/html': str(i)}, raw=True)\ninput()"
+    killed.run("await until(session, 'line 8', on_input=lambda prompt: asyncio.sleep(1000))", code)
+    async with killed.session(on_input=lambda prompt: "x") as session:
+        events, _ = await resumed(session, skip=5)
+        texts = "".join(event.text for event in events)
+        assert texts.startswith("2\nline 3\n"), texts
+
+
+@pytest.mark.slow
+async def test_fifty_megabytes_go_on_and_cost_little(killed: Killed) -> None:
+    code = "for i in range(50_000):\n    print(i, 'x' * 1000)\nprint(input())"
+    killed.run("await until(session, '40000 x', on_input=lambda prompt: 'y')", code)
+    async with killed.session(on_input=lambda prompt: "y") as session:
+        _, result = await resumed(session)
+        assert result.ok
+        assert result.truncated
+        assert result.output.startswith("0 xxx")
+        assert result.output.endswith("x\ny\ny\n")
+        kernel = session._kernels.current
+        assert kernel is not None
+        assert isinstance(kernel.recording, TapeRecording)
+        assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 16 * 1024 * 1024
+
+
+async def test_input_is_asked_for_again(killed: Killed) -> None:
+    killed.run(
+        """
+        async def ask(prompt):
+            die()
+        await session.execute("print('before'); print('got', input('name? '))", on_input=ask, tag="asks")
+        """
+    )
+    prompts = []
+
+    def answer(prompt: str) -> str:
+        prompts.append(prompt)
+        return "Ada"
+
+    async with killed.session(on_input=answer) as session:
+        assert session.resumed == "asks"
+        _, result = await resumed(session)
+        assert prompts == ["name? "]
+        assert result.output == "before\nname? Ada\ngot Ada\n"
+
+
+@pytest.mark.slow
+async def test_a_deadline_counts_from_the_real_beginning(killed: Killed) -> None:
+    killed.run("await until(session, 'go', timeout=0.3)", "import time\nprint('go', flush=True)\ntime.sleep(1000)")
+    async with killed.session() as session:
+        _, result = await resumed(session)
+        assert result.status == "timeout"
+        assert (await session.execute("1")).ok
+
+
+@pytest.mark.slow
+async def test_a_kernel_that_died_meanwhile_says_how(killed: Killed) -> None:
+    code = """
+import os, time
+print('go', flush=True)
+while os.path.exists('stay'):
+    time.sleep(0.001)
+print('last', flush=True)
+os.kill(os.getpid(), 11)
+"""
+    stay = killed.workspace / "stay"
+    stay.touch()
+    killed.run("await until(session, 'go')", code)
+    stay.unlink()
+    async with killed.session() as session:
+        _, result = await resumed(session)
+        assert result.status == "died"
+        assert result.output == "go\nlast\n"
+        assert result.error is not None
+        assert "segmentation fault" in result.error.evalue
+        assert (await session.execute("1")).ok
+
+
+@pytest.mark.parametrize("earlier", ["restarted", "restored_earlier"])
+@pytest.mark.parametrize("moment", ["while it is replaced", "afterwards"])
+async def test_that_a_kernel_has_died_between_cells_is_said_by_the_next_host(
+    killed: Killed, earlier: str, moment: str
+) -> None:
+    killed.run(f"""
+        from cellblock.host.kernels.kernel import Kernel
+        await session.execute("x = 1")
+        while not session.checkpoints():
+            await asyncio.sleep(0.001)
+        for checkpoint in session.checkpoints() if {earlier == "restarted"} else ():
+            await checkpoint.drop()
+        await session.execute("y = 2; import asyncio, os; asyncio.get_running_loop().call_soon(os._exit, 3)")
+        if {moment == "while it is replaced"}:
+            Kernel.take_over_output = lambda *_: die()
+        while await session.has_kernel():
+            await asyncio.sleep(0.001)
+        await session.wait_for_kernel()
+    """)
+    async with killed.session() as session:
+        result = await session.execute("'x' in globals(), 'y' in globals()")
+        assert result.recovery == earlier
+        assert (result.text or "").count("The kernel died between cells: ") == 1
+        assert result.return_value == str((earlier == "restored_earlier", False))
+        assert (await session.execute("1")).recovery is None
+
+
+async def test_what_is_not_wanted_is_ended(killed: Killed) -> None:
+    killed.run("await session.execute('1')", isolate="native")
+    async with next_host(killed.state, "native") as (host, remains):
+        (left,) = remains
+        place = Path(left.place)
+        assert place.exists()
+        await host.discard(left)
+        assert not place.exists()
+
+
+@pytest.mark.slow
+async def test_all_ends_with_the_custodian(killed: Killed) -> None:
+    killed.run("await until(session, 'go')", "import time\nprint('go', flush=True)\ntime.sleep(1000)", isolate="native")
+    custodian = Custodian.connect(killed.state)
+    place = Path(json.loads(next(entry.data for key, entry in custodian.entries.items() if key[:6] == "place/"))["path"])
+    running = processes.below(custodian.pid)
+    assert running
+    os.kill(custodian.pid, signal.SIGKILL)
+    custodian.close()
+    await processes.eventually(lambda: not any(map(processes.alive, running)))
+    await processes.eventually(lambda: not place.exists())
+
+
+async def test_a_host_whose_custodian_has_ended_says_so(killed: Killed) -> None:
+    custodian = Custodian.connect(killed.state)
+    host = Host(isolate="none", custodian=custodian)
+    await host.adopt()
+    session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
+    await session.start()
+    os.kill(custodian.pid, signal.SIGKILL)
+    kernel = session._kernels.current
+    assert kernel is not None
+    await processes.eventually(lambda: kernel.death is not None)
+    with pytest.raises(CustodianError, match="restart the daemon"):
+        await session.execute("1")
+    await host.close()
+    custodian.close()
+
+
+@pytest.mark.slow
+async def test_a_long_session_costs_no_descriptors_and_little_memory(killed: Killed) -> None:
+    async with next_host(killed.state, "none") as (host, _):
+        session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
+        await session.start()
+        await session.execute("x = 1")
+        await processes.eventually(session.checkpoints)  # the first one opens a connection
+        await session.execute("x = 1")
+        before = len(processes.descriptors())
+        for _ in range(400):
+            await session.execute("print('x' * 5000)")
+        await processes.eventually(lambda: len(processes.descriptors()) <= before)
+        kernel = session._kernels.current
+        assert kernel is not None
+        assert isinstance(kernel.recording, TapeRecording)
+        assert sum(os.fstat(fd).st_blocks * 512 for fd in kernel.recording.tape.fds) < 3 * 1024 * 1024
+
+
+async def test_a_call_that_waits_fails_and_the_next_one_is_served(killed: Killed) -> None:
+    code = """
+import os, socket
+
+def call(text):
+    connection = socket.create_connection(("127.0.0.1", int(os.environ["CELLBLOCK_TOOL_PORT"])))
+    connection.sendall(text)
+    try:
+        return connection.recv(100)
+    except ConnectionError:
+        return b""
+
+print(call(b"first"))
+print(call(b"second"))
+"""
+    killed.run(
+        """
+        async def serve(reader, writer):
+            assert await reader.read(100) == b"first"
+            die()
+
+        def take(listener):
+            global serving
+            serving = asyncio.create_task(asyncio.start_server(serve, sock=listener))
+
+        from cellblock.host.options import SessionHooks
+        other = host.session(
+            working_dir=session.workspace, images_dir="/tmp", label="tools", hooks=SessionHooks(tool_port=take)
+        )
+        await other.start()
+        await other.execute(CODE, timeout=60, tag="calls")
+        """.replace("CODE", repr(code)),
+        isolate="native",
+    )
+    heard = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        writer.write(b"answer")
+        writer.close()
+
+    serving: list[asyncio.Task[asyncio.Server]] = []
+
+    def take(listener: Any) -> None:
+        serving.append(asyncio.create_task(asyncio.start_server(serve, sock=listener)))
+
+    async with next_host(killed.state, "native") as (host, remains):
+        plain, tools = sorted(remains, key=lambda left: left.label)
+        await host.discard(plain)
+        session = host.session(
+            working_dir=killed.workspace,
+            images_dir=killed.state,
+            label="tools",
+            remains=tools,
+            hooks=SessionHooks(tool_port=take),
+        )
+        await session.start()
+        _, result = await resumed(session)
+        assert result.output == "b''\nb'answer'\n"
+        assert heard == [b"second"]
+        server = await serving[0]
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("isolate", ["native", "landlock"])
+async def test_code_cannot_reach_the_custodian(killed: Killed, isolate: str) -> None:
+    async with next_host(killed.state, isolate) as (host, _):
+        session = host.session(working_dir=killed.workspace, images_dir=killed.state / "images")
+        await session.start()
+        # From within the directory: an address may have 107 bytes only.
+        result = await session.execute(
+            f"import os, socket\nos.chdir({str(killed.state)!r})\n"
+            f"socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect({SOCKET!r})"
+        )
+        assert result.error is not None
+        assert result.error.ename in ("FileNotFoundError", "PermissionError")

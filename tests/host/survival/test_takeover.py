@@ -1,0 +1,583 @@
+"""Checkpoints outlive the process of their host: the next host goes back to them, exactly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import processes
+from cellblock.common import config
+from cellblock.errors import CheckpointError, CustodianError
+from cellblock.host import Host
+from cellblock.host.kernels.past import files_time
+from cellblock.host.session import Session
+from cellblock.host.survival.remains import SessionRemains
+from cellblock.launch.custody.client import Custodian
+from cellblock.model import CodeExecutionResult
+from next_hosts import next_host
+
+HOST = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from cellblock.launch.custody.client import Custodian
+from cellblock.host import Host
+from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
+from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.going_back import GoingBack
+from cellblock.host.checkpoints.resuming import Resuming
+from cellblock.host.survival.takeover import Takeover
+from cellblock.host.checkpoints.files import CheckpointFiles
+from cellblock.host.kernels.family import Family
+from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.kernels.kernel_slot import KernelSlot
+from cellblock.host.snapshots import restore
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying(call, after):
+    "Return what dies before or after a call."
+    def now(*given, **named):
+        if after:
+            call(*given, **named)
+        die()
+    async def then(*given, **named):
+        if after:
+            await call(*given, **named)
+        die()
+    return then if asyncio.iscoroutinefunction(call) else now
+
+async def settled(session):
+    "Wait until the present state is kept, with its files."
+    automatic = session._checkpoints.automatic
+    while automatic._task is None or not automatic._task.done():
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+
+async def main():
+    custodian = Custodian.connect({state!r})
+    host = Host(isolate={isolate!r}, custodian=custodian)
+    left = await host.adopt()
+    session = host.session(
+        working_dir={workspace!r}, images_dir={state!r} + "/images", label="label", remains=left[0] if left else None
+    )
+    await session.start()
+{body}
+    die()
+
+asyncio.run(main())
+"""
+
+
+class Killed:
+    """A custodian's directory, and hosts that are killed."""
+
+    def __init__(self, directory: Path, isolate: str) -> None:
+        self.isolate = isolate
+        self.state = directory / "state"
+        self.workspace = directory / "workspace"
+        self.state.mkdir(0o700)
+        self.workspace.mkdir()
+
+    def run(self, body: str) -> None:
+        """Run a host that goes on with the session, if there is one, until it kills itself."""
+        program = HOST.format(
+            state=str(self.state),
+            workspace=str(self.workspace),
+            isolate=self.isolate,
+            body=textwrap.indent(textwrap.dedent(body), "    "),
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+    @asynccontextmanager
+    async def host(self) -> AsyncIterator[tuple[Host, list[SessionRemains]]]:
+        """Run the next host; afterwards, nothing is left."""
+        async with next_host(self.state, self.isolate) as found:
+            yield found
+        assert not [*(config.state_directory() / "snapshots").glob("*")]
+
+    def remake(self, host: Host, remains: SessionRemains | None = None) -> Session:
+        return host.session(working_dir=self.workspace, images_dir=self.state / "images", label="label", remains=remains)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Go on with the session."""
+        async with self.host() as (host, remains):
+            (left,) = remains
+            session = self.remake(host, left)
+            await session.start()
+            yield session
+
+    def write(self, name: str, text: str) -> None:
+        (self.workspace / name).write_text(text)
+
+    def read(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self.workspace.iterdir() if path.is_file()}
+
+
+@pytest.fixture(params=["none", "native"])
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Killed]:
+    """Hosts that are killed, and a custodian that ends with the test."""
+    monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home"))
+    made = Killed(tmp_path, request.param)
+    yield made
+    try:
+        Custodian.connect(made.state).end()
+    except CustodianError:
+        pass
+
+
+# All points of all operations, in both: together they are a tenth of the quick tests.
+EACH = pytest.mark.parametrize("killed", ["none", pytest.param("native", marks=pytest.mark.slow)], indirect=True)
+
+
+def cells(count: int) -> str:
+    """Return code that runs cells, each of which leaves a variable and a file."""
+    return f"""
+    for n in range({count}):
+        await session.execute(f"v{{n}} = n = {{n}}; from pathlib import Path; Path('f{{n}}').write_text('{{n}}')")
+    """
+
+
+async def names(session: Session) -> str:
+    code = "print(sorted(name for name in globals() if name[0] == 'v' and name[1:].isdigit()))"
+    return (await session.execute(code)).output.strip()  # printed: as a value, a long list is shown in several lines
+
+
+def files(count: int) -> dict[str, str]:
+    return {f"f{n}": str(n) for n in range(count)}
+
+
+async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(killed: Killed) -> None:
+    killed.run(cells(7) + "    await settled(session)")
+    async with killed.session() as session:
+        assert session.adopted
+        assert len(session.checkpoints()) == 6
+        undone = await session.undo()
+        assert (len(undone.cells), undone.files, undone.files_left) == (1, ["f6"], "")
+        assert killed.read() == files(6)
+        undone = await session.undo(3)
+        assert undone.files == ["f3", "f4", "f5"]
+        assert killed.read() == files(3)
+        assert await names(session) == "['v0', 'v1', 'v2']"
+        assert [cell.abandoned for cell in session.history()] == [False] * 3 + [True] * 4 + [False]
+        await session.undo(4)
+        assert (await names(session), killed.read()) == ("[]", {})
+
+
+async def test_cells_of_several_hosts_are_undone_together(killed: Killed) -> None:
+    for _ in range(3):
+        killed.run("n = session.next_count\nawait session.execute(f\"v{n} = 0; open('f{n}', 'w').write('')\")")
+    async with killed.session() as session:
+        assert await names(session) == "['v1', 'v2', 'v3']"
+        undone = await session.undo(3)
+        assert [cell.execution_count for cell in undone.cells] == [2, 3, 4]
+        assert await names(session) == "['v1']"
+        assert killed.read() == {"f1": ""}
+
+
+async def test_a_crash_after_the_takeover_costs_the_cell_that_crashed(killed: Killed) -> None:
+    killed.run("await session.execute('v1 = 1')\nawait settled(session)")
+    async with killed.session() as session:
+        result = await session.execute("v2 = 2; import os; os._exit(3)")
+        assert (result.status, result.recovery) == ("died", "restored")
+        assert await names(session) == "['v1']"
+
+
+async def test_a_named_checkpoint_outlives_its_host_with_its_files(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v1 = 1; open('f', 'w').write('old')")
+        await session.checkpoint("good", files="copy")
+        for n in range(10):
+            await session.execute("v1 += 1; open('f', 'w').write('new')")
+        await session.reset()
+        await session.execute("v2 = 2")
+    """)
+    for _ in range(2):
+        killed.run("await session.execute('v3 = 3')")
+    async with killed.session() as session:
+        (good,) = [one for one in session.checkpoints() if one.name == "good"]
+        assert good.execution_count == 1
+        changes = await session.restore("good")
+        assert changes.written == ("f",)
+        assert killed.read() == {"f": "old"}
+        assert (await session.execute("v1")).return_value == "1"
+        await good.drop()
+
+
+async def test_what_others_have_saved_stays_after_an_undo_by_the_next_host(killed: Killed) -> None:
+    killed.run("await session.execute(\"v1 = 1; open('a', 'w').write('cell')\")\nawait settled(session)")
+    killed.write("b", "person")
+    async with killed.session() as session:
+        await session.undo()
+        assert killed.read() == {"b": "person"}
+
+
+async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("from asyncio import sleep as wait; v1 = 1; open('f', 'w').write('old')")
+        running = asyncio.create_task(session.execute("v2 = 2; open('f', 'w').write('new'); await wait(0.3)"))
+        while Path(session.workspace, "f").read_text() != "new":
+            await asyncio.sleep(0.001)
+    """)
+    async with killed.session() as session:
+        *_, result = [event async for event in session.resume()]
+        assert result.ok  # type: ignore[union-attr]
+        undone = await session.undo()
+        assert undone.files == ["f"]
+        assert killed.read() == {"f": "old"}
+        assert await names(session) == "['v1']"
+        assert len(session.history()) == 3
+
+
+async def test_a_copy_that_was_being_made_is_not_used(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v1 = 1")
+        await settled(session)
+        copy = Family.copy
+        async def copy_and_die(*given):
+            await copy(*given)
+            die()
+        Family.copy = copy_and_die
+        await session.execute("v2 = 2")
+        await asyncio.sleep(60)
+    """)
+    async with killed.session() as session:
+        *_, result = [event async for event in session.resume()]
+        await processes.eventually(lambda: len(session.checkpoints()) == 2)
+        result = await session.execute("v3 = 3; import os; os._exit(3)")
+        assert result.recovery == "restored"
+        assert await names(session) == "['v1', 'v2']"
+        await session.undo(2)
+        assert await names(session) == "['v1']"
+
+
+@pytest.mark.parametrize("asked", ["a checkpoint", "nothing"])
+async def test_a_host_that_is_killed_while_a_kernel_answers(killed: Killed, asked: str) -> None:
+    killed.run(f"""
+        await session.execute("v1 = 1")
+        await settled(session)
+        ask = Kernel.ask
+        def ask_and_die(*given):
+            ask(*given)
+            die()
+        Kernel.ask = ask_and_die
+        await (session.execute("v2 = 2") if {asked == "a checkpoint"} else session.complete("v", 1))
+        await asyncio.sleep(60)
+    """)
+    async with killed.session() as session:
+        assert not (await session.execute("v3 = 3")).not_undoable
+        await session.undo()
+        assert await names(session) == ("['v1', 'v2']" if asked == "a checkpoint" else "['v1']")
+
+
+POINTS = [
+    "Checkpoints._begin_going",
+    "CheckpointFiles.restore",
+    "restore._stage",
+    "restore._apply",
+    "restore._finish",
+    "Resuming.resume",
+    "KernelSlot._put",
+    "GoingBack.commit",
+    "Kernel.discard",
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("point", POINTS)
+@EACH
+async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: Killed, point: str, after: bool) -> None:
+    killed.run(
+        cells(3)
+        + f"""
+    await settled(session)
+    {point} = dying({point}, {after})
+    await session.undo(2)
+    """
+    )
+    async with killed.session() as session:
+        state = await names(session)
+        assert state in ("['v0']", "['v0', 'v1', 'v2']")
+        assert killed.read() == files(1 if state == "['v0']" else 3)
+        before = point == "Checkpoints._begin_going" and not after
+        assert (state == "['v0']") == (not before)
+        await session.execute("v3 = 3")
+        await session.undo(2)
+        assert await names(session) == state
+        await session.undo(1 if state == "['v0']" else 2)
+        await session.undo()
+        assert killed.read() == files(0 if state == "['v0']" else 1)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("point", ["CheckpointFiles.restore", "restore._finish", "KernelSlot.renew", "Checkpoints.begin_anew"])
+@EACH
+async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: Killed, point: str, after: bool) -> None:
+    killed.run(
+        cells(2)
+        + f"""
+    await settled(session)
+    {point} = dying({point}, {after})
+    await session.undo(2)
+    """
+    )
+    async with killed.session() as session:
+        assert (await names(session), killed.read()) == ("[]", {})
+        await session.execute("v3 = 3")
+        await session.undo(2)
+        assert await names(session) == "[]"
+
+
+@pytest.mark.parametrize(
+    "point", ["Resuming.resume", "Checkpoints.replace_kernel", "KernelSlot._put", "Kernel.take_over_output"]
+)
+@pytest.mark.parametrize("after", [False, True])
+@EACH
+async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, point: str, after: bool) -> None:
+    killed.run(
+        cells(2)
+        + f"""
+    await settled(session)
+    {point} = dying({point}, {after})
+    await session.execute("v2 = 2; import os; os._exit(3)")
+    await asyncio.sleep(60)
+    """
+    )
+    async with killed.session() as session:
+        assert await names(session) == "['v0', 'v1']"
+        await session.undo(2)
+        assert await names(session) == "['v0']"
+        assert killed.read() == files(1)
+
+
+async def test_a_kernel_that_ended_with_its_host_goes_on_from_its_last_checkpoint(killed: Killed) -> None:
+    killed.run(f"""
+        await session.execute("v1 = 1")
+        await settled(session)
+        await session.execute('''
+            import os, time
+            v2 = os.getpid()
+            if not os.fork():
+                while not os.path.exists("end"):
+                    time.sleep(0.001)
+                os.kill(v2, 9)
+                os._exit(0)
+        ''')
+        await settled(session)
+        await session.execute("v3 = 3")
+        with open({str(killed.workspace / "end")!r}, "w"):
+            pass
+    """)
+    async with killed.session() as session:
+        result = await session.execute("sorted(name for name in globals() if name[0] == 'v' and name[1:].isdigit())")
+        assert result.return_value in ("['v1', 'v2']", "['v1', 'v2', 'v3']")
+        assert (result.recovery is None) == (result.return_value == "['v1', 'v2', 'v3']")
+
+
+async def test_nothing_is_left_of_a_session_that_nobody_goes_on_with(killed: Killed) -> None:
+    killed.run(cells(3) + "    await session.checkpoint('named', files='copy')")
+    async with killed.host() as (host, remains):
+        (left,) = remains
+        await host.discard(left)
+        assert not host.kernels.families
+        assert host.store().bytes == 0
+
+
+async def test_nothing_is_left_when_hosts_are_killed_again_and_again(killed: Killed) -> None:
+    for _ in range(3):
+        killed.run(cells(2) + "    await session.checkpoint('named', files='copy')")
+    async with killed.session() as session:
+        for one in session.checkpoints():
+            if not one.automatic:
+                await one.drop()
+        assert len(session.checkpoints()) == 6
+
+
+async def test_files_that_are_gone_are_not_brought_back_in_part(killed: Killed) -> None:
+    killed.run(cells(3) + "    await settled(session)")
+    (store,) = (config.state_directory() / "snapshots").iterdir()
+    for path in store.glob("part-*"):
+        path.unlink()
+    async with killed.session() as session:
+        with pytest.raises(CheckpointError, match=r"files cannot be brought back: .*could not be read"):
+            await session.undo(2)
+        assert killed.read() == files(3)
+        undone = await session.undo(2, partial=True)
+        assert undone.files_left
+        assert await names(session) == "['v0']"
+
+
+async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v1 = 1; open('f', 'w').write('1')")
+        (branch,) = await session.fork()
+        branch.relabel("branch")
+        await branch.execute("v2 = 2; open('f', 'w').write('2')")
+        await branch.execute("v3 = 3; open('f', 'w').write('3')")
+        await settled(branch)
+    """)
+    async with killed.host() as (host, remains):
+        left = {one.label: one for one in remains}
+        session, branch = killed.remake(host, left["label"]), killed.remake(host, left["branch"])
+        await session.start()
+        await branch.start()
+        await branch.undo()
+        assert await names(branch) == "['v1', 'v2']"
+        assert Path(branch.workspace, "f").read_text() == "2"
+        await branch.undo(2)
+        assert await names(branch) == "['v1']"
+        await session.adopt(branch)
+        assert killed.read() == {"f": "1"}
+        await session.undo()
+
+
+@pytest.mark.parametrize("moment", [pytest.param(n, marks=[pytest.mark.slow] if n > 2 else []) for n in range(25)])
+async def test_a_host_that_is_killed_at_any_moment_leaves_states_that_are_exact(killed: Killed, moment: int) -> None:
+    """Each cell makes a variable and a file of the same number: whatever is undone, both are of the same state."""
+    killed.run(f"""
+        asyncio.get_running_loop().call_later({0.013 * moment + 0.02}, die)
+        n = 0
+        while True:
+            n += 1
+            await session.execute(f"v{{n}} = 0; open('f{{n}}', 'w').write('')", tag="t")
+            if n % 4 == 0:
+                await session.undo(2)
+            if n % 7 == 0:
+                await session.execute("import os; os._exit(1)")
+    """)
+    async with killed.session() as session:
+        if session.resumed:
+            async for _ in session.resume():
+                pass
+        for _ in range(3):
+            there = {name[1:] for name in killed.read()}
+            assert await names(session) == str(sorted(f"v{n}" for n in there))
+            if len([cell for cell in session.history() if not cell.abandoned]) < 2:
+                break
+            await session.undo(2)  # `names` is a cell, too
+
+
+async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await settled(session)
+        code = "import os, time; print('go')\\nwhile not os.path.exists('on'): pass\\nv1 = open('f1', 'w').close()"
+        async for _ in session.stream(code, tag="tag"):
+            die()
+    """)
+    async with killed.session() as session:
+        begun = time.time_ns()
+        await processes.eventually(lambda: files_time() > begun)
+        killed.write("on", "")
+        async for _ in session.resume():
+            pass
+        assert killed.read() == {"on": "", "f1": ""}
+        await session.undo()
+        assert (await names(session), killed.read()) == ("['v0']", {})  # what others write meanwhile counts as the cell's
+
+
+@pytest.mark.parametrize("recovery", ["restored", "restored_earlier"])
+@pytest.mark.parametrize("chain", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", ["Kernel.close", "KernelSlot._put", "Checkpoints.recover"])
+@EACH
+async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_result(
+    killed: Killed, call: str, after: bool, chain: int, recovery: str
+) -> None:
+    """Only the dead kernel's tape says how the cell has ended, and the next kernel is there already."""
+    dies = f"{call} = dying({call}, {after})\n"
+    killed.run(f"""
+        await session.execute("v0 = 1; open('f0', 'w').close()")
+        await settled(session)
+        if {recovery == "restored_earlier"}:
+            await session.execute("v1 = 1")
+            await settled(session)
+            await session.checkpoints()[-1].drop()
+        {dies}
+        await session.execute("print('last words'); import os; os._exit(3)", tag="tag")
+    """)
+    for _ in range(chain - 1):
+        killed.run(f"{dies}\nasync for _ in session.resume(): pass")
+    async with killed.session() as session:
+        assert session.resumed == "tag"
+        *_, result = [event async for event in session.resume()]
+        assert isinstance(result, CodeExecutionResult)
+        assert (result.status, result.output, result.recovery) == ("died", "last words\n", recovery)
+        assert await names(session) == "['v0']"
+        assert killed.read() == {"f0": ""}
+        await session.undo(2)  # what died has changed nothing
+        assert (await names(session), killed.read()) == ("[]", {})
+
+
+async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await settled(session)
+        await session.execute("import os; os._exit(3)", tag="first")
+        await session.execute("v1 = 1; import os; os.kill(os.getppid(), 0)", tag="second")
+    """)
+    async with killed.session() as session:
+        assert session.resumed == "second"
+        async for _ in session.resume():
+            pass
+        assert await names(session) == "['v0', 'v1']"
+
+
+async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Killed) -> None:
+    killed.run("""
+        await session.execute("v0 = 1")
+        await session.execute("v1 = 1")
+        await settled(session)
+        await session.execute("import os; os._exit(3)", tag="first")
+        await session.undo()
+    """)
+    async with killed.session() as session:
+        assert session.resumed is None
+        assert await names(session) == "['v0']"
+
+
+async def test_a_host_is_killed_while_it_takes_over(killed: Killed) -> None:
+    killed.run(cells(3) + "    await settled(session)")
+    for point in ("Family.go_on", "Checkpoints.recall", "Takeover.take_kernel"):
+        program = f"call = {point}\ndef dying(*given, **named):\n    call(*given, **named)\n    die()\n{point} = dying\n"
+        program = HOST.replace("async def main():", program.replace("{", "{{").replace("}", "}}") + "\nasync def main():")
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                program.format(state=str(killed.state), workspace=str(killed.workspace), isolate=killed.isolate, body=""),
+            ],
+            check=False,
+            timeout=60,
+        )
+        assert ran.returncode == -signal.SIGKILL
+    async with killed.session() as session:
+        await session.undo(2)
+        assert await names(session) == "['v0']"
+        assert killed.read() == files(1)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5, 20, 100])
+@EACH
+async def test_a_start_that_is_cancelled_leaves_nothing(killed: Killed, turns: int) -> None:
+    killed.run(cells(3) + "    await settled(session)\n    CheckpointFiles.restore = die\n    await session.undo(2)")
+    async with killed.host() as (host, remains):
+        starting = asyncio.create_task(killed.remake(host, remains[0]).start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await processes.eventually(lambda: not host.kernels.families)
+        assert killed.read() in (files(1), files(3))
