@@ -15,9 +15,9 @@ from typing import Literal
 import pytest
 from hypothesis import settings
 
-import cellblock
 from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
+from cellblock.launch.zygote import boot
 from escape import proofs
 from processes import below, command_line, descriptors, eventually, tree
 from progress import Progress
@@ -26,7 +26,7 @@ from suite import SUMMARY, selection, shared, sharing
 Launch = Literal["zygote", "spawn"]
 
 TESTS = Path(__file__).parent
-BOOT = Path(cellblock.__file__).parent / "launch" / "zygote" / "boot.py"
+BOOT = boot.__file__
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -169,7 +169,7 @@ async def executor(host: Host, tmp_path: Path) -> AsyncIterator[CodeExecutor]:
 
 
 def _is_booted(pid: int) -> bool:
-    return command_line(pid).split(" ")[1:2] == [str(BOOT)]
+    return command_line(pid).split(" ")[1:2] == [BOOT]
 
 
 def _warm_processes() -> set[int] | None:

@@ -27,7 +27,7 @@ from .copies import Edit, copied, environment
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TESTS = Path(__file__).parents[1]
-PART = 70
+PART = 40
 """How many tests are run at once on a copy that is not changed."""
 SECONDS = 6
 """Without their defence some attacks never end, or only at a deadline: after how long their tests are cut off."""
