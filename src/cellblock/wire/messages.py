@@ -191,7 +191,7 @@ class Clear:
     """Worker → host: discard the cell's output so far; with ``wait``, when the next output arrives."""
 
     type: ClassVar[str] = "clear"
-    wait: bool
+    wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,7 +399,7 @@ MOUNTED = """
 import contextlib, ctypes, os, sys
 from pathlib import Path
 from cellblock.walls.linux.syscall import libc, unshare
-from snapshots.watched import watched
+from host.snapshots.watched import watched
 unshare(0x20000)  # CLONE_NEWNS
 assert libc.mount(None, b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
 place = Path(sys.argv[1])
