@@ -349,7 +349,7 @@ def _remove_what_the_dead_left(places: bool) -> None:
 
 def _make_room_for(kernels: int) -> None:
     """Raise this process's soft limit on descriptors if it is too low for this many kernels."""
-    # Up to a quarter of all descriptors is for connections to tool ports (`tools.serving.listen`), so that each session has its share.
+    # Up to a quarter of all descriptors is for tool ports (`serving.listen`), so that each session has its share.
     needed = kernels * _DESCRIPTORS_PER_KERNEL + _SPARE_DESCRIPTORS + 4 * min(kernels * _CONNECTIONS, _MAX_CONNECTIONS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed <= soft:
