@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -477,3 +478,24 @@ async def test_in_the_foreground_as_systemd_runs_it(home: Path) -> None:
     await eventually(lambda: (control.status() or {}).get("pid") == process.pid)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
+
+
+def test_kernels_of_another_version_are_ended_and_the_next_daemon_says_so(home: Path) -> None:
+    older = (
+        "import sys; from cellblock.host.survival import keeping; keeping._FORMAT -= 1; "
+        "from cellblock.service.daemon.main import main; main(sys.argv[1:])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", older, str(home)])
+    deadline = time.monotonic() + 30
+    while (control.status() or {}).get("pid") != process.pid:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    kernel = cellblock.get_or_create("a")
+    worker = int(cellblock.execute(kernel, "import os; print(os.getpid())", timeout=60).text or 0)
+    assert worker
+    process.kill()
+    process.wait()
+    close_connections()
+    assert "NameError" in str(cellblock.execute("a", "os.getpid()").error)
+    (said,) = (control.status() or {})["problems"]
+    assert "another version of cellblock" in said

@@ -33,8 +33,14 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
-_FORMAT = 5
-"""The version of the held data. A host of another version ends the kernels instead of continuing them."""
+_FORMAT = 6
+"""The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
+
+
+def can_continue(custodian: Custodian) -> bool:
+    """Return whether the custodian holds nothing, or what a host of this version can continue."""
+    host = custodian.entries.get("host")
+    return host is None or json.loads(host.data)["format"] == _FORMAT
 
 
 class Keeping(Keeper):
@@ -68,7 +74,7 @@ class Keeping(Keeper):
         if host is not None:
             said = json.loads(host.data)
             if said["format"] != _FORMAT:
-                raise CustodianError("the running sessions belong to another version of cellblock: end them with that version")
+                raise CustodianError("the custodian holds kernels of another version of cellblock: end it, which ends them")
         self.prefix: str = said["prefix"]
         super().__init__(f"{self.prefix}{said['generation'] + 1}-")
         self._said = {**said, "generation": said["generation"] + 1}

@@ -14,9 +14,13 @@ from contextlib import suppress
 from io import FileIO
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError
 from cellblock.service.daemon.place import Place
+
+if TYPE_CHECKING:
+    from cellblock.launch.custody.client import Custodian
 
 _log = logging.getLogger("cellblock.daemon")
 _LOG_BYTES, _LOG_FILES = 4 * 1024 * 1024, 3
@@ -106,10 +110,21 @@ def _lock(place: Place) -> int | None:
             return lock
 
 
+def _custodian(place: Place) -> tuple[Custodian, bool]:
+    """Return the custodian, and whether one was ended whose kernels cannot be continued: those of another version."""
+    from cellblock.host.survival.keeping import can_continue
+    from cellblock.launch.custody.client import Custodian
+
+    custodian = Custodian.connect(place.directory)
+    if can_continue(custodian):
+        return custodian, False
+    custodian.end()
+    return Custodian.connect(place.directory), True
+
+
 async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     from cellblock.common.threads import Threads
     from cellblock.host import Host
-    from cellblock.launch.custody.client import Custodian
     from cellblock.service import settings
     from cellblock.service.daemon.client import Client
     from cellblock.service.daemon.life import until_the_end
@@ -123,9 +138,13 @@ async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     wanted = settings.current()
     limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
     store = NamedStore(place.directory)
-    custodian = Custodian.connect(place.directory) if sys.platform == "linux" else None
+    custodian, others_ended = _custodian(place) if sys.platform == "linux" else (None, False)
     host = Host(isolate="none", custodian=custodian)  # each session says how it is to be isolated
     sessions = NamedSessions(host, store, limits)
+    if others_ended:
+        sessions.note_lost(
+            "the kernels of another version of cellblock, which was killed, were ended with their variables"
+        )
     if custodian is not None:
         await sessions.adopt()
     server = Server(sessions, custodian=custodian)

@@ -123,7 +123,7 @@ class NamedSessions:
             self._join(named, session)
             if left is None:
                 if session.resumed and journal.find(session.resumed) is None:  # otherwise, it had ended
-                    self._note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
+                    self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
                 return
             if session.resumed == left.record.id:
                 go_on.add(left.record.id)
@@ -150,10 +150,11 @@ class NamedSessions:
         named = NamedSession(self._host, record, label.options or {}, store=self.store)
         self.store.sessions.add(record, named.options)
         self._add(named)
-        self._note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
+        self.note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
         return named
 
-    def _note_lost(self, what: str) -> None:
+    def note_lost(self, what: str) -> None:
+        """Log something that was lost, and show it among the problems of the daemon's status."""
         _log.error("the stored state is not complete: %s", what)
         if len(self._losses) < _MAX_LOSSES:
             self._losses.append(what)
