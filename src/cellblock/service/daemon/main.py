@@ -142,9 +142,7 @@ async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     host = Host(isolate="none", custodian=custodian)  # each session says how it is to be isolated
     sessions = NamedSessions(host, store, limits)
     if others_ended:
-        sessions.note_lost(
-            "the kernels of another version of cellblock, which was killed, were ended with their variables"
-        )
+        sessions.note_lost("the kernels of another version of cellblock, which was killed, were ended with their variables")
     if custodian is not None:
         await sessions.adopt()
     server = Server(sessions, custodian=custodian)
