@@ -61,6 +61,14 @@ def close_connections() -> None:
         each.close()
 
 
+def _text_of(path: Path) -> str:
+    """Return what a file of /proc says; nothing if its process has ended."""
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def in_thread(kernel: object, code: str) -> Future[cellblock.CodeExecutionResult]:
     """Run code from another thread, which has a connection of its own."""
     future: Future[cellblock.CodeExecutionResult] = Future()
@@ -309,6 +317,10 @@ def test_what_is_in_the_place_of_the_socket_is_replaced_or_refused(home: Path) -
     place.socket.mkdir()
     with pytest.raises(DaemonError, match=r"did not start: \S+ is a directory.* remove it \(\S+daemon\.log\)$"):
         control.start()
+    deadline = time.monotonic() + 10
+    while left := [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(home) in _text_of(path)]:
+        assert time.monotonic() < deadline, f"what it started is left: {left}"
+        time.sleep(0.01)
     place.socket.rmdir()
     place.lock.unlink()
     place.lock.symlink_to(home / "target")

@@ -152,7 +152,12 @@ async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
-    listening = await loop.create_unix_server(lambda: Client(server), sock=place.listen(), backlog=1024)
+    try:
+        listening = await loop.create_unix_server(lambda: Client(server), sock=place.listen(), backlog=1024)
+    except BaseException:
+        if custodian is not None and not sessions.kernels:
+            custodian.end()  # it holds nothing that a next daemon could continue
+        raise
     if ready is not None:
         ready.close()
     _log.info("the daemon listens at %s", place.socket)
