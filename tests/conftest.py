@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -108,6 +109,13 @@ def pytest_collection_finish() -> None:
     """Collect garbage again, but not what pytest keeps."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run the tests in an empty directory: a session without a workspace of its own has this one, and reads all of its files."""
+    with contextlib.chdir(tmp_path_factory.mktemp("current")):
+        yield Path.cwd()
 
 
 @pytest.fixture(scope="session")
