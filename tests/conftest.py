@@ -113,7 +113,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def empty_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Run the tests in an empty directory: a session without a workspace of its own has this one, and reads all of its files."""
+    """Run the tests in an empty directory: sessions without a workspace of their own have it, and read all files in theirs."""
     with contextlib.chdir(tmp_path_factory.mktemp("current")):
         yield Path.cwd()
 
