@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -208,6 +209,7 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     before: set[int] = await eventually(_warm_processes)
     files = {*os.listdir(tempfile.gettempdir())}
     opened = len(_opened())
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
     yield
     try:
         await eventually(lambda: len(below(os.getpid())) < len(before))
@@ -217,5 +219,9 @@ async def nothing_left_behind() -> AsyncIterator[None]:
         await eventually(lambda: len(_opened()) <= opened)
     except AssertionError:
         pytest.fail(f"descriptors are left: there were {opened}, there are {_opened()}")
+    try:
+        await eventually(lambda: not ready)
+    except AssertionError:
+        pytest.fail(f"callbacks that call themselves are left, and keep the loop busy for ever: {ready}")
     left = {*os.listdir(tempfile.gettempdir())} - files
     assert not {name for name in left if not name.startswith("pytest-of-")}
