@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
 import secrets
@@ -13,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cellblock.common.addresses import bracketed, listen
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.service.daemon.place import Place
@@ -64,8 +64,8 @@ def serve(
     once = options.auth and not options.token and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))
-    sock = listen(host, port)
-    address = f"{'https' if certificate else 'http'}://{_authority(host, sock)}"
+    sock = listen(host, port, "the gateway")
+    address = f"{'https' if certificate else 'http'}://{bracketed(host)}:{sock.getsockname()[1]}"
 
     def started() -> None:
         tell(f"cellblock listens at {address} (API: {address}/docs)")
@@ -169,32 +169,6 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         ws_per_message_deflate=False,  # it costs small messages more than it saves
         timeout_graceful_shutdown=5,
     )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listen at an address.
-
-    Raises:
-        InvalidInputError: It cannot be used.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        made = socket.create_server(address, family=family, backlog=1024)
-        # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
-        return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
-    except (OSError, OverflowError) as error:
-        raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {_why(error)}") from error
-
-
-def _why(error: OSError | OverflowError) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return "another program listens there (--port 0 takes a free port)"
-    return str(error)
-
-
-def _authority(host: str, sock: socket.socket) -> str:
-    number = sock.getsockname()[1]
-    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 
 def _say(line: str) -> None:
