@@ -1,4 +1,4 @@
-"""What is said about checkpoints, as data."""
+"""Data about checkpoints: records, undone cells, changed files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CheckpointRecord(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Undone(Plain):
-    """What `Session.undo` has undone.
+    """The result of `Session.undo`.
 
     Attributes:
         cells: The cells, oldest first.
@@ -91,7 +91,7 @@ class Undone(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Plain):
-    """What a restore has done with files. Paths are relative to the workspace.
+    """Files that a restore has changed. Paths are relative to the workspace.
 
     Attributes:
         written: Files and links that were made or replaced.
@@ -138,7 +138,7 @@ MAX_FILE_CHANGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """What differs between two states of a workspace, by path.
+    """Differences between two states of a workspace, by path.
 
     Attributes:
         new: What is there only after.
@@ -155,7 +155,7 @@ class FileChanges:
 
 @dataclass(frozen=True, slots=True)
 class StateChanges(Plain):
-    """What has changed between a checkpoint and now.
+    """Differences between a checkpoint and the present state.
 
     Attributes:
         variables: New, changed and deleted variables, and those that cannot be compared.

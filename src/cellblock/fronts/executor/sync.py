@@ -239,7 +239,7 @@ class SyncCodeExecutor:
 
     @property
     def session_id(self) -> str:
-        """What the record of decisions calls the session (docs/approvals.md)."""
+        """The session's id in the record of decisions (docs/approvals.md)."""
         return self._original.session_id
 
     @property
