@@ -59,12 +59,31 @@ def _iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Iterator[_T
         thread.run(items.aclose())
 
 
-class SyncFiles:
-    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods and arguments."""
+class _Wrapper:
+    """Wraps an object that lives in the loop of a thread."""
 
-    def __init__(self, files: Files, thread: LoopThread) -> None:
-        self._original = files
+    def __init__(self, original: Any, thread: LoopThread) -> None:
+        self._original = original
         self._thread = thread
+
+
+class _Twin(_Wrapper):
+    """A wrapper that also has the attributes of what it wraps."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+    def __str__(self) -> str:
+        return str(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+class SyncFiles(_Wrapper):
+    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods and arguments."""
 
     write = _sync(Files.write)
     read = _sync(Files.read)
@@ -80,12 +99,8 @@ class SyncFiles:
     untar = _sync(Files.untar)
 
 
-class SyncSessionFiles:
+class SyncSessionFiles(_Wrapper):
     """Files as the session's code and programs see them: `SessionFiles` for programs without an event loop."""
-
-    def __init__(self, files: SessionFiles, thread: LoopThread) -> None:
-        self._original = files
-        self._thread = thread
 
     read_bytes = _sync(SessionFiles.read_bytes)
     read_text = _sync(SessionFiles.read_text)
@@ -100,16 +115,12 @@ class SyncSessionFiles:
     realpath = _sync(SessionFiles.realpath)
 
 
-class SyncProcess:
+class SyncProcess(_Twin):
     """A program beside the kernel: `Process` for programs without an event loop. Iterate over it for its output.
 
     Attributes:
         id, pid, info, gone, poll: As `Process` has them.
     """
-
-    def __init__(self, process: Process, thread: LoopThread) -> None:
-        self._original = process
-        self._thread = thread
 
     read = _sync(Process.read)
     write = _sync(Process.write)
@@ -129,63 +140,33 @@ class SyncProcess:
         """Send it a signal, as `Process.signal` does."""
         self._thread.call(self._original.signal, number, scope)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
 
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-
-class SyncApprovalRequest:
+class SyncApprovalRequest(_Twin):
     """A call that waits for a decision: `ApprovalRequest` for programs without an event loop.
 
     Attributes:
         server_name, tool_name, tool_args, id, kind, state, always, reason, changed: As `ApprovalRequest` has them.
     """
 
-    def __init__(self, request: ApprovalRequest, thread: LoopThread) -> None:
-        self._original = request
-        self._thread = thread
-
     accept = _sync(ApprovalRequest.accept)
     reject = _sync(ApprovalRequest.reject)
     response = _sync(ApprovalRequest.response)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
 
-    def __str__(self) -> str:
-        return str(self._original)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-
-class SyncCheckpoint:
+class SyncCheckpoint(_Twin):
     """A `Checkpoint` for programs without an event loop.
 
     Attributes:
         id, name, made, execution_count, automatic, files, alive: As `Checkpoint` has them.
-        original: The checkpoint.
     """
 
-    def __init__(self, checkpoint: Checkpoint, thread: LoopThread) -> None:
-        self._original = self.original = checkpoint
-        self._thread = thread
+    @property
+    def original(self) -> Checkpoint:
+        """The checkpoint."""
+        checkpoint: Checkpoint = self._original
+        return checkpoint
 
     drop = _sync(Checkpoint.drop)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
 
 
 def _original(checkpoint: SyncCheckpoint | str) -> Checkpoint | str:
