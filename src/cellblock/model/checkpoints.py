@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from cellblock.errors import InvalidInputError, shown
 from cellblock.model import HistoryEntry
@@ -13,6 +13,14 @@ from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
 """What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+
+
+class ForkKeywords(TypedDict, total=False):
+    """The arguments of `Session.fork` that do not change what it returns, for type checkers; a test compares the two."""
+
+    files: FilesMode | None
+    seeds: Sequence[int] | None
+    same_random_state: bool
 
 
 def check_seeds(seeds: Iterable[object]) -> None:

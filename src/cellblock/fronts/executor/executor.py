@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges, Undone
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -268,23 +268,11 @@ class CodeExecutor(AsyncOnly):
 
     @overload
     async def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[False] = ...,
+        self, n: int = ..., *, return_exceptions: Literal[False] = ..., **how: Unpack[ForkKeywords]
     ) -> list[CodeExecutor]: ...
     @overload
     async def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[True],
+        self, n: int = ..., *, return_exceptions: Literal[True], **how: Unpack[ForkKeywords]
     ) -> list[CodeExecutor | BaseException]: ...
     async def fork(
         self,

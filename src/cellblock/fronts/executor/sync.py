@@ -18,7 +18,7 @@ from cellblock.host.kernels.cell import OnInput
 from cellblock.host.programs.files import SessionFiles
 from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-from cellblock.model.checkpoints import Changes, FilesMode, StateChanges
+from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges
 from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeywords
 from cellblock.tools.approvals.request import ApprovalRequest
 
@@ -318,38 +318,19 @@ class SyncCodeExecutor:
 
     @overload
     def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[False] = ...,
+        self, n: int = ..., *, return_exceptions: Literal[False] = ..., **how: Unpack[ForkKeywords]
     ) -> list[SyncCodeExecutor]: ...
     @overload
     def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[True],
+        self, n: int = ..., *, return_exceptions: Literal[True], **how: Unpack[ForkKeywords]
     ) -> list[SyncCodeExecutor | BaseException]: ...
     def fork(
-        self,
-        n: int = 1,
-        *,
-        files: FilesMode | None = None,
-        seeds: Sequence[int] | None = None,
-        same_random_state: bool = False,
-        return_exceptions: bool = False,
+        self, n: int = 1, *, return_exceptions: bool = False, **how: Unpack[ForkKeywords]
     ) -> list[SyncCodeExecutor] | list[SyncCodeExecutor | BaseException]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
-        how: dict[str, Any] = {"files": files, "seeds": seeds, "same_random_state": same_random_state}
         if not return_exceptions:
             return [self._of(branch) for branch in self._thread.run(self._original.fork(n, **how))]
-        forked = self._thread.run(self._original.fork(n, **how, return_exceptions=True))
+        forked = self._thread.run(self._original.fork(n, return_exceptions=True, **how))
         return [branch if isinstance(branch, BaseException) else self._of(branch) for branch in forked]
 
     def _of(self, branch: CodeExecutor) -> SyncCodeExecutor:
