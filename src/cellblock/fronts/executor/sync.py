@@ -325,9 +325,16 @@ class SyncCodeExecutor:
         self, n: int = ..., *, return_exceptions: Literal[True], **how: Unpack[ForkKeywords]
     ) -> list[SyncCodeExecutor | BaseException]: ...
     def fork(
-        self, n: int = 1, *, return_exceptions: bool = False, **how: Unpack[ForkKeywords]
+        self,
+        n: int = 1,
+        *,
+        files: FilesMode | None = None,
+        seeds: Sequence[int] | None = None,
+        same_random_state: bool = False,
+        return_exceptions: bool = False,
     ) -> list[SyncCodeExecutor] | list[SyncCodeExecutor | BaseException]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
+        how: ForkKeywords = {"files": files, "seeds": seeds, "same_random_state": same_random_state}
         if not return_exceptions:
             return [self._of(branch) for branch in self._thread.run(self._original.fork(n, **how))]
         forked = self._thread.run(self._original.fork(n, return_exceptions=True, **how))
