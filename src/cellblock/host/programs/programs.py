@@ -28,6 +28,7 @@ from cellblock.model.programs import (
     ProgramStream,
     Scope,
     as_command,
+    passable,
 )
 from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
@@ -240,10 +241,11 @@ class Programs:
         return await self._begin(_specification((), stdin=True), ("files",), "all", "", hidden=True)
 
     async def end_all(self, why: str) -> None:
-        """End all programs and everything that they have started. It can be repeated."""
-        await asyncio.gather(
-            *(process.end("cancelled", why, 0.0) for process in [*self._running.values(), *self._hidden] if not process.gone)
-        )
+        """End all programs and everything that they have started, and drop what nobody has read. It can be repeated."""
+        ending = [process for process in [*self._running.values(), *self._hidden] if not process.gone]
+        await asyncio.gather(*(process.end("cancelled", why, 0.0) for process in ending))
+        for process in self._ended.values():
+            process.close()
 
     def kill_all(self, why: str) -> bool:
         """End all programs at once, without waiting for it; return whether there were any."""
@@ -337,7 +339,9 @@ class Programs:
             if self._running.pop(process.id, None) is not None:
                 self._ended[process.id] = process
                 while len(self._ended) > _REMEMBERED:
-                    del self._ended[next(iter(self._ended))]
+                    self._ended.pop(next(iter(self._ended))).close()
+            else:
+                process.close()
 
         terminal = specification.terminal is not None
         number = 0 if hidden else next(self._numbers)
@@ -375,8 +379,8 @@ def _file(content: bytes) -> IO[bytes]:
 
 
 def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or (not value and what != "command") or "\0" in value:
-        raise InvalidInputError(f"{what} must be a string without NUL characters, not {shown(value)}")
+    if not isinstance(value, str) or not value or not passable(value):
+        raise InvalidInputError(f"{what} must be a string without NUL characters and lone surrogates, not {shown(value)}")
     return value
 
 
@@ -386,9 +390,9 @@ def _checked_env(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
     if not isinstance(env, Mapping):
         raise InvalidInputError(f"env must be a dict of variables, not {shown(env)}")
     for name, value in env.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or not passable(name):
             raise InvalidInputError(f"env has a variable without a proper name: {shown(name)}")
-        if value is not None and (not isinstance(value, str) or "\0" in value):
+        if value is not None and (not isinstance(value, str) or not passable(value)):
             raise InvalidInputError(f"env[{name!r}] must be a string without NUL characters, or None, not {shown(value)}")
     return dict(env)
 
