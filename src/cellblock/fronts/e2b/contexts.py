@@ -1,0 +1,221 @@
+"""E2B's contexts: named sessions of the daemon, which all work in one workspace, as the contexts of one sandbox do."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
+from cellblock.fronts.e2b import inside
+from cellblock.fronts.gateway.kernelspecs import installed
+from cellblock.model.sessions import OWN_KERNEL
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Create, Destroy, List, Restart
+
+if TYPE_CHECKING:
+    from cellblock.fronts.gateway.link import DaemonLink
+
+HOME = "/home/user"
+"""The home directory of E2B's sandboxes, where code begins to work."""
+
+PYTHON = "python"
+LISTED = (PYTHON, "javascript")
+"""Languages whose default contexts are listed before anybody has used them, as E2B does."""
+
+_ALIASES = {"js": "javascript", "ts": "typescript"}
+_KERNELS = {"javascript": ("javascript", "typescript"), "typescript": ("typescript", "javascript")}
+"""Language → the languages of kernels that run it, as kernelspecs name them; by default its own name."""
+
+_LANGUAGE = re.compile(r"[a-z][a-z0-9_+#]{0,30}")
+_CWD = "e2b-cwd"
+"""The label of a session that says where its code began to work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context.
+
+    Attributes:
+        id: Its id, which is the name of its session.
+        language: Its language.
+        cwd: The directory in which its code began to work.
+    """
+
+    id: str
+    language: str
+    cwd: str = HOME
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as E2B shows it."""
+        return {"id": self.id, "language": self.language, "cwd": self.cwd}
+
+
+class Contexts:
+    """The contexts of one sandbox. Only the daemon keeps them: they outlive this process."""
+
+    def __init__(self, link: DaemonLink, options: Mapping[str, Any]) -> None:
+        """Name the sandbox.
+
+        Args:
+            link: Where the sessions are.
+            options: The options of all sessions, with a ``working_dir`` or a ``current_dir``. There is one sandbox for each.
+        """
+        self._link = link
+        self._options = options
+        place = os.path.realpath(options.get("working_dir") or options["current_dir"])
+        self._prefix = f"e2b-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}-"
+
+    def find(self, identity: str | None, language: str | None) -> Context:
+        """Return the context of an id, or the default one of a language. It is not known whether it has a session.
+
+        Args:
+            identity: The id; None if there is none.
+            language: The language; None stands for Python.
+
+        Raises:
+            NotFoundError: The id is not that of a context.
+            InvalidInputError: The language is none.
+        """
+        if not identity:
+            return self._default(_normal(language))
+        # The other sessions of this user are nobody's business here.
+        found = re.fullmatch(re.escape(self._prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", identity)
+        if found is None:
+            raise _missing(identity)
+        return Context(identity, found[1])
+
+    async def start(self, context: Context) -> None:
+        """Make the session of a default context, if there is none.
+
+        Raises:
+            NotFoundError: This is no default context.
+            UnsupportedError: There is no kernel for its language.
+        """
+        if context.id != self._default(context.language).id:
+            raise _missing(context.id)
+        await self._create(context)
+
+    async def all(self) -> list[Context]:
+        """Return all contexts: the default ones, and the others by age."""
+        found = {name: self._default(name) for name in LISTED}
+        for record in await self._link.call(List()):
+            name: str = record["name"]
+            if name.startswith(self._prefix):
+                context = self.find(name, None)
+                found[name.removeprefix(self._prefix)] = Context(name, context.language, record["tags"].get(_CWD, HOME))
+        return [*found.values()]
+
+    async def make(self, cwd: str | None, language: str | None) -> Context:
+        """Make a context.
+
+        Args:
+            cwd: Where its code begins to work. If that is no directory, or one that code may not enter, it is the home
+                directory, and the context says so.
+            language: Its language; None stands for Python.
+
+        Raises:
+            InvalidInputError: One of them is wrong.
+            UnsupportedError: There is no kernel for this language.
+        """
+        language = _normal(language)
+        if language == "bash":
+            raise UnsupportedError("bash has one context, without variables from one script to the next")
+        if cwd is not None and (not cwd or "\0" in cwd or len(cwd) > 4096):
+            raise InvalidInputError("cwd must be the path of a directory")
+        context = Context(f"{self._prefix}{language}-{secrets.token_hex(8)}", language, cwd or HOME)
+        await self._create(context)
+        if context.cwd == HOME or await self._has_entered(context):
+            return context
+        await self.remove(context.id)
+        return await self.make(None, language)
+
+    async def restart(self, identity: str) -> None:
+        """Give a context a fresh kernel.
+
+        Raises:
+            NotFoundError: There is no such context.
+        """
+        context = self.find(identity, None)
+        try:
+            await self._link.call(Restart(context.id))
+        except NotFoundError:
+            await self.start(context)
+
+    async def remove(self, identity: str) -> None:
+        """End a context.
+
+        Raises:
+            NotFoundError: There is no such context.
+        """
+        if not await self._link.call(Destroy(self.find(identity, None).id)):
+            raise _missing(identity)
+
+    def _default(self, language: str) -> Context:
+        # Scripts for bash run where Python does, by %%bash: no kernel is needed for them.
+        return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language)
+
+    async def _create(self, context: Context) -> None:
+        kernel = await asyncio.to_thread(_kernel_for, context.language)
+        options = {**self._options, "kernel_type": kernel}
+        if kernel == OWN_KERNEL:
+            options["startup_code"] = startup_code(context.cwd)
+        await self._link.call(Create(context.id, options, {_CWD: context.cwd}))
+
+    async def _has_entered(self, context: Context) -> bool:
+        """Return whether a fresh kernel works where it should."""
+        asked = Submit(context.id, silent=True, wait=True, timeout=10_000)
+        result = await self._link.call(asked, b"print(get_ipython().e2b_entered)")
+        return bool(result["output"] == "True\n")
+
+
+def startup_code(cwd: str) -> str:
+    """Return the start-up code of a context.
+
+    Args:
+        cwd: Where its code begins to work.
+    """
+    # In a namespace of its own: what a program defines, and lists, has none of these names.
+    source = f"{inspect.getsource(inside)}\nprepare({cwd!r})"
+    return f"exec(compile({source!r}, '<e2b>', 'exec'), {{'__name__': 'e2b_start'}})"
+
+
+def _normal(language: str | None) -> str:
+    """Return the name of a language as it is written here.
+
+    Raises:
+        InvalidInputError: It is not the name of one.
+    """
+    name = (language or PYTHON).strip().lower()
+    name = _ALIASES.get(name, name)
+    if not _LANGUAGE.fullmatch(name):
+        raise InvalidInputError(f"language must be the name of one, not {name[:40]!r}")
+    return name
+
+
+def _kernel_for(language: str) -> str:
+    """Return the kernelspec that runs a language.
+
+    Raises:
+        UnsupportedError: None does.
+    """
+    if language in (PYTHON, "bash"):
+        return OWN_KERNEL
+    specs = installed()
+    for wanted in _KERNELS.get(language, (language,)):
+        for name, spec in specs.items():
+            if str(spec["language"]).lower() == wanted and name != OWN_KERNEL:
+                return name
+    raise UnsupportedError(
+        f"there is no Jupyter kernel for {language!r} here: install one, and jupyter_client, where cellblock is installed"
+    )
+
+
+def _missing(identity: str) -> NotFoundError:
+    return NotFoundError(f"Context {identity[:100]} not found")

@@ -1,0 +1,136 @@
+"""What E2B's interpreter does beyond IPython: data frames, charts and dicts as data, and variables for one cell.
+
+This is the start-up code of each context. It runs in the session, and is no more trusted than all other code there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+from IPython import get_ipython
+from IPython.core.formatters import BaseFormatter, JSONFormatter
+from traitlets import ObjectName, Unicode
+
+
+def plain(value: Any) -> Any:
+    """Return JSON data, in which whatever is none has become text."""
+    return json.loads(json.dumps(value, default=_as_text, skipkeys=True))
+
+
+def _as_text(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else str(value)
+
+
+class DataFormatter(BaseFormatter):
+    """Shows a data frame as a list of values for each column."""
+
+    format_type = Unicode("e2b/data")
+    print_method = ObjectName("_repr_e2b_data_")
+    _return_type = (dict, str)
+
+    def __call__(self, obj: Any) -> Any:
+        """See IPython. pandas is not loaded for this: without it, there are no data frames."""
+        pandas = sys.modules.get("pandas")
+        if pandas is None or not isinstance(obj, pandas.DataFrame):
+            return super().__call__(obj)
+        return plain({str(name): values for name, values in obj.to_dict(orient="list").items()})
+
+
+class ChartFormatter(BaseFormatter):
+    """Shows a figure of matplotlib as the data in it, if the session's interpreter has e2b-charts."""
+
+    format_type = Unicode("e2b/chart")
+    print_method = ObjectName("_repr_e2b_chart_")
+    _return_type = (dict, str)
+
+    def __call__(self, obj: Any) -> Any:
+        """See IPython."""
+        figures = sys.modules.get("matplotlib.figure")
+        if figures is None or not isinstance(obj, figures.Figure):
+            return super().__call__(obj)
+        try:
+            chart = importlib.import_module("e2b_charts").chart_figure_to_dict(obj)
+        except Exception:
+            return None  # it is not installed, or does not know such a chart: there is a picture of it
+        return plain(chart)
+
+
+class DictFormatter(JSONFormatter):
+    """Shows dicts and lists as JSON, too."""
+
+    def __call__(self, obj: Any) -> Any:
+        """See IPython."""
+        if type(obj) not in (dict, list):
+            return super().__call__(obj)
+        try:
+            return json.loads(json.dumps(obj)), {"expanded": True}
+        except (TypeError, ValueError, RecursionError):
+            return None
+
+
+class Variables:
+    """Sets environment variables for one cell, and puts back what was there before.
+
+    Attributes:
+        armed: The digest of the cell that they are for, and their values; None if there is no such cell.
+        before: What to put back when the cell has ended; None for what was not there.
+    """
+
+    def __init__(self) -> None:
+        self.armed: tuple[str, dict[str, str]] | None = None
+        self.before: dict[str, str | None] = {}
+
+    def arm(self, digest: str, values: dict[str, str]) -> None:
+        """Set variables when a cell begins.
+
+        Args:
+            digest: The SHA-256 of its code: a cell that comes between is not meant.
+            values: The variables.
+        """
+        self.armed = (digest, values)
+
+    def begin(self, info: Any) -> None:
+        """Set them, if this is the cell: see IPython's event ``pre_run_cell``."""
+        if self.armed is None:
+            return
+        digest, values = self.armed
+        if hashlib.sha256(info.raw_cell.encode("utf-8", "surrogatepass")).hexdigest() != digest:
+            return
+        self.armed = None
+        self.before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+
+    def end(self, *_: Any) -> None:
+        """Put back what was there before: see IPython's event ``post_run_cell``."""
+        for name, value in self.before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self.before = {}
+
+
+def prepare(cwd: str) -> None:
+    """Prepare a fresh kernel.
+
+    Args:
+        cwd: The directory to work in; if it cannot be entered, the kernel stays where it is.
+    """
+    shell = get_ipython()
+    formatters = shell.display_formatter.formatters
+    for name, kind in (("e2b/data", DataFormatter), ("e2b/chart", ChartFormatter), ("application/json", DictFormatter)):
+        formatters[name] = kind(parent=shell.display_formatter)
+    shell.e2b_variables = variables = Variables()
+    shell.events.register("pre_run_cell", variables.begin)
+    shell.events.register("post_run_cell", variables.end)
+    try:
+        os.chdir(cwd)
+    except OSError:
+        return

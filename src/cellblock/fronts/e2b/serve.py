@@ -1,0 +1,72 @@
+"""Runs a server for E2B's clients: `cellblock serve --e2b`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cellblock.fronts.e2b.app import make_app
+from cellblock.fronts.gateway.link import DaemonLink
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.serve import is_loopback
+from cellblock.fronts.gateway.serve import serve as serve_gateway
+from cellblock.service import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
+    from cellblock.service.daemon.place import Place
+
+PORTS = (49999, 49983)
+"""Where E2B's clients look for the code interpreter, and for envd, which has files and programs."""
+
+TEXT_LIMIT = 8 * 1024 * 1024
+"""Bytes of the text that one cell prints."""
+
+
+def serve(
+    host: str = "127.0.0.1",
+    *ports: int,
+    options: GatewayOptions | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    say: Callable[[str], object] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
+
+    At a loopback address, no tokens are asked for: E2B's clients have none to send.
+
+    Args:
+        host: The address to listen at.
+        ports: The ports, each of which serves everything; by default those that E2B's clients know.
+        options: Who may come, and the options of the sessions.
+        certificate: As for the gateway.
+        key: As for the gateway.
+        say: As for the gateway.
+
+    Raises:
+        CellblockError: As for the gateway.
+    """
+    options = options or GatewayOptions()
+    given = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **options.session_options}
+    options = replace(options, auth=options.auth and not is_loopback(host), session_options=given)
+
+    def make(options: GatewayOptions, place: Place) -> ASGIApp:
+        made = settings.current().session_options(options.session_options)
+        return make_app(options, DaemonLink(place), place, made)
+
+    serve_gateway(
+        host,
+        *(ports or PORTS),
+        options=options,
+        certificate=certificate,
+        key=key,
+        say=say,
+        make=make,
+        greeting="cellblock listens at {} for programs that use E2B: they need E2B_DEBUG=true",
+    )
