@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.applications import Starlette
@@ -16,7 +16,7 @@ from starlette.routing import Route
 from cellblock.errors import CellblockError
 from cellblock.fronts.e2b import connect, files
 from cellblock.fronts.e2b.answers import as_json, as_text, read
-from cellblock.fronts.e2b.contexts import Contexts
+from cellblock.fronts.e2b.contexts import Contexts, Workspace
 from cellblock.fronts.e2b.executions import execute
 from cellblock.fronts.gateway.guard import Guard, Headers, Refused
 from cellblock.fronts.problems import Problem, problem_of
@@ -52,14 +52,14 @@ class E2BGuard(Guard):
         return sent.decode("latin-1") or super().token_in(scope, headers)
 
 
-def make_app(options: GatewayOptions, link: DaemonLink, place: Place, session_options: dict[str, Any]) -> ASGIApp:
+def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace: Workspace) -> ASGIApp:
     """Return the application.
 
     Args:
         options: What the guard lets pass.
         link: Where the sessions are.
         place: Where the tokens are.
-        session_options: The options of all sessions, which name a ``working_dir``.
+        workspace: Where the sessions work.
     """
     check = Tokens(place.directory).check() if options.auth else None
 
@@ -86,7 +86,7 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, session_op
         lifespan=lifespan,
     )
     app.state.link = link
-    app.state.contexts = Contexts(link, session_options)
+    app.state.contexts = Contexts(link, workspace)
     return E2BGuard(app, options, check)
 
 

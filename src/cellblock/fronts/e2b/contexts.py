@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
-from cellblock.fronts.e2b import inside
 from cellblock.fronts.gateway.kernelspecs import installed
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.operations.executions import Submit
@@ -21,9 +19,6 @@ from cellblock.operations.sessions import Create, Destroy, List, Restart
 
 if TYPE_CHECKING:
     from cellblock.fronts.gateway.link import DaemonLink
-
-HOME = "/home/user"
-"""The home directory of E2B's sandboxes, where code begins to work."""
 
 PYTHON = "python"
 LISTED = (PYTHON, "javascript")
@@ -39,6 +34,21 @@ _CWD = "e2b-cwd"
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """The directory in which all contexts of a sandbox work.
+
+    Attributes:
+        path: Its path outside, without symbolic links.
+        home: The path by which code, and E2B's clients, know it: ``/home/user`` where a sandbox can give it that name.
+        options: The options of sessions in it.
+    """
+
+    path: str
+    home: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """A context.
 
@@ -50,7 +60,7 @@ class Context:
 
     id: str
     language: str
-    cwd: str = HOME
+    cwd: str
 
     def to_dict(self) -> dict[str, str]:
         """Return it as E2B shows it."""
@@ -60,17 +70,16 @@ class Context:
 class Contexts:
     """The contexts of one sandbox. Only the daemon keeps them: they outlive this process."""
 
-    def __init__(self, link: DaemonLink, options: Mapping[str, Any]) -> None:
+    def __init__(self, link: DaemonLink, workspace: Workspace) -> None:
         """Name the sandbox.
 
         Args:
             link: Where the sessions are.
-            options: The options of all sessions, with a ``working_dir`` or a ``current_dir``. There is one sandbox for each.
+            workspace: Where they work. There is one sandbox for each.
         """
         self._link = link
-        self._options = options
-        place = os.path.realpath(options.get("working_dir") or options["current_dir"])
-        self._prefix = f"e2b-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}-"
+        self._workspace = workspace
+        self._prefix = f"e2b-{hashlib.sha256(os.fsencode(workspace.path)).hexdigest()[:8]}-"
 
     def find(self, identity: str | None, language: str | None) -> Context:
         """Return the context of an id, or the default one of a language. It is not known whether it has a session.
@@ -89,7 +98,7 @@ class Contexts:
         found = re.fullmatch(re.escape(self._prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", identity)
         if found is None:
             raise _missing(identity)
-        return Context(identity, found[1])
+        return Context(identity, found[1], self._workspace.home)
 
     async def start(self, context: Context) -> None:
         """Make the session of a default context, if there is none.
@@ -109,7 +118,7 @@ class Contexts:
             name: str = record["name"]
             if name.startswith(self._prefix):
                 context = self.find(name, None)
-                found[name.removeprefix(self._prefix)] = Context(name, context.language, record["tags"].get(_CWD, HOME))
+                found[name.removeprefix(self._prefix)] = replace(context, cwd=record["tags"].get(_CWD, context.cwd))
         return [*found.values()]
 
     async def make(self, cwd: str | None, language: str | None) -> Context:
@@ -129,9 +138,9 @@ class Contexts:
             raise UnsupportedError("bash has one context, without variables from one script to the next")
         if cwd is not None and (not cwd or "\0" in cwd or len(cwd) > 4096):
             raise InvalidInputError("cwd must be the path of a directory")
-        context = Context(f"{self._prefix}{language}-{secrets.token_hex(8)}", language, cwd or HOME)
+        context = Context(f"{self._prefix}{language}-{secrets.token_hex(8)}", language, cwd or self._workspace.home)
         await self._create(context)
-        if context.cwd == HOME or await self._has_entered(context):
+        if context.cwd == self._workspace.home or await self._has_entered(context):
             return context
         await self.remove(context.id)
         return await self.make(None, language)
@@ -159,13 +168,13 @@ class Contexts:
 
     def _default(self, language: str) -> Context:
         # Scripts for bash run where Python does, by %%bash: no kernel is needed for them.
-        return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language)
+        return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self._workspace.home)
 
     async def _create(self, context: Context) -> None:
         kernel = await asyncio.to_thread(_kernel_for, context.language)
-        options = {**self._options, "kernel_type": kernel}
+        options = {**self._workspace.options, "kernel_type": kernel}
         if kernel == OWN_KERNEL:
-            options["startup_code"] = startup_code(context.cwd)
+            options["startup_code"] = startup_code(self._workspace.home, context.cwd)
         await self._link.call(Create(context.id, options, {_CWD: context.cwd}))
 
     async def _has_entered(self, context: Context) -> bool:
@@ -175,15 +184,15 @@ class Contexts:
         return bool(result["output"] == "True\n")
 
 
-def startup_code(cwd: str) -> str:
+def startup_code(home: str, cwd: str) -> str:
     """Return the start-up code of a context.
 
     Args:
+        home: The home directory.
         cwd: Where its code begins to work.
     """
-    # In a namespace of its own: what a program defines, and lists, has none of these names.
-    source = f"{inspect.getsource(inside)}\nprepare({cwd!r})"
-    return f"exec(compile({source!r}, '<e2b>', 'exec'), {{'__name__': 'e2b_start'}})"
+    # It leaves no name behind: a program that lists what it has defined finds nothing else.
+    return f"__import__('cellblock.worker.e2b').worker.e2b.prepare({home!r}, {cwd!r})"
 
 
 def _normal(language: str | None) -> str:

@@ -48,7 +48,9 @@ def messages(event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for mime in large:
                 yield _output("stderr", f"[cellblock] {mime} is left out: it has too many values\n")
         case "gap":
-            yield _output("stderr", f"[cellblock] {data['dropped']} outputs came faster than they were read, and are not kept\n")
+            yield _output(
+                "stderr", f"[cellblock] {data['dropped']} outputs came faster than they were read, and are not kept\n"
+            )
         case "result":
             yield from _ended(data)
         case "failed":

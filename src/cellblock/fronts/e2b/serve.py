@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellblock.fronts.e2b.app import make_app
+from cellblock.fronts.e2b.contexts import Workspace
 from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import is_loopback
 from cellblock.fronts.gateway.serve import serve as serve_gateway
 from cellblock.service import settings
+from cellblock.service.session.policy import requested_tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from starlette.types import ASGIApp
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 PORTS = (49999, 49983)
 """Where E2B's clients look for the code interpreter, and for envd, which has files and programs."""
+
+HOME = "/home/user"
+"""The home directory of E2B's sandboxes, where code begins to work, and has its files."""
 
 TEXT_LIMIT = 8 * 1024 * 1024
 """Bytes of the text that one cell prints."""
@@ -53,12 +58,11 @@ def serve(
         CellblockError: As for the gateway.
     """
     options = options or GatewayOptions()
-    given = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **options.session_options}
-    options = replace(options, auth=options.auth and not is_loopback(host), session_options=given)
+    options = replace(options, auth=options.auth and not is_loopback(host))
+    workspace = workspace_for(settings.current().session_options(options.session_options))
 
     def make(options: GatewayOptions, place: Place) -> ASGIApp:
-        made = settings.current().session_options(options.session_options)
-        return make_app(options, DaemonLink(place), place, made)
+        return make_app(options, DaemonLink(place), place, workspace)
 
     serve_gateway(
         host,
@@ -70,3 +74,19 @@ def serve(
         make=make,
         greeting="cellblock listens at {} for programs that use E2B: they need E2B_DEBUG=true",
     )
+
+
+def workspace_for(given: Mapping[str, Any]) -> Workspace:
+    """Return where the sessions work, with all of their options.
+
+    Args:
+        given: The options that the user has chosen.
+    """
+    options = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **given}
+    path = os.path.realpath(options.get("working_dir") or options["current_dir"])
+    tier = requested_tier(options.get("sandbox", True), options.get("isolate"), None)
+    # A configuration of the sandbox shows all of the machine's files, and with them the home directories.
+    named = tier.name == "native" and options.get("sandbox_config") is None
+    if not named or any(f"{os.path.realpath(one)}/".startswith(f"{HOME}/") for one in (path, sys.prefix, sys.base_prefix)):
+        return Workspace(path, path, options)
+    return Workspace(path, HOME, {**options, "home_is_workspace": True})

@@ -1,6 +1,6 @@
-"""What E2B's interpreter does beyond IPython: data frames, charts and dicts as data, and variables for one cell.
+"""What E2B's interpreter does beyond IPython: shows data frames, charts, dicts and saved pictures, sets variables for one cell.
 
-This is the start-up code of each context. It runs in the session, and is no more trusted than all other code there.
+Only sessions that are contexts of E2B's clients load it (`fronts.e2b`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import os
 import sys
 from typing import Any
 
-from IPython import get_ipython
+from IPython.core.display_functions import display
 from IPython.core.formatters import BaseFormatter, JSONFormatter
+from IPython.core.getipython import get_ipython
 from traitlets import ObjectName, Unicode
+
+from cellblock.worker.on_import import on_import
 
 
 def plain(value: Any) -> Any:
@@ -108,7 +111,7 @@ class Variables:
         os.environ.update(values)
 
     def end(self, *_: Any) -> None:
-        """Put back what was there before: see IPython's event ``post_run_cell``."""
+        """Put back what was there before: see IPython's event ``post_execute``."""
         for name, value in self.before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -117,20 +120,38 @@ class Variables:
         self.before = {}
 
 
-def prepare(cwd: str) -> None:
+def _show_pictures(module: Any) -> None:
+    """Have pictures of PIL shown when they are saved under a name, or shown: there is no screen."""
+    picture, save = module.Image, module.Image.save
+
+    def saving(self: Any, fp: Any, *args: Any, **options: Any) -> None:
+        if isinstance(fp, (str, os.PathLike)):
+            display(self)
+        save(self, fp, *args, **options)
+
+    picture.save = saving
+    picture.show = lambda self, *_, **__: display(self)
+
+
+def prepare(home: str, cwd: str) -> None:
     """Prepare a fresh kernel.
 
     Args:
-        cwd: The directory to work in; if it cannot be entered, the kernel stays where it is.
+        home: The home directory.
+        cwd: The directory to work in. If it cannot be entered, the kernel stays where it is.
     """
+    os.environ["HOME"] = home
     shell = get_ipython()
     formatters = shell.display_formatter.formatters
     for name, kind in (("e2b/data", DataFormatter), ("e2b/chart", ChartFormatter), ("application/json", DictFormatter)):
         formatters[name] = kind(parent=shell.display_formatter)
     shell.e2b_variables = variables = Variables()
     shell.events.register("pre_run_cell", variables.begin)
-    shell.events.register("post_run_cell", variables.end)
+    shell.events.register("post_execute", variables.end)
+    on_import("PIL.Image", _show_pictures)
     try:
         os.chdir(cwd)
+        os.environ["PWD"] = cwd  # by which shells know the directory by this name, if it is a link
+        shell.e2b_entered = True
     except OSError:
-        return
+        shell.e2b_entered = False
