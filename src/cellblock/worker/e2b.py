@@ -1,4 +1,4 @@
-"""What E2B's interpreter does beyond IPython: shows data frames, charts, dicts and saved pictures, sets variables for one cell.
+"""What E2B's interpreter does beyond IPython: it shows data frames, charts and pictures, and sets variables for one cell.
 
 Only sessions that are contexts of E2B's clients load it (`fronts.e2b`).
 """
@@ -140,8 +140,11 @@ def prepare(home: str, cwd: str) -> None:
         home: The home directory.
         cwd: The directory to work in. If it cannot be entered, the kernel stays where it is.
     """
+    # What programs keep for themselves does not belong among the files of the workspace.
+    for name, place in (("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")):
+        os.environ.setdefault(name, os.path.expanduser(f"~/.{place}"))
     os.environ["HOME"] = home
-    shell = get_ipython()
+    shell: Any = get_ipython()
     formatters = shell.display_formatter.formatters
     for name, kind in (("e2b/data", DataFormatter), ("e2b/chart", ChartFormatter), ("application/json", DictFormatter)):
         formatters[name] = kind(parent=shell.display_formatter)

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cellblock.errors import CellblockError
-from cellblock.fronts.e2b import connect, files
+from cellblock.fronts.e2b import files, filesystem
 from cellblock.fronts.e2b.answers import as_json, as_text, read
 from cellblock.fronts.e2b.contexts import Contexts, Workspace
 from cellblock.fronts.e2b.executions import execute
@@ -80,19 +80,20 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
             Route("/contexts/{context}/restart", restart_context, methods=["POST"]),
             Route("/files", files.download, methods=["GET"]),
             Route("/files", files.upload, methods=["POST"]),
-            *connect.ROUTES,
+            *filesystem.ROUTES,
         ],
         exception_handlers={CellblockError: _on_error, HTTPException: _on_http, Exception: _on_failure},
         lifespan=lifespan,
     )
     app.state.link = link
     app.state.contexts = Contexts(link, workspace)
+    app.state.max_upload = options.max_upload
     return E2BGuard(app, options, check)
 
 
 async def health(_: Request) -> Response:
     """Say that this server runs: it is asked for that alone."""
-    return PlainTextResponse("OK")
+    return JSONResponse("OK")
 
 
 async def make_context(request: Request) -> Response:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import posixpath
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from cellblock.operations.sessions import Create, Destroy, List, Restart
 
 if TYPE_CHECKING:
     from cellblock.fronts.gateway.link import DaemonLink
+    from cellblock.operations.base import AnswerT, Request
 
 PYTHON = "python"
 LISTED = (PYTHON, "javascript")
@@ -29,6 +31,7 @@ _KERNELS = {"javascript": ("javascript", "typescript"), "typescript": ("typescri
 """Language → the languages of kernels that run it, as kernelspecs name them; by default its own name."""
 
 _LANGUAGE = re.compile(r"[a-z][a-z0-9_+#]{0,30}")
+MAX_PATH = 4096
 _CWD = "e2b-cwd"
 """The label of a session that says where its code began to work."""
 
@@ -46,6 +49,31 @@ class Workspace:
     path: str
     home: str
     options: Mapping[str, Any]
+
+    def inner(self, path: str) -> str:
+        """Return the path of a file relative to the workspace.
+
+        Args:
+            path: The path as E2B's clients have it: absolute, or relative to the home directory.
+
+        Raises:
+            InvalidInputError: It is outside.
+        """
+        if not path or "\0" in path or len(path) > MAX_PATH:
+            raise InvalidInputError(f"path must be a path of at most {MAX_PATH} characters, without NUL")
+        if path == "~" or path.startswith("~/"):
+            path = f"{self.home}{path[1:]}"
+        found = posixpath.normpath(posixpath.join(self.home, path))
+        for top in (self.home, self.path):
+            if found == top or found.startswith(f"{top}/"):
+                return posixpath.relpath(found, top)
+        raise InvalidInputError(
+            f"{path[:200]!r} is outside of {self.home}: only files of the workspace can be read and written"
+        )
+
+    def outer(self, path: str) -> str:
+        """Return the path of a file as E2B's clients have it, from one relative to the workspace."""
+        return posixpath.normpath(f"{self.home}/{path}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +96,11 @@ class Context:
 
 
 class Contexts:
-    """The contexts of one sandbox. Only the daemon keeps them: they outlive this process."""
+    """The contexts of one sandbox. Only the daemon keeps them: they outlive this process.
+
+    Attributes:
+        workspace: Where they work.
+    """
 
     def __init__(self, link: DaemonLink, workspace: Workspace) -> None:
         """Name the sandbox.
@@ -78,7 +110,7 @@ class Contexts:
             workspace: Where they work. There is one sandbox for each.
         """
         self._link = link
-        self._workspace = workspace
+        self.workspace = workspace
         self._prefix = f"e2b-{hashlib.sha256(os.fsencode(workspace.path)).hexdigest()[:8]}-"
 
     def find(self, identity: str | None, language: str | None) -> Context:
@@ -98,18 +130,31 @@ class Contexts:
         found = re.fullmatch(re.escape(self._prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", identity)
         if found is None:
             raise _missing(identity)
-        return Context(identity, found[1], self._workspace.home)
+        return Context(identity, found[1], self.workspace.home)
 
-    async def start(self, context: Context) -> None:
-        """Make the session of a default context, if there is none.
+    async def ask(
+        self, request: Callable[[str], Request[AnswerT]], body: bytes = b"", context: Context | None = None
+    ) -> AnswerT:
+        """Ask the session of a context for something. That of a default one is made if there is none.
+
+        Args:
+            request: Returns what to ask, from the name of the session.
+            body: What comes with it.
+            context: The context; by default the default one of Python, whose files and programs are those of the sandbox.
 
         Raises:
-            NotFoundError: This is no default context.
+            NotFoundError: The context has no session, and is no default one.
             UnsupportedError: There is no kernel for its language.
+            CellblockError: What else the daemon has met.
         """
-        if context.id != self._default(context.language).id:
-            raise _missing(context.id)
-        await self._create(context)
+        context = context or self._default(PYTHON)
+        try:
+            return await self._link.call(request(context.id), body)
+        except NotFoundError:
+            if context.id != self._default(context.language).id:
+                raise _missing(context.id) from None
+            await self._create(context)
+            return await self._link.call(request(context.id), body)
 
     async def all(self) -> list[Context]:
         """Return all contexts: the default ones, and the others by age."""
@@ -136,11 +181,11 @@ class Contexts:
         language = _normal(language)
         if language == "bash":
             raise UnsupportedError("bash has one context, without variables from one script to the next")
-        if cwd is not None and (not cwd or "\0" in cwd or len(cwd) > 4096):
+        if cwd is not None and (not cwd or "\0" in cwd or len(cwd) > MAX_PATH):
             raise InvalidInputError("cwd must be the path of a directory")
-        context = Context(f"{self._prefix}{language}-{secrets.token_hex(8)}", language, cwd or self._workspace.home)
+        context = Context(f"{self._prefix}{language}-{secrets.token_hex(8)}", language, cwd or self.workspace.home)
         await self._create(context)
-        if context.cwd == self._workspace.home or await self._has_entered(context):
+        if context.cwd == self.workspace.home or await self._has_entered(context):
             return context
         await self.remove(context.id)
         return await self.make(None, language)
@@ -151,11 +196,7 @@ class Contexts:
         Raises:
             NotFoundError: There is no such context.
         """
-        context = self.find(identity, None)
-        try:
-            await self._link.call(Restart(context.id))
-        except NotFoundError:
-            await self.start(context)
+        await self.ask(Restart, context=self.find(identity, None))
 
     async def remove(self, identity: str) -> None:
         """End a context.
@@ -168,13 +209,13 @@ class Contexts:
 
     def _default(self, language: str) -> Context:
         # Scripts for bash run where Python does, by %%bash: no kernel is needed for them.
-        return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self._workspace.home)
+        return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self.workspace.home)
 
     async def _create(self, context: Context) -> None:
         kernel = await asyncio.to_thread(_kernel_for, context.language)
-        options = {**self._workspace.options, "kernel_type": kernel}
+        options = {**self.workspace.options, "kernel_type": kernel}
         if kernel == OWN_KERNEL:
-            options["startup_code"] = startup_code(self._workspace.home, context.cwd)
+            options["startup_code"] = startup_code(self.workspace.home, context.cwd)
         await self._link.call(Create(context.id, options, {_CWD: context.cwd}))
 
     async def _has_entered(self, context: Context) -> bool:

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
-from cellblock.fronts.e2b.answers import read
-from cellblock.fronts.e2b.contexts import PYTHON, Context, Contexts
+from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.fronts.e2b.answers import read, while_here
+from cellblock.fronts.e2b.contexts import PYTHON, Contexts
 from cellblock.fronts.e2b.results import END, KEEPALIVE, error, messages
 from cellblock.fronts.gateway.answers import in_turns, json_pieces
 from cellblock.model.sessions import OWN_KERNEL, Language
@@ -51,23 +51,14 @@ async def execute(request: Request) -> Response:
     contexts: Contexts = request.app.state.contexts
     link: DaemonLink = request.app.state.link
     context = contexts.find(wanted.context_id, wanted.language)
-    try:
-        number = await _submit(link, context, wanted)
-    except NotFoundError:
-        await contexts.start(context)
-        number = await _submit(link, context, wanted)
-    return Lines(link, number)
-
-
-async def _submit(link: DaemonLink, context: Context, wanted: ExecuteRequest) -> str:
-    """Have code run; return the id of its execution."""
     language: Language = "bash" if context.language == "bash" else "python"
-    code = wanted.code.encode("utf-8", "surrogatepass")
     if wanted.env_vars:
         arm = _arm(cell(wanted.code, language, OWN_KERNEL), wanted.env_vars, context.language)
-        await link.call(Submit(context.id, silent=True), arm)
+        await contexts.ask(lambda session: Submit(session, silent=True), arm, context)
+    code = wanted.code.encode("utf-8", "surrogatepass")
     # Its client says how long it waits, and leaves then.
-    return str((await link.call(Submit(context.id, language, timeout=-1, live=True), code))["id"])
+    record = await contexts.ask(lambda session: Submit(session, language, timeout=-1, live=True), code, context)
+    return Lines(link, record["id"])
 
 
 def _arm(code: str, variables: dict[str, str], language: str) -> bytes:
@@ -101,18 +92,10 @@ class Lines(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        telling = asyncio.create_task(self._tell(send))
-        leaving = asyncio.create_task(_left(receive))
         told = False
         try:
-            await asyncio.wait([telling, leaving], return_when=asyncio.FIRST_COMPLETED)
-            told = telling.done() and telling.exception() is None
-            if telling.done():
-                telling.result()
+            told = await while_here(receive, self._tell(send))
         finally:
-            telling.cancel()
-            leaving.cancel()
-            await asyncio.wait([telling, leaving])
             if not told:
                 await asyncio.shield(asyncio.create_task(self._stop()))
 
@@ -151,9 +134,3 @@ class Lines(Response):
     async def _stop(self) -> None:
         with suppress(CellblockError):  # the daemon has ended, and the execution with it
             await self._link.call(Cancel(self._execution))
-
-
-async def _left(receive: Receive) -> None:
-    """Wait until the client has left."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

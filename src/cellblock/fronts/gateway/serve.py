@@ -56,8 +56,7 @@ def serve(
     """
     import uvicorn
 
-    if make is None:
-        from cellblock.fronts.gateway.app import make_app as make
+    from cellblock.fronts.gateway.app import make_app
 
     options = options or GatewayOptions()
     check_address(host, auth=options.auth)
@@ -91,7 +90,7 @@ def serve(
             started()
 
     try:
-        Server(config(make(options, place), certificate, key)).run(sockets=socks)
+        Server(config((make or make_app)(options, place), certificate, key)).run(sockets=socks)
     except KeyboardInterrupt:
         pass  # which uvicorn passes on when it has ended
 

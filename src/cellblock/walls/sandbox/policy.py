@@ -294,10 +294,11 @@ class Policy:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the policy from the result of `to_dict`."""
+        files: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list | tuple) else value for name, value in data["filesystem"].items()
+        }
         return cls(
-            Filesystem(
-                **{name: value if value in (True, False) else tuple(value) for name, value in data["filesystem"].items()}
-            ),
+            Filesystem(**files),
             Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
             Resources(**data["resources"]),
             data["unix_sockets"],

@@ -256,9 +256,7 @@ def _check_no_name(policy: Policy) -> None:
         InvalidInputError: It does.
     """
     if policy.filesystem.home_is_workspace:
-        raise InvalidInputError(
-            "home_is_workspace needs isolate='native': no other sandbox can give the workspace a second name"
-        )
+        raise InvalidInputError("home_is_workspace needs isolate='native': other sandboxes cannot give it a second name")
 
 
 @functools.lru_cache(maxsize=64)
