@@ -78,17 +78,31 @@ class DictFormatter(JSONFormatter):
             return None
 
 
-class Variables:
-    """Sets environment variables for one cell, and puts back what was there before.
+class Surroundings:
+    """What a cell finds around it: the directory in which the last one was, and environment variables for it alone.
 
     Attributes:
-        armed: The digest of the cell that they are for, and their values; None if there is no such cell.
+        directory: Where the last cell was at its end, and the next one begins.
+        armed: The digest of the cell that variables are for, and their values; None if there is no such cell.
         before: What to put back when the cell has ended; None for what was not there.
     """
 
     def __init__(self) -> None:
+        """Begin in the session's own directory, to which it returns after each cell."""
+        self.directory = self._own = os.getcwd()
         self.armed: tuple[str, dict[str, str]] | None = None
         self.before: dict[str, str | None] = {}
+        self._inside = False
+
+    def enter(self, directory: str) -> None:
+        """Let the next cell begin in a directory, if that can be entered."""
+        try:
+            os.chdir(directory)
+            os.chdir(self._own)
+        except OSError:
+            return
+        self.directory = directory
+        os.environ["PWD"] = directory  # by which shells know it by this name, if it is a link
 
     def arm(self, digest: str, values: dict[str, str]) -> None:
         """Set variables when a cell begins.
@@ -100,7 +114,12 @@ class Variables:
         self.armed = (digest, values)
 
     def begin(self, info: Any) -> None:
-        """Set them, if this is the cell: see IPython's event ``pre_run_cell``."""
+        """Prepare a cell: see IPython's event ``pre_run_cell``."""
+        self._inside = True
+        try:
+            os.chdir(self.directory)
+        except OSError as error:
+            sys.stderr.write(f"[cellblock] cannot go back to {self.directory}: {error.strerror}\n")
         if self.armed is None:
             return
         digest, values = self.armed
@@ -110,14 +129,22 @@ class Variables:
         self.before = {name: os.environ.get(name) for name in values}
         os.environ.update(values)
 
-    def end(self, *_: Any) -> None:
-        """Put back what was there before: see IPython's event ``post_execute``."""
+    def end(self) -> None:
+        """Put back what was there before: see IPython's event ``post_execute``, which comes without a beginning, too."""
+        if not self._inside:
+            return
+        self._inside = False
         for name, value in self.before.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         self.before = {}
+        try:
+            self.directory = os.getcwd()
+            os.chdir(self._own)
+        except OSError:
+            return  # the code has removed the directory in which it was
 
 
 def _show_pictures(module: Any) -> None:
@@ -148,13 +175,9 @@ def prepare(home: str, cwd: str) -> None:
     formatters = shell.display_formatter.formatters
     for name, kind in (("e2b/data", DataFormatter), ("e2b/chart", ChartFormatter), ("application/json", DictFormatter)):
         formatters[name] = kind(parent=shell.display_formatter)
-    shell.e2b_variables = variables = Variables()
-    shell.events.register("pre_run_cell", variables.begin)
-    shell.events.register("post_execute", variables.end)
+    shell.e2b = surroundings = Surroundings()
+    shell.events.register("pre_run_cell", surroundings.begin)
+    shell.events.register("post_execute", surroundings.end)
     on_import("PIL.Image", _show_pictures)
-    try:
-        os.chdir(cwd)
-        os.environ["PWD"] = cwd  # by which shells know the directory by this name, if it is a link
-        shell.e2b_entered = True
-    except OSError:
-        shell.e2b_entered = False
+    for place in (home, cwd):
+        surroundings.enter(place)

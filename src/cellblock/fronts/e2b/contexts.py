@@ -221,8 +221,8 @@ class Contexts:
     async def _has_entered(self, context: Context) -> bool:
         """Return whether a fresh kernel works where it should."""
         asked = Submit(context.id, silent=True, wait=True, timeout=10_000)
-        result = await self._link.call(asked, b"print(get_ipython().e2b_entered)")
-        return bool(result["output"] == "True\n")
+        result = await self._link.call(asked, b"print(get_ipython().e2b.directory)")
+        return bool(result["output"] == f"{context.cwd}\n")
 
 
 def startup_code(home: str, cwd: str) -> str:

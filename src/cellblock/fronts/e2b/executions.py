@@ -73,7 +73,7 @@ def _arm(code: str, variables: dict[str, str], language: str) -> bytes:
         if not name or "=" in name or "\0" in name + value:
             raise InvalidInputError(f"env_vars: {name[:40]!r} cannot be set to this value")
     digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"get_ipython().e2b_variables.arm({digest!r}, {variables!r})".encode("utf-8", "surrogatepass")
+    return f"get_ipython().e2b.arm({digest!r}, {variables!r})".encode("utf-8", "surrogatepass")
 
 
 class Lines(Response):
