@@ -159,7 +159,9 @@ def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--disable-pip-version-check",
         "ipython==8.37.*",
     ]
-    installed = subprocess.run([*command, "matplotlib-inline", "pickleshare"], capture_output=True, text=True, timeout=110, check=False)
+    installed = subprocess.run(
+        [*command, "matplotlib-inline", "pickleshare"], capture_output=True, text=True, timeout=110, check=False
+    )
     if installed.returncode != 0:
         pytest.skip(f"cannot install: {installed.stderr[-300:]}")
     return directory

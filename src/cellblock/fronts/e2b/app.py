@@ -13,17 +13,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from cellblock.errors import CellblockError
-from cellblock.fronts.e2b import files, filesystem
+from cellblock.errors import AccessError, CellblockError
+from cellblock.fronts.e2b import files, filesystem, processes
 from cellblock.fronts.e2b.answers import as_json, as_text, read
 from cellblock.fronts.e2b.contexts import Contexts, Workspace
 from cellblock.fronts.e2b.executions import execute
 from cellblock.fronts.gateway.guard import Guard, Headers, Refused
 from cellblock.fronts.problems import Problem, problem_of
-from cellblock.service.store.tokens import Tokens
+from cellblock.service.store.tokens import Token, Tokens
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Scope
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from cellblock.fronts.gateway.link import DaemonLink
     from cellblock.fronts.gateway.options import GatewayOptions
@@ -81,6 +81,7 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
             Route("/files", files.download, methods=["GET"]),
             Route("/files", files.upload, methods=["POST"]),
             *filesystem.ROUTES,
+            *processes.ROUTES,
         ],
         exception_handlers={CellblockError: _on_error, HTTPException: _on_http, Exception: _on_failure},
         lifespan=lifespan,
@@ -88,7 +89,28 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
     app.state.link = link
     app.state.contexts = Contexts(link, workspace)
     app.state.max_upload = options.max_upload
-    return E2BGuard(app, options, check)
+    return E2BGuard(allowed(app), options, check)
+
+
+def allowed(app: ASGIApp) -> ASGIApp:
+    """Let only those pass who may run code in all sessions: a sandbox has several, and shares its files among them."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            check_caller(scope["cellblock.caller"])
+        await app(scope, receive, send)
+
+    return checked
+
+
+def check_caller(caller: Token) -> None:
+    """Check that a caller may run code in all sessions.
+
+    Raises:
+        AccessError: It may not.
+    """
+    if caller.session or not caller.may("run"):
+        raise AccessError("this needs a token with the scope 'run', for all sessions")
 
 
 async def health(_: Request) -> Response:

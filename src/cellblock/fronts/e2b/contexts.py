@@ -63,7 +63,7 @@ class Workspace:
             raise InvalidInputError(f"path must be a path of at most {MAX_PATH} characters, without NUL")
         if path == "~" or path.startswith("~/"):
             path = f"{self.home}{path[1:]}"
-        found = posixpath.normpath(posixpath.join(self.home, path))
+        found = "/" + posixpath.normpath(posixpath.join(self.home, path)).lstrip("/")  # POSIX keeps two slashes
         for top in (self.home, self.path):
             if found == top or found.startswith(f"{top}/"):
                 return posixpath.relpath(found, top)
@@ -212,7 +212,7 @@ class Contexts:
         return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self.workspace.home)
 
     async def _create(self, context: Context) -> None:
-        kernel = await asyncio.to_thread(_kernel_for, context.language)
+        kernel = await asyncio.to_thread(kernel_for, context.language)
         options = {**self.workspace.options, "kernel_type": kernel}
         if kernel == OWN_KERNEL:
             options["startup_code"] = startup_code(self.workspace.home, context.cwd)
@@ -249,7 +249,7 @@ def _normal(language: str | None) -> str:
     return name
 
 
-def _kernel_for(language: str) -> str:
+def kernel_for(language: str) -> str:
     """Return the kernelspec that runs a language.
 
     Raises:

@@ -93,9 +93,13 @@ async def _find(contexts: Contexts, path: str) -> Mapping[str, Any]:
     if path == ".":
         return {"path": ".", "kind": "directory", "size": 0, "mode": 0o755, "modified": 0.0}
     above = posixpath.dirname(path) or "."
-    for info in await contexts.ask(lambda session: ListFiles(session, above)):
-        if info["path"] == path:
-            return info
+    try:
+        for info in await contexts.ask(lambda session: ListFiles(session, above)):
+            if info["path"] == path:
+                return info
+    except FilesError as error:
+        if error.errno != errno.ENOTDIR:
+            raise
     raise FilesError(f"{path[:200]!r} is not there", path=path, errno=errno.ENOENT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -20,7 +21,7 @@ from cellblock.service.daemon.starting import connect_or_start
 from cellblock.service.store.tokens import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.types import ASGIApp
 
@@ -71,7 +72,7 @@ def serve(
     once = options.auth and not options.token and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))
-    socks = [listen(host, port) for port in ports or (8080,)]
+    socks = listen_at(host, ports or (8080,))
     scheme = "https" if certificate else "http"
     addresses = [f"{scheme}://{_authority(host, sock)}" for sock in socks]
 
@@ -181,6 +182,18 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         ws_per_message_deflate=False,  # it costs small messages more than it saves
         timeout_graceful_shutdown=5,
     )
+
+
+def listen_at(host: str, ports: Sequence[int]) -> list[socket.socket]:
+    """Listen at all of some ports, or at none.
+
+    Raises:
+        InvalidInputError: One cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(listen(host, port)) for port in ports]
+        stack.pop_all()
+        return socks
 
 
 def listen(host: str, port: int) -> socket.socket:
