@@ -31,12 +31,12 @@ async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
     assert (workspace / "file").exists()
 
 
-async def test_a_second_name_of_the_workspace_leads_nowhere_else(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_second_name_of_the_workspace_leads_nowhere_else(native_host: Host, workspace: Path, tmp_path: Path) -> None:
     """What is kept from the session is kept by both names, and the name itself cannot be changed."""
     (workspace / ".env").write_text("secret")
     (workspace / ".git").mkdir()
     policy = Policy(Filesystem(home_is_workspace=True))
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         assert await value(session, "[os.readlink('/home/user'), os.environ['HOME']]") == [str(workspace), "/tmp/home"]
         assert await value(session, "[write('/home/user/file'), os.listdir('/home')]") == [None, ["user"]]
