@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -105,7 +106,8 @@ def test_the_workspace_has_the_name_that_programs_know_where_the_sandbox_can_giv
     assert workspace_for({}).options["home_is_workspace"] is True
     (link := tmp_path / "link").symlink_to(tmp_path)
     assert workspace_for({"working_dir": str(link)}).path == str(tmp_path)
-    for given in ({"isolate": "landlock"}, {"sandbox": False}, {"sandbox_config": {}}):
+    unlike: list[dict[str, Any]] = [{"isolate": "landlock"}, {"sandbox": False}, {"sandbox_config": {}}]
+    for given in unlike:
         found = workspace_for(given)
         assert (found.home, found.options.get("home_is_workspace")) == (str(tmp_path), None)
     assert workspace_for({"working_dir": "/home/user/project"}).home == "/home/user/project"

@@ -69,8 +69,8 @@ def opened(data: bytes) -> list[tuple[int, Any]]:
     return found
 
 
-def call(client: TestClient, path: str, body: bytes, *, streams: bool = False, **headers: str) -> Any:
-    return client.post(path, content=body, headers={"Content-Type": TYPES[streams], **headers})
+def call(client: TestClient, path: str, body: bytes, *, streams: bool = False, headers: dict[str, str] | None = None) -> Any:
+    return client.post(path, content=body, headers={"Content-Type": TYPES[streams], **(headers or {})})
 
 
 def test_one_message_is_answered_by_one(client: TestClient) -> None:
@@ -121,7 +121,7 @@ def test_a_stream_begins_with_one_whole_message(client: TestClient, body: bytes)
 
 def test_only_json_is_spoken_and_nothing_compressed(client: TestClient) -> None:
     for headers in ({"Content-Type": "application/proto"}, {"Content-Encoding": "gzip"}):
-        answer = call(client, "/one", b"{}", **headers)
+        answer = call(client, "/one", b"{}", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
 
 

@@ -30,7 +30,8 @@ GREETING = "cellblock listens at {} (API: {}/docs)"
 
 def serve(
     host: str = "127.0.0.1",
-    *ports: int,
+    port: int = 8080,
+    *more_ports: int,
     options: GatewayOptions | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
@@ -42,7 +43,8 @@ def serve(
 
     Args:
         host: The address to listen at.
-        ports: The ports; 0 for any that is free, and 8080 by default.
+        port: The port; 0 for any that is free.
+        more_ports: More ports, at which it serves the same.
         options: How the gateway is set up.
         certificate: A file with the TLS certificate, and those above it.
         key: A file with its private key, if the certificate's file does not hold it.
@@ -72,7 +74,7 @@ def serve(
     once = options.auth and not options.token and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))
-    socks = listen_at(host, ports or (8080,))
+    socks = listen_at(host, (port, *more_ports))
     scheme = "https" if certificate else "http"
     addresses = [f"{scheme}://{_authority(host, sock)}" for sock in socks]
 

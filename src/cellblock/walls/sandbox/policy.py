@@ -92,7 +92,7 @@ class Filesystem:
     write: tuple[str, ...] = (".",)
     deny_read: tuple[str, ...] = SECRET
     deny_write: tuple[str, ...] = PROTECTED
-    home_is_workspace: bool = False
+    home_is_workspace: bool = field(default=False, kw_only=True)
 
     @property
     def everything(self) -> bool:
@@ -283,7 +283,7 @@ class Policy:
                 other.filesystem.write,
                 _union(self.filesystem.deny_read, other.filesystem.deny_read),
                 _union(self.filesystem.deny_write, other.filesystem.deny_write),
-                other.filesystem.home_is_workspace,
+                home_is_workspace=other.filesystem.home_is_workspace,
             ),
             Network(other.network.allow, _union(self.network.deny, other.network.deny), other.network.ask),
             Resources(**limits),
