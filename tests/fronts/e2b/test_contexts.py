@@ -104,7 +104,7 @@ def test_languages_are_those_of_installed_kernels(api: httpx.Client, monkeypatch
     assert "for 'r'" in api.post("/contexts", json={"language": "r"}).text
     assert api.post("/contexts", json={"language": "bash"}).status_code == 501  # it is no kernel, here
     specs = {"python3": {"language": "python"}, "deno": {"language": "typescript"}, "ir": {"language": "R"}}
-    monkeypatch.setattr("cellblock.fronts.e2b.contexts.installed", lambda: specs)
+    monkeypatch.setattr("cellblock.fronts.e2b.contexts.installed", lambda _: specs)
     wanted = {"python": "python3", "bash": "python3", "javascript": "deno", "typescript": "deno", "r": "ir"}
     assert {language: kernel_for(language) for language in wanted} == wanted
     with pytest.raises(UnsupportedError, match="no Jupyter kernel for 'java'"):

@@ -8,12 +8,14 @@ import os
 import posixpath
 import re
 import secrets
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
-from cellblock.fronts.gateway.kernelspecs import installed
+from cellblock.fronts.gateway.kernelspecs import installed, places_of
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create, Destroy, List, Restart
@@ -212,7 +214,9 @@ class Contexts:
         return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self.workspace.home)
 
     async def _create(self, context: Context) -> None:
-        kernel = await asyncio.to_thread(kernel_for, context.language)
+        kernel = await asyncio.to_thread(
+            kernel_for, context.language, str(self.workspace.options.get("python", sys.executable))
+        )
         options = {**self.workspace.options, "kernel_type": kernel}
         if kernel == OWN_KERNEL:
             options["startup_code"] = startup_code(self.workspace.home, context.cwd)
@@ -249,21 +253,26 @@ def _normal(language: str | None) -> str:
     return name
 
 
-def kernel_for(language: str) -> str:
+def kernel_for(language: str, python: str = sys.executable) -> str:
     """Return the kernelspec that runs a language.
+
+    Args:
+        language: The language.
+        python: The interpreter of the session, or its environment's directory.
 
     Raises:
         UnsupportedError: None does.
     """
     if language in (PYTHON, "bash"):
         return OWN_KERNEL
-    specs = installed()
+    prefix = python if os.path.isdir(python) else os.path.dirname(os.path.dirname(shutil.which(python) or python))
+    specs = installed(places_of(prefix))
     for wanted in _KERNELS.get(language, (language,)):
         for name, spec in specs.items():
             if str(spec["language"]).lower() == wanted and name != OWN_KERNEL:
                 return name
     raise UnsupportedError(
-        f"there is no Jupyter kernel for {language!r} here: install one, and jupyter_client, where cellblock is installed"
+        f"there is no Jupyter kernel for {language!r} here: install one, and jupyter_client, where the sessions have Python"
     )
 
 
