@@ -170,8 +170,9 @@ def prepare(home: str, cwd: str) -> None:
     # What programs keep for themselves does not belong among the files of the workspace.
     for name, place in (("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")):
         os.environ.setdefault(name, os.path.expanduser(f"~/.{place}"))
-    os.environ["HOME"] = home
     shell: Any = get_ipython()
+    shell.db.root  # noqa: B018  # IPython opens it when it is first used, in the home directory of that time
+    os.environ["HOME"] = home
     formatters = shell.display_formatter.formatters
     for name, kind in (("e2b/data", DataFormatter), ("e2b/chart", ChartFormatter), ("application/json", DictFormatter)):
         formatters[name] = kind(parent=shell.display_formatter)
