@@ -30,7 +30,8 @@ serve = import_module(f"cellblock.fronts.{sys.argv[2]}.serve").serve
 given = json.loads(sys.argv[1])
 if "workspaces" in given:
     given["workspaces"] = Path(given["workspaces"])
-serve(given.pop("host", "127.0.0.1"), 0, options=GatewayOptions(**given))
+ports = [0] if given.pop("port", 0) is not None else []  # None: those that the front has by default
+serve(given.pop("host", "127.0.0.1"), *ports, options=GatewayOptions(**given))
 """
 
 
