@@ -113,6 +113,14 @@ def test_the_workspace_has_the_name_that_programs_know_where_the_sandbox_can_giv
     assert workspace_for({"working_dir": "/home/user/project"}).home == "/home/user/project"
 
 
+def test_a_home_directory_is_no_workspace_by_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(InvalidInputError, match="contains your home directory"):
+        workspace_for({})
+    assert workspace_for({"working_dir": str(tmp_path)}).path == str(tmp_path)
+
+
 def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Gateway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InvalidInputError, match="another program listens"):
         serve("127.0.0.1", 0, taken.getsockname()[1])

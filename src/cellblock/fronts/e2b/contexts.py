@@ -11,7 +11,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -128,11 +128,9 @@ class Contexts:
         """
         if not identity:
             return self._default(_normal(language))
-        # The other sessions of this user are nobody's business here.
-        found = re.fullmatch(re.escape(self._prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", identity)
-        if found is None:
+        if (found := language_in(identity, self._prefix)) is None:
             raise _missing(identity)
-        return Context(identity, found[1], self.workspace.home)
+        return Context(identity, found, self.workspace.home)
 
     async def ask(
         self, request: Callable[[str], Request[AnswerT]], body: bytes = b"", context: Context | None = None
@@ -163,9 +161,9 @@ class Contexts:
         found = {name: self._default(name) for name in LISTED}
         for record in await self._link.call(List()):
             name: str = record["name"]
-            if name.startswith(self._prefix):
-                context = self.find(name, None)
-                found[name.removeprefix(self._prefix)] = replace(context, cwd=record["tags"].get(_CWD, context.cwd))
+            if (language := language_in(name, self._prefix)) is not None:
+                cwd = record["tags"].get(_CWD, self.workspace.home)
+                found[name.removeprefix(self._prefix)] = Context(name, language, cwd)
         return [*found.values()]
 
     async def make(self, cwd: str | None, language: str | None) -> Context:
@@ -227,6 +225,17 @@ class Contexts:
         asked = Submit(context.id, silent=True, wait=True, timeout=10_000)
         result = await self._link.call(asked, b"print(get_ipython().e2b.directory)")
         return bool(result["output"] == f"{context.cwd}\n")
+
+
+def language_in(name: str, prefix: str) -> str | None:
+    """Return the language of a context from its name; None for other sessions of this user, which are nobody's business here.
+
+    Args:
+        name: The name.
+        prefix: How the names of the sandbox's contexts begin.
+    """
+    found = re.fullmatch(re.escape(prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", name)
+    return None if found is None else found[1]
 
 
 def startup_code(home: str, cwd: str) -> str:

@@ -13,6 +13,7 @@ from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import is_loopback
 from cellblock.fronts.gateway.serve import serve as serve_gateway
+from cellblock.host.checks import check_maker_directory
 from cellblock.service import settings
 from cellblock.service.session.policy import requested_tier
 
@@ -81,10 +82,15 @@ def workspace_for(given: Mapping[str, Any]) -> Workspace:
 
     Args:
         given: The options that the user has chosen.
+
+    Raises:
+        InvalidInputError: The server was started in the home directory, and no other place is named.
     """
     options = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **given}
     path = os.path.realpath(options.get("working_dir") or options["current_dir"])
     tier = requested_tier(options.get("sandbox", True), options.get("isolate"), None)
+    if options.get("working_dir") is None:
+        check_maker_directory(path, tier)  # here, and not when the first program comes
     # A configuration of the sandbox shows all of the machine's files, and with them the home directories.
     named = tier.name == "native" and options.get("sandbox_config") is None
     if not named or any(f"{os.path.realpath(one)}/".startswith(f"{HOME}/") for one in (path, sys.prefix, sys.base_prefix)):
