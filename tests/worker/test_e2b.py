@@ -28,7 +28,7 @@ def cell(code: str) -> SimpleNamespace:
 
 
 def test_variables_are_for_the_cell_that_they_were_given_for(surroundings: Surroundings) -> None:
-    surroundings.arm(hashlib.sha256(b"wanted").hexdigest(), {"KEPT": "changed", "NEW": "1"})
+    surroundings.arm("one", hashlib.sha256(b"wanted").hexdigest(), {"KEPT": "changed", "NEW": "1"})
     surroundings.begin(cell("another"))  # somebody else's, who came first
     assert os.environ["KEPT"] == "before"
     surroundings.end()
@@ -37,6 +37,13 @@ def test_variables_are_for_the_cell_that_they_were_given_for(surroundings: Surro
     del os.environ["NEW"]  # as code can
     surroundings.end()
     assert (os.environ["KEPT"], "NEW" in os.environ) == ("before", False)
+    surroundings.begin(cell("wanted"))
+    assert os.environ["KEPT"] == "before"
+    surroundings.end()
+    surroundings.arm("two", hashlib.sha256(b"wanted").hexdigest(), {"KEPT": "changed"})
+    surroundings.disarm("one")
+    assert surroundings.armed
+    surroundings.disarm("two")  # its cell was withdrawn before it began
     surroundings.begin(cell("wanted"))
     assert os.environ["KEPT"] == "before"
 

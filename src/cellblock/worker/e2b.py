@@ -83,14 +83,14 @@ class Surroundings:
 
     Attributes:
         directory: Where the last cell was at its end, and the next one begins.
-        armed: The digest of the cell that variables are for, and their values; None if there is no such cell.
+        armed: What names a cell that variables are for, the digest of its code, and their values; None if there is none.
         before: What to put back when the cell has ended; None for what was not there.
     """
 
     def __init__(self) -> None:
         """Begin in the session's own directory, to which it returns after each cell."""
         self.directory = self._own = os.getcwd()
-        self.armed: tuple[str, dict[str, str]] | None = None
+        self.armed: tuple[str, str, dict[str, str]] | None = None
         self.before: dict[str, str | None] = {}
         self._inside = False
 
@@ -104,14 +104,20 @@ class Surroundings:
         self.directory = directory
         os.environ["PWD"] = directory  # by which shells know it by this name, if it is a link
 
-    def arm(self, digest: str, values: dict[str, str]) -> None:
+    def arm(self, name: str, digest: str, values: dict[str, str]) -> None:
         """Set variables when a cell begins.
 
         Args:
+            name: A name for the cell, for `disarm`.
             digest: The SHA-256 of its code: a cell that comes between is not meant.
             values: The variables.
         """
-        self.armed = (digest, values)
+        self.armed = (name, digest, values)
+
+    def disarm(self, name: str) -> None:
+        """Set no variables for a cell, which will not come."""
+        if self.armed is not None and self.armed[0] == name:
+            self.armed = None
 
     def begin(self, info: Any) -> None:
         """Prepare a cell: see IPython's event ``pre_run_cell``."""
@@ -122,7 +128,7 @@ class Surroundings:
             sys.stderr.write(f"[cellblock] cannot go back to {self.directory}: {error.strerror}\n")
         if self.armed is None:
             return
-        digest, values = self.armed
+        _, digest, values = self.armed
         if hashlib.sha256(info.raw_cell.encode("utf-8", "surrogatepass")).hexdigest() != digest:
             return
         self.armed = None

@@ -84,6 +84,21 @@ def test_variables_of_the_environment_hold_for_one_cell(api: httpx.Client) -> No
     assert texts(run(api, "echo ${A:-none}", language="bash")) == "none\n"
 
 
+async def test_variables_do_not_come_to_the_cells_of_others(server: Gateway, api: httpx.Client) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        code = "import os, time\ntime.sleep(0.05)\nprint(os.environ.get('N'))"
+        wanted = [{"code": code, "env_vars": {"N": str(n)}} for n in range(10)] + [{"code": code}] * 5
+        answers = await asyncio.gather(*(client.post("/execute", json=one) for one in wanted))
+        found = [next(json.loads(line)["text"] for line in one.text.splitlines() if "stdout" in line) for one in answers]
+        assert found == [f"{n}\n" for n in range(10)] + ["None\n"] * 5
+        running = asyncio.create_task(client.post("/execute", json={"code": "time.sleep(1)"}))
+        await eventually(_running, 10)
+        with pytest.raises(httpx.ReadTimeout):  # it has not begun
+            await client.post("/execute", json={"code": code, "env_vars": {"N": "withdrawn"}}, timeout=0.2)
+        await running
+    assert texts(run(api, code)) == "None\n"
+
+
 def test_the_directory_stays_from_cell_to_cell(api: httpx.Client) -> None:
     assert texts(run(api, "!pwd")) == "/home/user\n"
     run(api, "import os\nos.makedirs('one/two', exist_ok=True)\nos.chdir('one')")

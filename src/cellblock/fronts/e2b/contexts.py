@@ -102,6 +102,7 @@ class Contexts:
 
     Attributes:
         workspace: Where they work.
+        arming: Held while something is submitted that is for the very next cell.
     """
 
     def __init__(self, link: DaemonLink, workspace: Workspace) -> None:
@@ -113,6 +114,7 @@ class Contexts:
         """
         self._link = link
         self.workspace = workspace
+        self.arming = asyncio.Lock()
         self._prefix = f"e2b-{hashlib.sha256(os.fsencode(workspace.path)).hexdigest()[:8]}-"
 
     def find(self, identity: str | None, language: str | None) -> Context:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,43 +54,60 @@ async def execute(request: Request) -> Response:
     link: DaemonLink = request.app.state.link
     context = contexts.find(wanted.context_id, wanted.language)
     language: Language = "bash" if context.language == "bash" else "python"
-    if wanted.env_vars:
-        arm = _arm(cell(wanted.code, language, OWN_KERNEL), wanted.env_vars, context.language)
-        await contexts.ask(lambda session: Submit(session, silent=True), arm, context)
     code = wanted.code.encode("utf-8", "surrogatepass")
     # Its client says how long it waits, and leaves then.
-    record = await contexts.ask(lambda session: Submit(session, language, timeout=-1, live=True), code, context)
-    return Lines(link, record["id"])
+    submit = partial(Submit, language=language, timeout=-1, live=True)
+    if not wanted.env_vars:
+        async with contexts.arming:
+            return Lines(link, (await contexts.ask(submit, code, context))["id"])
+    name = secrets.token_hex(8)
+    arm = _arm(name, cell(wanted.code, language, OWN_KERNEL), wanted.env_vars, context.language)
+    silently = partial(Submit, silent=True)
+
+    async def disarm() -> None:
+        await contexts.ask(silently, f"get_ipython().e2b.disarm({name!r})".encode(), context)
+
+    async with contexts.arming:  # so that its cell is the next one
+        await contexts.ask(silently, arm, context)
+        return Lines(link, (await contexts.ask(submit, code, context))["id"], disarm)
 
 
-def _arm(code: str, variables: dict[str, str], language: str) -> bytes:
+def _arm(name: str, code: str, variables: dict[str, str], language: str) -> bytes:
     """Return code that sets variables for one cell only, which comes next.
+
+    Args:
+        name: A name for the cell.
+        code: Its code.
+        variables: The variables.
+        language: The language of the context.
 
     Raises:
         InvalidInputError: They cannot be set.
     """
     if language not in (PYTHON, "bash"):
         raise InvalidInputError(f"env_vars are for Python and bash, not for {language}")
-    for name, value in variables.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise InvalidInputError(f"env_vars: {name[:40]!r} cannot be set to this value")
+    for variable, value in variables.items():
+        if not variable or "=" in variable or "\0" in variable + value:
+            raise InvalidInputError(f"env_vars: {variable[:40]!r} cannot be set to this value")
     digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"get_ipython().e2b.arm({digest!r}, {variables!r})".encode("utf-8", "surrogatepass")
+    return f"get_ipython().e2b.arm({name!r}, {digest!r}, {variables!r})".encode("utf-8", "surrogatepass")
 
 
 class Lines(Response):
     """Tells what an execution shows: JSON objects, one in a line. If the client leaves, the execution is stopped."""
 
-    def __init__(self, link: DaemonLink, execution: str) -> None:
+    def __init__(self, link: DaemonLink, execution: str, on_stop: Callable[[], Awaitable[None]] | None = None) -> None:
         """Tell of an execution.
 
         Args:
             link: Where it runs.
             execution: Its id.
+            on_stop: Called when it was stopped, perhaps before it began.
         """
         super().__init__(media_type="application/json")
         self._link = link
         self._execution = execution
+        self._on_stop = on_stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -134,3 +153,5 @@ class Lines(Response):
     async def _stop(self) -> None:
         with suppress(CellblockError):  # the daemon has ended, and the execution with it
             await self._link.call(Cancel(self._execution))
+            if self._on_stop is not None:
+                await self._on_stop()
