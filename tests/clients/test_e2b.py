@@ -25,7 +25,9 @@ DOCUMENT = (ROOT / "docs" / "e2b.md").read_text()
 
 PYTHON = """
 import asyncio, io, threading
-from e2b import FileNotFoundException, InvalidArgumentException, NotFoundException, SandboxException, TimeoutException
+from e2b import (
+    CommandExitException, FileNotFoundException, InvalidArgumentException, NotFoundException, PtySize, SandboxException,
+    TimeoutException)
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 def fails(kind, function, *arguments, **options):
@@ -87,6 +89,39 @@ assert fails(FileNotFoundException, files.read, "one.txt")
 assert "outside of /home/user" in fails(InvalidArgumentException, files.read, "/etc/passwd")
 assert "one user" in fails(SandboxException, files.write, "x", "y", user="root")
 
+assert files.make_dir("made/below") and not files.make_dir("made/below")
+assert files.rename("three", "made/three").path == "/home/user/made/three"
+
+# Programs
+run = sandbox.commands.run
+result = run("echo out; echo err >&2; pwd; echo $A", envs={"A": "1"})
+assert (result.stdout, result.stderr, result.exit_code) == ("out\\n/home/user\\n1\\n", "err\\n", 0), result
+assert run("cat three; pwd", cwd="made").stdout == "3/home/user/made\\n"
+try:
+    run("echo so far; exit 3")
+except CommandExitException as ended:
+    assert (ended.exit_code, ended.stdout) == (3, "so far\\n")
+else:
+    raise AssertionError("it did not fail")
+assert fails(TimeoutException, run, "sleep 60", timeout=1)
+cat = run("cat", background=True, stdin=True)
+sandbox.commands.send_stdin(cat.pid, "input\\n")
+sandbox.commands.close_stdin(cat.pid)
+assert cat.wait().stdout == "input\\n"
+server = run("echo up; sleep 60", background=True)
+assert server.pid in [one.pid for one in sandbox.commands.list()]
+server.disconnect()
+again = sandbox.commands.connect(server.pid)
+assert sandbox.commands.kill(server.pid) and not sandbox.commands.kill(server.pid)
+assert fails(CommandExitException, again.wait)
+terminal = sandbox.pty.create(size=PtySize(rows=24, cols=80))
+sandbox.pty.resize(terminal.pid, PtySize(rows=30, cols=100))
+sandbox.pty.send_stdin(terminal.pid, b"stty size; exit\\n")
+shown = []
+terminal.wait(on_pty=shown.append)
+assert b"30 100" in b"".join(map(bytes, shown)), shown
+assert "one user" in fails(SandboxException, run, "true", user="root")
+
 async def both():
     sandbox = await AsyncSandbox.create()
     other = await sandbox.create_code_context()
@@ -100,6 +135,11 @@ async def both():
     except TimeoutException:
         pass
     assert (await sandbox.run_code("y")).text == "1"
+    lines = []
+    done = await sandbox.commands.run("echo a; echo b", on_stdout=lines.append)
+    assert (done.stdout, "".join(lines)) == ("a\\nb\\n", "a\\nb\\n")
+    code, program = await asyncio.gather(sandbox.run_code("time.sleep(0.5); 1"), sandbox.commands.run("echo beside"))
+    assert (code.text, program.stdout) == ("1", "beside\\n")
     assert await sandbox.kill()
 
 asyncio.run(both())
@@ -142,6 +182,28 @@ async function main() {
   await sandbox.files.remove('js.txt')
   assert.equal(await sandbox.files.exists('js.txt'), false)
   await assert.rejects(sandbox.files.read('/etc/passwd'), /outside of .home.user/)
+  assert(await sandbox.files.makeDir('js/below'))
+  assert.equal(await sandbox.files.makeDir('js/below'), false)
+  assert.equal((await sandbox.files.rename('two', 'js/two')).path, '/home/user/js/two')
+
+  const seen = []
+  const done = await sandbox.commands.run('echo out; pwd; echo $A', { envs: { A: '1' }, onStdout: (text) => seen.push(text) })
+  assert.deepEqual([done.stdout, seen.join(''), done.exitCode], ['out\\n/home/user\\n1\\n', done.stdout, 0])
+  await assert.rejects(sandbox.commands.run('exit 3'), { name: 'CommandExitError', exitCode: 3 })
+  await assert.rejects(sandbox.commands.run('sleep 60', { timeoutMs: 1000 }), { name: 'TimeoutError' })
+  const cat = await sandbox.commands.run('cat', { background: true, stdin: true })
+  await sandbox.commands.sendStdin(cat.pid, 'input\\n')
+  await sandbox.commands.closeStdin(cat.pid)
+  assert.equal((await cat.wait()).stdout, 'input\\n')
+  const server = await sandbox.commands.run('sleep 60', { background: true })
+  assert((await sandbox.commands.list()).some((one) => one.pid === server.pid))
+  assert(await server.kill())
+  assert.equal(await sandbox.commands.kill(server.pid), false)
+  let shown = ''
+  const terminal = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => (shown += Buffer.from(data).toString()) })
+  await sandbox.pty.sendInput(terminal.pid, Buffer.from('stty size; exit\\n'))
+  await terminal.wait()
+  assert.match(shown, /24 80/)
   console.log('passed')
 }
 main().catch((error) => { console.error(error); process.exit(1) })

@@ -53,7 +53,8 @@ def test_forms_and_texts_that_pages_can_send_unasked_are_refused(api: httpx.Clie
         return
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
         answer = api.post(path, content=b'{"code": "1"}', headers={"Content-Type": kind})
-        assert answer.status_code in (400, 501), answer.text
+        assert "Content-Type must be" in answer.text
+        assert answer.status_code == (200 if path.endswith("Start") else 400)  # the status of a stream is in its last message
 
 
 def test_bodies_are_limited(server: Gateway) -> None:

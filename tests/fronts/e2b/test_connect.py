@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -40,12 +40,16 @@ async def one(_: Request, message: Asked) -> dict[str, Any]:
     return {"count": message.count_of}
 
 
-async def many(_: Request, message: Asked) -> AsyncIterator[dict[str, Any]]:
+async def many(_: Request, message: Asked) -> AsyncGenerator[dict[str, Any], None]:
     """Count."""
-    for number in range(message.count_of):
-        yield {"number": number}
-    if message.fails:
-        raise ERRORS[message.fails]
+
+    async def count() -> AsyncGenerator[dict[str, Any], None]:
+        for number in range(message.count_of):
+            yield {"number": number}
+        if message.fails:
+            raise ERRORS[message.fails]
+
+    return count()
 
 
 @pytest.fixture(scope="module")

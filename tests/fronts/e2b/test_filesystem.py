@@ -70,6 +70,28 @@ def test_directories_are_listed_as_deep_as_wanted(api: httpx.Client) -> None:
     assert fails(api, "ListDir", path="place", depth="x") == "invalid_argument"
 
 
+def test_directories_are_made_with_those_above(api: httpx.Client) -> None:
+    assert call(api, "MakeDir", path="made/in/it")["entry"]["path"] == "/home/user/made/in/it"
+    assert Path("made/in/it").is_dir()
+    assert fails(api, "MakeDir", path="made/in/it") == "already_exists"
+    Path("made/file").touch()
+    assert fails(api, "MakeDir", path="made/file/below") in ("already_exists", "invalid_argument")
+    assert fails(api, "MakeDir", path="/etc/made") == "invalid_argument"
+    assert call(api, "MakeDir", path="made/$(touch no) -p 'x'")["entry"]["name"] == "$(touch no) -p 'x'"
+    assert not Path("no").exists()
+
+
+def test_files_get_another_name(api: httpx.Client) -> None:
+    Path("old").write_text("old")
+    Path("there").write_text("there")
+    assert call(api, "Move", source="old", destination="/home/user/in/new")["entry"]["path"] == "/home/user/in/new"
+    assert call(api, "Move", source="in/new", destination="there")["entry"]["size"] == 3
+    assert (Path("there").read_text(), Path("in/new").exists(), Path("old").exists()) == ("old", False, False)
+    assert fails(api, "Move", source="nowhere", destination="x") == "not_found"
+    assert fails(api, "Move", source="there", destination="../x") == "invalid_argument"
+    assert fails(api, "Move", source="there", destination="") == "invalid_argument"
+
+
 def test_files_are_removed(api: httpx.Client) -> None:
     os.makedirs("gone/with")
     Path("gone/with/all").touch()

@@ -63,9 +63,13 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
     """
     check = Tokens(place.directory).check() if options.auth else None
 
+    contexts = Contexts(link, workspace)
+    programs = processes.Programs(link, contexts)
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        await programs.close()
         await link.close()
         if check is not None:
             check.close()
@@ -87,7 +91,8 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
         lifespan=lifespan,
     )
     app.state.link = link
-    app.state.contexts = Contexts(link, workspace)
+    app.state.contexts = contexts
+    app.state.programs = programs
     app.state.max_upload = options.max_upload
     return E2BGuard(allowed(app), options, check)
 

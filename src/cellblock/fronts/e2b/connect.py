@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -14,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.fronts.e2b import files
 from cellblock.fronts.e2b.answers import parse, while_here
 from cellblock.fronts.problems import Problem, problem_of
 
@@ -44,6 +46,7 @@ _CODES = {
 """Status of a problem → Connect's code; ``internal`` for all others."""
 
 _STATUS = {
+    "deadline_exceeded": 504,
     "invalid_argument": 400,
     "unauthenticated": 401,
     "permission_denied": 403,
@@ -53,6 +56,17 @@ _STATUS = {
     "unimplemented": 501,
     "unavailable": 503,
 }
+
+
+Messages = AsyncGenerator[dict[str, Any], None]
+"""The messages of a stream, as they come."""
+
+_DIGITS = 10  # as the protocol has it
+_PAUSE = 90.0
+
+
+class DeadlineError(CellblockError):
+    """What a client has asked for took longer than it waits."""
 
 
 class Message(BaseModel):
@@ -77,7 +91,7 @@ def unary(path: str, model: type[_MessageT], answer: Callable[[Request, _Message
     return Route(path, endpoint, methods=["POST"])
 
 
-def stream(path: str, model: type[_MessageT], answer: Callable[[Request, _MessageT], AsyncIterator[dict[str, Any]]]) -> Route:
+def stream(path: str, model: type[_MessageT], answer: Callable[[Request, _MessageT], Awaitable[Messages]]) -> Route:
     """Return the route of a method that takes one message and answers with many."""
 
     async def endpoint(request: Request) -> Response:
@@ -86,7 +100,7 @@ def stream(path: str, model: type[_MessageT], answer: Callable[[Request, _Messag
             body = await request.body()
             if len(body) < _HEAD.size or _HEAD.unpack_from(body) != (0, len(body) - _HEAD.size):
                 raise InvalidInputError("the body must be one message in an envelope, not compressed")
-            return Stream(answer(request, parse(body[_HEAD.size :], model)))
+            return Stream(await answer(request, parse(body[_HEAD.size :], model)))
         except CellblockError as error:
             # Clients read the status of a stream from its last message.
             return Response(_last(problem_of(error)), media_type=_STREAM)
@@ -109,7 +123,7 @@ def unsupported(path: str, why: str) -> Route:
 class Stream(Response):
     """Sends messages as they come. If the client leaves, the stream is closed."""
 
-    def __init__(self, messages: AsyncIterator[dict[str, Any]]) -> None:
+    def __init__(self, messages: Messages) -> None:
         super().__init__(media_type=_STREAM)
         self._messages = messages
 
@@ -122,12 +136,44 @@ class Stream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         problem = None
         try:
-            async with aclosing(self._messages) as messages:  # type: ignore[type-var]  # they come from async generators
+            async with aclosing(self._messages) as messages:
                 async for message in messages:
                     await send({"type": "http.response.body", "body": _envelope(0, message), "more_body": True})
         except CellblockError as error:
             problem = problem_of(error)
         await send({"type": "http.response.body", "body": _last(problem)})
+
+
+def timeout_of(request: Request) -> float | None:
+    """Return for how many seconds a client waits; None if it does not say.
+
+    Raises:
+        InvalidInputError: It says something else.
+    """
+    text = request.headers.get("connect-timeout-ms", "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise InvalidInputError("Connect-Timeout-Ms must be a number of milliseconds")
+    return int(text) / 1000 or None
+
+
+def pause_of(request: Request) -> float:
+    """Return for how many seconds a stream may be silent, as its client says: from one to ninety."""
+    text = request.headers.get("keepalive-ping-interval", "")
+    return float(min(max(int(text), 1), _PAUSE)) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else _PAUSE
+
+
+def check_user(request: Request) -> None:
+    """Check the user in whose name a method is called (`files.check_user`).
+
+    Raises:
+        UnsupportedError: It is another one than that of the sandbox.
+    """
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "basic":
+        with suppress(ValueError):
+            files.check_user(base64.b64decode(text).partition(b":")[0].decode())
 
 
 def failed(problem: Problem) -> Response:
@@ -137,7 +183,8 @@ def failed(problem: Problem) -> Response:
 
 
 def _error(problem: Problem) -> dict[str, Any]:
-    return {"code": _CODES.get(problem.status, "internal"), "message": problem.detail}
+    code = "deadline_exceeded" if problem.code == "deadline" else _CODES.get(problem.status, "internal")
+    return {"code": code, "message": problem.detail}
 
 
 def _last(problem: Problem | None) -> bytes:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import posixpath
 import stat
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
 from cellblock.errors import FilesError
 from cellblock.fronts.e2b.connect import Message, unary, unsupported
+from cellblock.model.programs import ExecResult
 from cellblock.operations.files import ListFiles, RemoveFile
+from cellblock.operations.programs import Exec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 _SERVICE = "/filesystem.Filesystem"
 _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK"}
+_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR)
+_SECONDS = 60
 _MODES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 
 
@@ -34,6 +40,13 @@ class ListMessage(PathMessage):
     """What names a directory, and how far to look into it."""
 
     depth: int = 0
+
+
+class MoveMessage(Message):
+    """What names a file, and what it is to be named."""
+
+    source: str = ""
+    destination: str = ""
 
 
 async def get_stat(request: Request, message: PathMessage) -> dict[str, Any]:
@@ -50,6 +63,22 @@ async def list_directory(request: Request, message: ListMessage) -> dict[str, An
     most = depth + (0 if path == "." else path.count("/") + 1)
     near = [info for info in found if info["path"].count("/") < most]
     return {"entries": [entry(contexts.workspace, info) for info in near]}
+
+
+async def make_directory(request: Request, message: PathMessage) -> dict[str, Any]:
+    """Make a directory, and those above it. It is an error if there is one."""
+    contexts = _contexts(request)
+    path = contexts.workspace.inner(message.path)
+    await _run(contexts, path, 'mkdir -p -- "$(dirname -- "$1")" && mkdir -- "$1"', path)
+    return {"entry": entry(contexts.workspace, await _find(contexts, path))}
+
+
+async def move(request: Request, message: MoveMessage) -> dict[str, Any]:
+    """Give a file or a directory another name; a file of that name is replaced."""
+    contexts = _contexts(request)
+    source, target = (contexts.workspace.inner(path) for path in (message.source, message.destination))
+    await _run(contexts, source, 'mkdir -p -- "$(dirname -- "$2")" && mv -T -- "$1" "$2"', source, target)
+    return {"entry": entry(contexts.workspace, await _find(contexts, target))}
 
 
 async def remove(request: Request, message: PathMessage) -> dict[str, Any]:
@@ -84,6 +113,21 @@ def entry(workspace: Workspace, info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+async def _run(contexts: Contexts, about: str, command: str, *paths: str) -> None:
+    """Run a command in the session, which follows its own links with its own rights, and not in this process.
+
+    Raises:
+        FilesError: It failed.
+    """
+    arguments = (contexts.workspace.outer(path) for path in paths)
+    run = partial(Exec, command=("/bin/sh", "-c", command, "sh", *arguments), env={"LC_ALL": "C"}, timeout=_SECONDS * 1000)
+    result = ExecResult.from_dict(await contexts.ask(run))
+    if not result.ok:
+        said = result.err.strip().rpartition("\n")[2] or result.reason
+        number = next((number for number in _ERRNOS if said.endswith(os.strerror(number))), None)
+        raise FilesError(f"{about[:200]!r}: {said[:500]}", path=about, errno=number)
+
+
 async def _find(contexts: Contexts, path: str) -> Mapping[str, Any]:
     """Return what is known of a file.
 
@@ -111,9 +155,11 @@ def _contexts(request: Request) -> Contexts:
 ROUTES = [
     unary(f"{_SERVICE}/Stat", PathMessage, get_stat),
     unary(f"{_SERVICE}/ListDir", ListMessage, list_directory),
+    unary(f"{_SERVICE}/MakeDir", PathMessage, make_directory),
+    unary(f"{_SERVICE}/Move", MoveMessage, move),
     unary(f"{_SERVICE}/Remove", PathMessage, remove),
     *(
         unsupported(f"{_SERVICE}/{name}", f"{name} is not served here: docs/e2b.md says what is")
-        for name in ("MakeDir", "Move", "WatchDir", "CreateWatcher", "GetWatcherEvents", "RemoveWatcher")
+        for name in ("WatchDir", "CreateWatcher", "GetWatcherEvents", "RemoveWatcher")
     ),
 ]
