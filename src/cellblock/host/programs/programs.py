@@ -18,7 +18,17 @@ from cellblock.host.checks import check_timeout
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.programs.output import Kept
 from cellblock.host.programs.process import Process, check_scope, check_size
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Input, Keep, OnOutput, ProcessInfo, ProgramStream, Scope
+from cellblock.model.programs import (
+    MAX_OUTPUT,
+    ExecResult,
+    Input,
+    Keep,
+    OnOutput,
+    ProcessInfo,
+    ProgramStream,
+    Scope,
+    as_command,
+)
 from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
 
@@ -247,7 +257,7 @@ class Programs:
         keep: Keep,
         label: str,
     ) -> Process:
-        argv = check_command(command)
+        argv = as_command(command)
         wanted = _specification(
             argv,
             cwd=None if cwd is None else _text("cwd", os.fspath(cwd)),
@@ -348,23 +358,6 @@ def _file(content: bytes) -> IO[bytes]:
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------------
-
-
-def check_command(command: Sequence[str] | str) -> tuple[str, ...]:
-    """Return a program and its arguments.
-
-    Raises:
-        InvalidInputError: It is not a command.
-    """
-    argv = ("/bin/sh", "-c", command) if isinstance(command, str) else command
-    right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
-    if not right or not argv or not all(isinstance(part, str) for part in argv) or not command:
-        raise InvalidInputError(
-            f"command must be a list of strings, such as ['ls', '-l'], or a text for the shell, not {shown(command)}"
-        )
-    for part in argv:
-        _text("command", part)
-    return tuple(argv)
 
 
 def _text(what: str, value: object) -> str:
