@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from cellblock.errors import AccessError, BusyError, FilesError, UnsupportedError
-from cellblock.fronts.e2b.connect import Message, stream, unary, unsupported
+from cellblock.errors import AccessError, BusyError, FilesError, StateError, UnsupportedError
+from cellblock.fronts.e2b.connect import DeadlineError, Message, stream, unary, unsupported
 
 TYPES = {False: "application/json", True: "application/connect+json"}
 
@@ -29,6 +29,8 @@ ERRORS = {
     "missing": FilesError("gone", errno=2),
     "access": AccessError("no"),
     "busy": BusyError("later"),
+    "state": StateError("not now"),
+    "late": DeadlineError("too late"),
     "unsupported": UnsupportedError("cannot"),
 }
 
@@ -89,6 +91,8 @@ def test_one_message_is_answered_by_one(client: TestClient) -> None:
         ("missing", 404, "not_found"),
         ("access", 403, "permission_denied"),
         ("busy", 503, "unavailable"),
+        ("state", 400, "failed_precondition"),
+        ("late", 504, "deadline_exceeded"),
         ("unsupported", 501, "unimplemented"),
     ],
 )

@@ -45,7 +45,11 @@ _CODES = {
 }
 """Status of a problem → Connect's code; ``internal`` for all others."""
 
+_OWN_CODES = {"deadline": "deadline_exceeded", "state": "failed_precondition"}
+"""Code of a problem → Connect's code, where the status does not tell it."""
+
 _STATUS = {
+    "failed_precondition": 400,
     "deadline_exceeded": 504,
     "invalid_argument": 400,
     "unauthenticated": 401,
@@ -183,7 +187,7 @@ def failed(problem: Problem) -> Response:
 
 
 def _error(problem: Problem) -> dict[str, Any]:
-    code = "deadline_exceeded" if problem.code == "deadline" else _CODES.get(problem.status, "internal")
+    code = _OWN_CODES.get(problem.code) or _CODES.get(problem.status, "internal")
     return {"code": code, "message": problem.detail}
 
 

@@ -111,7 +111,7 @@ class Output:
         self._tell()
 
     def _read_rest(self, descriptor: int) -> None:
-        """Read what is left in a stream of a program that has ended, whether or not there is room: a slow reader gets it, too."""
+        """Read what is left in a stream of a program that has ended, whether or not there is room: nobody can do it later."""
         left = 0 if self._ending is None or self.finished else self._ending.get(descriptor, 0)
         while left > 0 and (data := read_some(descriptor)):
             self._add(self._streams[descriptor], data)
