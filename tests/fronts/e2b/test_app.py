@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.fronts.e2b.serve import HOME, serve, workspace_for
 from fronts.e2b.conftest import run
 from gateways import Gateway, own_gateway, token
+from processes import eventually
 
 REQUESTS = (
     ("POST", "/execute"),
@@ -120,6 +125,24 @@ def test_a_home_directory_is_no_workspace_by_accident(tmp_path: Path, monkeypatc
     with pytest.raises(InvalidInputError, match="contains your home directory"):
         workspace_for({})
     assert workspace_for({"working_dir": str(tmp_path)}).path == str(tmp_path)
+
+
+async def test_the_command_serves_with_the_options_of_sessions(server: Gateway, tmp_path: Path) -> None:
+    (place := tmp_path / "place").mkdir()
+    with open(log := tmp_path / "log", "wb") as file:
+        command = ("serve", "--e2b", "--port", "0", "--workspace", str(place), "-o", 'kernel_env={"A": "given"}')
+        process = subprocess.Popen([sys.executable, "-m", "cellblock", *command], stderr=file)
+        try:
+            await eventually(lambda: b"listens at" in log.read_bytes(), 60)
+            found = re.search(r"listens at (\S+) for programs that use E2B", log.read_text())
+            assert found is not None
+            with httpx.Client(base_url=found[1], timeout=60) as client:
+                assert run(client, "import os\nopen('made', 'w').close()\nos.environ['A']")[-1]["text"] == "given"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    assert (place / "made").exists()
+    assert "No token is required" in log.read_text()
 
 
 def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Gateway) -> None:
