@@ -33,6 +33,7 @@ from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
 
 if TYPE_CHECKING:
+    from cellblock.host.kernels.cells import SessionWatcher
     from cellblock.host.kernels.kernel import Kernel
 
 EXEC_TIMEOUT = 120.0
@@ -45,7 +46,11 @@ _MOMENT, _MOMENTS = 0.001, 5000
 
 
 class Programs:
-    """The programs of one session."""
+    """The programs of one session.
+
+    Attributes:
+        watchers: Are told of programs that have ended.
+    """
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class Programs:
         self._running: dict[str, Process] = {}
         self._ended: dict[str, Process] = {}
         self._hidden: set[Process] = set()
+        self.watchers: list[SessionWatcher] = []
         self._waiting = 0
         self._closed = False
 
@@ -144,7 +150,9 @@ class Programs:
         finally:
             if feeding is not None:
                 feeding.cancel()
-        return collected.with_output(result)
+        result = collected.with_output(result)
+        self._tell(process, result)
+        return result
 
     async def spawn(
         self,
@@ -196,6 +204,8 @@ class Programs:
             raise
         if (ended := process.poll()) is not None and ended.status == "not_started":
             raise ProcessError(ended.reason, ended.errno or 0)
+        if self.watchers:
+            process.when_ended(lambda result: self._tell(process, result))
         return process
 
     def processes(self) -> list[ProcessInfo]:
@@ -220,6 +230,10 @@ class Programs:
     def running(self) -> int:
         """How many run."""
         return len(self._running)
+
+    def _tell(self, process: Process, result: ExecResult) -> None:
+        for watcher in self.watchers:
+            watcher.program_ended(process.info.command, result)
 
     async def helper(self) -> Process:
         """Start the helper that works with files, which is no program of the session's."""
