@@ -112,8 +112,12 @@ server = run("echo up; sleep 60", background=True)
 assert server.pid in [one.pid for one in sandbox.commands.list()]
 server.disconnect()
 again = sandbox.commands.connect(server.pid)
-assert sandbox.commands.kill(server.pid) and not sandbox.commands.kill(server.pid)
-assert fails(CommandExitException, again.wait)
+assert sandbox.commands.kill(server.pid)
+try:
+    again.wait()
+except CommandExitException as ended:
+    assert ended.exit_code == -1
+assert not sandbox.commands.kill(server.pid)
 terminal = sandbox.pty.create(size=PtySize(rows=24, cols=80))
 sandbox.pty.resize(terminal.pid, PtySize(rows=30, cols=100))
 sandbox.pty.send_stdin(terminal.pid, b"stty size; exit\\n")
@@ -198,6 +202,7 @@ async function main() {
   const server = await sandbox.commands.run('sleep 60', { background: true })
   assert((await sandbox.commands.list()).some((one) => one.pid === server.pid))
   assert(await server.kill())
+  await assert.rejects(server.wait(), { name: 'CommandExitError' })
   assert.equal(await sandbox.commands.kill(server.pid), false)
   let shown = ''
   const terminal = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => (shown += Buffer.from(data).toString()) })
