@@ -244,8 +244,8 @@ def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
     right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
     if not right or not argv or not command or not all(isinstance(part, str) and passable(part) for part in argv):
         raise InvalidInputError(
-            "command must be a list of strings without NUL characters and lone surrogates, such as ['ls', '-l'], or a text for "
-            f"the shell, not {shown(command)}"
+            "command must be a list of strings without NUL characters and lone surrogates, such as ['ls', '-l'], or a text "
+            f"for the shell, not {shown(command)}"
         )
     return tuple(argv)
 

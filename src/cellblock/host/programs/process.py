@@ -301,11 +301,6 @@ class Process:
         if not self._gone.done():
             self._loop.remove_reader(self._connection.fileno())
             self._lose()
-        self.close()
-
-    def close(self) -> None:
-        """Drop output that nobody has read, of a program that has ended. It can be repeated."""
-        self._output.close()
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -376,7 +371,7 @@ class Process:
         if self._result is not None:
             self._result = replace(self._result, left=())
         self._connection.close()
-        # Its output stays readable: what it has printed last may still be in the pipe, whose end comes by itself.
+        self._output.close()
         if self._stdin is not None:
             self._stdin.close()
         if self._terminal is not None:

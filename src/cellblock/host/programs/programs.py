@@ -241,11 +241,9 @@ class Programs:
         return await self._begin(_specification((), stdin=True), ("files",), "all", "", hidden=True)
 
     async def end_all(self, why: str) -> None:
-        """End all programs and everything that they have started, and drop what nobody has read. It can be repeated."""
+        """End all programs and everything that they have started. It can be repeated."""
         ending = [process for process in [*self._running.values(), *self._hidden] if not process.gone]
         await asyncio.gather(*(process.end("cancelled", why, 0.0) for process in ending))
-        for process in self._ended.values():
-            process.close()
 
     def kill_all(self, why: str) -> bool:
         """End all programs at once, without waiting for it; return whether there were any."""
@@ -339,9 +337,7 @@ class Programs:
             if self._running.pop(process.id, None) is not None:
                 self._ended[process.id] = process
                 while len(self._ended) > _REMEMBERED:
-                    self._ended.pop(next(iter(self._ended))).close()
-            else:
-                process.close()
+                    del self._ended[next(iter(self._ended))]
 
         terminal = specification.terminal is not None
         number = 0 if hidden else next(self._numbers)
