@@ -1332,7 +1332,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "65 what is written": mutant(
         f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
-        Edit("host/files/walls.py", "Bounds.protects", "return False"),
+        Edit("host/files/walls.py", "Bounds.why_unwritable", 'return ""'),
         Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
     ),
     "66 decisions that were taken": mutant(
