@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
+    from cellblock.service.session.functions import Functions
     from cellblock.tools.approvals.request import ApprovalRequest
 
 _log = logging.getLogger("cellblock")
@@ -87,6 +88,7 @@ class CodeExecutor(AsyncOnly):
         self._given_host = options.host
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
+        self._offered: dict[str, Functions] = {}
         self._stopped = False
         self._start_from: Beginning | None = None
 
@@ -182,6 +184,33 @@ class CodeExecutor(AsyncOnly):
             InvalidInputError, StateError: There is nothing to install; the executor is not started, or stopped.
         """
         return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
+
+    def offer(self, functions: Functions, server: str = "program") -> str:
+        """Let the code call functions of this program, with arguments and results that are JSON data.
+
+        Each call is decided like one of an MCP server's tool: rules, approvals and the record have it under the name of the
+        server and of the function. A coroutine function runs in the event loop, any other in a thread of its own::
+
+            await executor.execute(executor.offer({"price_of": price_of}))
+            await executor.execute("price_of('tea')")
+
+        Args:
+            functions: The functions by their names. They replace what was offered under the same name of a server.
+            server: What rules and the record call them together.
+
+        Returns:
+            Code that defines the functions, for a cell. They are lost with the kernel's other variables.
+
+        Raises:
+            InvalidInputError: The name of a server or function is wrong, or something cannot be called.
+        """
+        from cellblock.service.session.functions import check_functions, definitions
+
+        check_functions(server, functions)
+        self._offered[server] = dict(functions)
+        if (run := self._run) is not None and run.services is not None:
+            run.services.offer(server, self._offered[server])
+        return definitions(server, functions)
 
     # -- the state of the session -----------------------------------------------------------------------------------------
 
@@ -288,6 +317,7 @@ class CodeExecutor(AsyncOnly):
         branch._options, branch._service_options = self._options, self._service_options
         branch.timeout, branch._asks = self.timeout, self._asks
         branch._start_from = beginning
+        branch._offered = dict(self._offered)
         return branch
 
     async def adopt(self, branch: CodeExecutor) -> Changes:
@@ -321,6 +351,9 @@ class CodeExecutor(AsyncOnly):
                 *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
                 start_from=start_from,
             )
+            assert run.services is not None
+            for server, functions in self._offered.items():
+                run.services.offer(server, functions)
             if self.kernel_gateway_port is not None:
                 self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
                 self.kernel_gateway_port = self._gateway.port

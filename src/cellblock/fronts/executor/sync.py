@@ -17,6 +17,7 @@ from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 from cellblock.model.checkpoints import Changes, FilesMode, StateChanges
+from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
 
 _P = ParamSpec("_P")
@@ -197,6 +198,13 @@ class SyncCodeExecutor:
             StateError: The executor is not started, or stopped.
         """
         return SyncFiles(self._original.files, self._thread)
+
+    def offer(self, functions: Functions, server: str = "program") -> str:
+        """Let the code call functions of this program, as `CodeExecutor.offer` does."""
+        return self._thread.run(self._offer(functions, server))
+
+    async def _offer(self, functions: Functions, server: str) -> str:
+        return self._original.offer(functions, server)
 
     def cancel(self) -> bool:
         """Stop the running cell, from any thread; its result says ``interrupted``.
