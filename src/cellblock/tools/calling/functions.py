@@ -32,7 +32,7 @@ class ProgramFunction:
         self._server = server
         self._parameters = tuple(parameters)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it, and wait for its result.
 
         Raises:
