@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from dspy.primitives import code_interpreter
-from dspy.primitives.code_interpreter import CodeInterpreterError, FinalOutput
+from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
 from pydantic_core import to_jsonable_python
 
 from cellblock.adapters.sessions import SyncSession
@@ -20,8 +19,6 @@ from cellblock.errors import CellblockError
 from cellblock.fronts.executor.sync import SyncCodeExecutor
 from cellblock.model import CodeExecutionResult
 
-# Before 3.4, code that fails and an interpreter that fails are the same error.
-_CodeError: type[Exception] = getattr(code_interpreter, "CodeExecutionError", CodeInterpreterError)
 _SUBMITTED = "_Submitted"
 _SUBMIT = f"""
 def _submitting(send):
@@ -103,7 +100,7 @@ class CellblockInterpreter:
         Raises:
             SyntaxError: It is not Python.
             CodeExecutionError: It failed, or took too long and was stopped.
-            CodeInterpreterError: The process died, or the session is closed; also before 3.4, if the code failed.
+            CodeInterpreterError: The process died, or the session is closed.
         """
         if not self._lock.acquire(blocking=False):
             raise CodeInterpreterError("this interpreter runs code already: make one for each thread")
@@ -147,7 +144,7 @@ class CellblockInterpreter:
             return FinalOutput(self._submitted)
         if error.ename in ("SyntaxError", "IndentationError", "TabError"):
             raise SyntaxError(error.evalue)
-        raise _CodeError(f"{error.ename}: {error.evalue}")
+        raise CodeExecutionError(f"{error.ename}: {error.evalue}")
 
     def _check(self) -> None:
         if self._ended:
@@ -174,10 +171,7 @@ def _within(context: contextvars.Context, tool: Callable[..., Any]) -> Callable[
 
         return context.copy().run(run)
 
-    try:
-        return functools.wraps(tool)(call)
-    except AttributeError:
-        return call
+    return functools.wraps(tool)(call)
 
 
 async def _awaited(value: Any) -> Any:

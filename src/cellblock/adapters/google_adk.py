@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import threading
 from typing import Any
@@ -12,12 +13,13 @@ from google.adk.code_executors.code_execution_utils import CodeExecutionInput, C
 from pydantic import PrivateAttr
 
 from cellblock.adapters.sessions import SyncSession
+from cellblock.fronts.executor.options import AS_MADE
 from cellblock.model import CodeExecutionResult as Result
 
 _HAS_EXIT_CODE = "exit_code" in {field.name for field in dataclasses.fields(CodeExecutionResult)}
 
 
-class CellblockCodeExecutor(BaseCodeExecutor):  # type: ignore[misc]  # mypy runs without google-adk
+class CellblockCodeExecutor(BaseCodeExecutor):
     """Runs code blocks of a model: ``LlmAgent(code_executor=CellblockCodeExecutor())``.
 
     Each session of ADK has a session of cellblock, in a directory of its own unless `working_dir` is given. Input files are
@@ -53,10 +55,10 @@ class CellblockCodeExecutor(BaseCodeExecutor):  # type: ignore[misc]  # mypy run
             session = self._sessions.setdefault(number, SyncSession(None, self._options))
         executor = session.executor
         for file in code_execution_input.input_files:
-            content = file.content.encode() if isinstance(file.content, str) else file.content
-            executor.files.write(file.name, content)
-        limit = {} if self.timeout_seconds is None else {"timeout": float(self.timeout_seconds)}
-        return _converted(executor.execute(code_execution_input.code, check=False, **limit))
+            executor.files.write(file.name, _bytes(file.content))
+        seconds = getattr(self, "timeout_seconds", None)  # not in older releases
+        limit = AS_MADE if seconds is None else float(seconds)
+        return _converted(executor.execute(code_execution_input.code, limit, check=False))
 
     def end(self, execution_id: str) -> None:
         """End the session of an execution id, if there is one. The next code with that id begins a new one."""
@@ -71,11 +73,20 @@ class CellblockCodeExecutor(BaseCodeExecutor):  # type: ignore[misc]  # mypy run
             self.end(number)
 
 
+def _bytes(content: str | bytes) -> bytes:
+    """Return a file's bytes. ADK writes them as they are or as base64, and does not say which."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        decoded = base64.b64decode(data, validate=True)
+    except ValueError:
+        return data
+    return decoded if base64.b64encode(decoded) == data else data
+
+
 def _converted(result: Result) -> CodeExecutionResult:
+    pictures = [output.data["image/png"] for output in result.outputs if "image/png" in output.data]
     files = [
-        File(f"image-{number}.png", output.data["image/png"], "image/png")
-        for number, output in enumerate(result.outputs)
-        if "image/png" in output.data
+        File(f"image-{result.execution_count}-{number}.png", data, "image/png") for number, data in enumerate(pictures, 1)
     ]
     status = {"exit_code": 0 if result.error is None else 1} if _HAS_EXIT_CODE else {}
     if result.error is None:

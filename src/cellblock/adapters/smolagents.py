@@ -46,7 +46,7 @@ del _setup
 """
 
 
-class CellblockExecutor(PythonExecutor):  # type: ignore[misc]  # mypy runs without smolagents
+class CellblockExecutor(PythonExecutor):
     """Runs the code of a `CodeAgent`: ``CodeAgent(tools, model, executor=CellblockExecutor())``.
 
     Attributes:

@@ -51,7 +51,7 @@ def definitions(server: str, functions: Functions) -> str:
         positional = [] if signature is None else [p.name for p in signature.parameters.values() if p.kind in _POSITIONAL]
         doc = (inspect.getdoc(function) or "")[:_MAX_DOC]
         seen = "(...)" if signature is None else str(signature)[:_MAX_DOC]
-        lines.append(f"{name} = _ProgramFunction({server!r}, {name!r}, {positional!r}, {ascii(seen)}, {ascii(doc)})")
+        lines.append(f"{name} = _ProgramFunction({server!r}, {name!r}, {positional!r}, {seen!a}, {doc!a})")
     return "\n".join([*lines, "del _ProgramFunction"])
 
 

@@ -17,7 +17,9 @@ class ProgramFunction:
     The host decides about each call and makes it, as for tools of MCP servers.
     """
 
-    def __init__(self, server: str, name: str, parameters: Sequence[str] = (), signature: str = "(...)", doc: str = "") -> None:
+    def __init__(
+        self, server: str, name: str, parameters: Sequence[str] = (), signature: str = "(...)", doc: str = ""
+    ) -> None:
         """Set up; nothing is called.
 
         Args:

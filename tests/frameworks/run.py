@@ -1,0 +1,161 @@
+"""Runs the suites of the adapters with the newest and the lowest releases, and compares the table in docs/frameworks.md.
+
+One line per suite. If the table differs from what came out, it is written anew, and the run fails: look at it, and commit it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "frameworks.md"
+BEGIN, END = "<!-- table of frameworks -->\n", "<!-- end -->"
+RELEASES = ("lowest", "newest")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One row of the table.
+
+    Attributes:
+        name: The name of its suite and of its extra.
+        package: The distribution.
+        suite: The suite that its makers publish, or "".
+        not_supported: What does not work.
+    """
+
+    name: str
+    package: str
+    suite: str
+    not_supported: str
+
+
+FRAMEWORKS = (
+    Framework(
+        "deepagents",
+        "deepagents",
+        "langchain-tests 1.1.9",
+        "since 0.7.10, seven tests of the suite want what deepagents no longer does, with any backend",
+    ),
+    Framework("inspect-ai", "inspect-ai", "`self_check`", "other users (`exec(user=…)`), `connection()`"),
+    Framework("pydantic-ai", "pydantic-ai-slim", "`workspaces.conformance`", "refs of another program"),
+    Framework("smolagents", "smolagents", "", "pickled values; streaming of output"),
+    Framework("google-adk", "google-adk", "", "`optimize_data_file`; output files other than pictures that are shown"),
+    Framework("llama-index", "llama-index-core", "", ""),
+    Framework("dspy", "dspy", "", "callbacks of `dspy.PythonInterpreter`"),
+    Framework("langchain-kernelbox", "langchain-kernelbox", "", "submodules of `kernelbox`"),
+)
+
+
+def python_of(release: str) -> Path:
+    """Return the interpreter with the releases of a list, installed if the list or our own needs have changed."""
+    place = ROOT / f".venv-frameworks-{release}"
+    wanted = hashlib.sha256((HERE / f"{release}.txt").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    stamp = place / "installed"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"Setting up {place.name}; this takes less than a minute, once.", flush=True)
+        uv: list[str | Path] = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, place], check=True)
+        ours: list[str | Path] = ["--editable", f"{ROOT}[frameworks]", "--requirement", HERE / f"{release}.txt"]
+        subprocess.run([*uv, "pip", "install", "--quiet", "--python", place / "bin" / "python", *ours], check=True)
+        stamp.write_text(wanted)
+    return place / "bin" / "python"
+
+
+def pinned(release: str, package: str) -> str:
+    """Return the release of a package that a list names, or "" if it names none."""
+    found = re.search(rf"^{re.escape(package)}==([\w.]+)", (HERE / f"{release}.txt").read_text(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def run_suite(python: Path, framework: Framework) -> tuple[dict[str, int], str]:
+    """Run a suite; return its counts, and what it said if something failed."""
+    counts = python.parents[1] / f"counts-{framework.name}.json"
+    counts.unlink(missing_ok=True)
+    suite = HERE / f"suite_{framework.name.replace('-', '_')}.py"
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "--tb=short",
+        "-c",
+        HERE / "pytest.ini",
+        "--rootdir",
+        HERE,
+    ]
+    environment = {**os.environ, "FRAMEWORKS_COUNTS": str(counts), "PYTHONPATH": ""}
+    done = subprocess.run([*command, "--confcutdir", HERE, suite], capture_output=True, text=True, env=environment)
+    said = "" if done.returncode == 0 else done.stdout + done.stderr
+    return (json.loads(counts.read_text()) if counts.exists() else {}), said
+
+
+def share(counts: dict[str, int], kind: str) -> str:
+    """Return "passed of collected" for the tests of a kind; "" if there are none."""
+    of_kind = {name: count for name, count in counts.items() if name.startswith(f"{kind} ")}
+    return f"{of_kind.get(f'{kind} passed', 0)} of {sum(of_kind.values())}" if of_kind else ""
+
+
+def table(results: dict[tuple[str, str], dict[str, int]]) -> str:
+    """Return the table as Markdown."""
+    lines = [
+        "| framework | lowest, newest | suite of its makers | passed, lowest | newest | ours, lowest | newest | not supported |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for framework in FRAMEWORKS:
+        versions = ", ".join(filter(None, (pinned(release, framework.package) for release in RELEASES)))
+        shares = [
+            share(results[release, framework.name], kind) or "–" for kind in ("published", "own") for release in RELEASES
+        ]
+        cells = [f"`{framework.package}`", versions, framework.suite or "–", *shares, framework.not_supported or "–"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(only: list[str]) -> int:
+    """Run the suites, or those that are named; return the exit status."""
+    results: dict[tuple[str, str], dict[str, int]] = {}
+    failed = 0
+    for release in RELEASES:
+        python = python_of(release)
+        for framework in FRAMEWORKS:
+            if (only and framework.name not in only) or not pinned(release, framework.package):
+                results[release, framework.name] = {}
+                continue
+            began = time.monotonic()
+            counts, said = run_suite(python, framework)
+            results[release, framework.name] = counts
+            shares = [
+                f"{name} {share(counts, kind)}"
+                for kind, name in (("published", "suite"), ("own", "ours"))
+                if share(counts, kind)
+            ]
+            took = time.monotonic() - began
+            print(f"{framework.name} {pinned(release, framework.package)}: {', '.join(shares)} ({took:.0f} s)", flush=True)
+            if said:
+                print(said)
+                failed += 1
+    if failed or only:
+        return bool(failed)
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    written = before + BEGIN + table(results) + END + rest.split(END, 1)[1]
+    if written != text:
+        PAGE.write_text(written, encoding="utf-8")
+        print("The table in docs/frameworks.md was not what came out, and is written anew: look at it, and commit it.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
