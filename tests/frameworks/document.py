@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-_PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+_PAGE = Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
 _PROGRAM = re.compile(r"^```py\n(.*?)^```\n+^```text\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 

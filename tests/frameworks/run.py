@@ -109,7 +109,7 @@ def share(counts: dict[str, int], kind: str) -> str:
 def table(results: dict[tuple[str, str], dict[str, int]]) -> str:
     """Return the table as Markdown."""
     lines = [
-        "| framework | lowest, newest | suite of its makers | passed, lowest | newest | ours, lowest | newest | not supported |",
+        "| framework | lowest, newest | its makers' suite | passed, lowest | newest | ours, lowest | newest | not supported |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for framework in FRAMEWORKS:

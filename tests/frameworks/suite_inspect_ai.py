@@ -47,11 +47,13 @@ def test_the_entry_point_registers_it() -> None:
 
 async def test_options_are_data_from_the_task_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "options.json").write_text(json.dumps({"kernel_env": {"REGION": "north"}}))
-    for config in (CellblockConfig(kernel_env={"REGION": "north"}), str(tmp_path / "options.json")):
+    for config in (CellblockConfig.model_validate({"kernel_env": {"REGION": "north"}}), str(tmp_path / "options.json")):
         environments = await CellblockSandbox.sample_init("t", config, {})
         assert (await environments["default"].exec(["printenv", "REGION"])).stdout == "north\n"
         await CellblockSandbox.sample_cleanup("t", config, environments, True)
-    assert CellblockSandbox.config_deserialize(CellblockConfig(timeout=5).model_dump()) == CellblockConfig(timeout=5)
+    assert CellblockSandbox.config_deserialize(
+        CellblockConfig.model_validate({"timeout": 5}).model_dump()
+    ) == CellblockConfig.model_validate({"timeout": 5})
 
 
 async def test_a_program_that_was_stopped_is_not_run_again(started: Any) -> None:

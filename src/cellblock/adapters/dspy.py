@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import contextvars
-import functools
-import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, Self
@@ -107,7 +103,7 @@ class CellblockInterpreter:
         try:
             self.start()
             executor = self._session.executor
-            self._define(executor, contextvars.copy_context())
+            self._define(executor)
             for name, value in (variables or {}).items():
                 executor.put(name, value if isinstance(value, str | bytes) else to_jsonable_python(value))
             self._submitted = None
@@ -117,10 +113,9 @@ class CellblockInterpreter:
         finally:
             self._lock.release()
 
-    def _define(self, executor: SyncCodeExecutor, context: contextvars.Context) -> None:
-        """Let the code call the tools, each in the context of this execution: `dspy.context` holds for them."""
-        offered = {name: _within(context, tool) for name, tool in self.tools.items()} | {"SUBMIT": self._submit}
-        definitions = executor.offer(offered, "dspy")
+    def _define(self, executor: SyncCodeExecutor) -> None:
+        """Let the code call the tools. Offered each time, they run in the context of this execution: `dspy.context` holds."""
+        definitions = executor.offer({**self.tools, "SUBMIT": self._submit}, "dspy")
         if self._defined != self.tools:
             executor.execute(f"{definitions}\n{_SUBMIT}")
             self._defined = dict(self.tools)
@@ -161,21 +156,6 @@ class CellblockInterpreter:
 
     def __exit__(self, *exception: object) -> None:
         self.shutdown()
-
-
-def _within(context: contextvars.Context, tool: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        def run() -> Any:
-            value = tool(*args, **kwargs)
-            return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
-
-        return context.copy().run(run)
-
-    return functools.wraps(tool)(call)
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
 
 
 def _value(result: CodeExecutionResult) -> Any:

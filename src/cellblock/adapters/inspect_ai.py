@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, sandboxenv
-from inspect_ai.util._sandbox.environment import SandboxUserUnsupportedError
+from inspect_ai.util._sandbox import environment as _environment
 from pydantic import BaseModel, ConfigDict
 
 from cellblock.adapters.sessions import AsyncSession
 from cellblock.fronts.executor.executor import CodeExecutor
+
+_UserError: type[Exception] = getattr(_environment, "SandboxUserUnsupportedError", RuntimeError)  # which is its base
 
 
 class CellblockConfig(BaseModel):
@@ -83,7 +85,7 @@ class CellblockSandbox(SandboxEnvironment):
     ) -> ExecResult[str]:
         """Run a program. It is never run again: who says that it had no effects the first time?"""
         if user is not None and not _is_ours(user):
-            raise SandboxUserUnsupportedError(f"a session has one user, so nothing can run as {user!r}")
+            raise _UserError(f"a session has one user, so nothing can run as {user!r}")
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         result = await self.executor.exec(cmd, input=input, cwd=cwd, env=env, timeout=timeout, max_output=limit)
         if result.status == "timeout":

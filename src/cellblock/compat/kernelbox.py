@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import sys
 
+from cellblock import (
+    ErrorInfo,
+    ExecutionResult,
+    KernelRecord,
+    OutputItem,
+    destroy,
+    execute,
+    execute_with_retry,
+    get_or_create,
+)
 from cellblock.errors import StateError
-from cellblock.fronts.functions.sessions import destroy, execute, execute_with_retry, get_or_create
-from cellblock.model import ErrorInfo, ExecutionResult, OutputItem
-from cellblock.model.sessions import KernelRecord
 from cellblock.service.settings import Settings as KernelBoxConfig
 
 __all__ = [

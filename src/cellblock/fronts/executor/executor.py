@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
-    from cellblock.service.session.functions import Functions
+    from cellblock.service.session.functions import Functions, OfferedFunctions
     from cellblock.tools.approvals.request import ApprovalRequest
 
 _log = logging.getLogger("cellblock")
@@ -88,7 +88,7 @@ class CodeExecutor(AsyncOnly):
         self._given_host = options.host
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
-        self._offered: dict[str, Functions] = {}
+        self._offered: dict[str, OfferedFunctions] = {}
         self._stopped = False
         self._start_from: Beginning | None = None
 
@@ -189,7 +189,8 @@ class CodeExecutor(AsyncOnly):
         """Let the code call functions of this program, with arguments and results that are JSON data.
 
         Each call is decided like one of an MCP server's tool: rules, approvals and the record have it under the name of the
-        server and of the function. A coroutine function runs in the event loop, any other in a thread of its own::
+        server and of the function. A coroutine function runs in the event loop, any other in a thread of its own, and each of
+        them in a copy of the context of this call::
 
             await executor.execute(executor.offer({"price_of": price_of}))
             await executor.execute("price_of('tea')")
@@ -204,10 +205,10 @@ class CodeExecutor(AsyncOnly):
         Raises:
             InvalidInputError: The name of a server or function is wrong, or something cannot be called.
         """
-        from cellblock.service.session.functions import check_functions, definitions
+        from cellblock.service.session.functions import caller, check_functions, definitions
 
         check_functions(server, functions)
-        self._offered[server] = dict(functions)
+        self._offered[server] = caller(dict(functions))
         if (run := self._run) is not None and run.services is not None:
             run.services.offer(server, self._offered[server])
         return definitions(server, functions)
@@ -352,8 +353,8 @@ class CodeExecutor(AsyncOnly):
                 start_from=start_from,
             )
             assert run.services is not None
-            for server, functions in self._offered.items():
-                run.services.offer(server, functions)
+            for server, call in self._offered.items():
+                run.services.offer(server, call)
             if self.kernel_gateway_port is not None:
                 self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
                 self.kernel_gateway_port = self._gateway.port

@@ -201,10 +201,7 @@ class SyncCodeExecutor:
 
     def offer(self, functions: Functions, server: str = "program") -> str:
         """Let the code call functions of this program, as `CodeExecutor.offer` does."""
-        return self._thread.run(self._offer(functions, server))
-
-    async def _offer(self, functions: Functions, server: str) -> str:
-        return self._original.offer(functions, server)
+        return self._original.offer(functions, server)  # in this thread: the functions see its context variables
 
     def cancel(self) -> bool:
         """Stop the running cell, from any thread; its result says ``interrupted``.

@@ -7,15 +7,17 @@ import contextvars
 import inspect
 import json
 import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from cellblock.common.threads import run_aside
 from cellblock.errors import InvalidInputError, shown
-from cellblock.tools.calling.content import MAX_MESSAGE, CallTool, ToolOutcome
+from cellblock.tools.calling.content import MAX_MESSAGE, ToolOutcome
 from cellblock.tools.calling.functions import REST
 
 Functions = Mapping[str, Callable[..., Any]]
+OfferedFunctions = Callable[..., Coroutine[Any, Any, ToolOutcome]]
+"""Calls functions by their names with arguments, as the tools of a server are called."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MAX_DOC = 4000
@@ -55,27 +57,37 @@ def definitions(server: str, functions: Functions) -> str:
     return "\n".join([*lines, "del _ProgramFunction"])
 
 
-def caller(functions: Functions) -> CallTool:
+def caller(functions: Functions) -> OfferedFunctions:
     """Return what calls functions by name, as the tools of a server are called. Whatever they raise is an outcome.
 
-    A coroutine function runs in the event loop, any other in a thread of its own, which may block as long as it likes. Nothing
-    can stop such a thread: if the call is cancelled, the function goes on, and its result is dropped.
+    They run in a copy of the context that this is called in: context variables hold as they are now. A coroutine function runs
+    in the event loop, any other in a thread of its own, which may block as long as it likes. Nothing can stop such a thread:
+    if the call is cancelled, the function goes on, and its result is dropped.
     """
+    context = contextvars.copy_context()
 
     async def call(tool: str, arguments: Mapping[str, Any], **_options: Any) -> ToolOutcome:
         function = functions.get(tool)
         if function is None:
             return ToolOutcome(True, f"there is no function {tool!r}")
         args, kwargs = _bound(function, arguments)
-        if not inspect.iscoroutinefunction(function):
-            return await _in_thread(lambda: function(*args, **kwargs))
         try:
-            value = await function(*args, **kwargs)
-        except Exception as error:
-            return _failed(error)
-        return await _in_thread(lambda: value)
+            if inspect.iscoroutinefunction(function):
+                value: Any = function(*args, **kwargs)
+            else:
+                value = await _in_thread(lambda: _encoded_or_awaitable(function(*args, **kwargs)), context.copy())
+            if inspect.isawaitable(value):
+                answer = await asyncio.create_task(_awaited(value), context=context.copy())
+                value = await _in_thread(lambda: _encoded(answer), context.copy())
+        except Exception as error:  # it is the code's to handle, as if the function were its own
+            return ToolOutcome(True, f"{type(error).__name__}: {error}")
+        return ToolOutcome(False, "", encoded=value)
 
     return call
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
 
 
 def _bound(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -100,6 +112,10 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
+def _encoded_or_awaitable(value: object) -> object:
+    return value if inspect.isawaitable(value) else _encoded(value)
+
+
 def _encoded(value: object) -> bytes:
     try:
         encoded = json.dumps({"value": value}, allow_nan=False, separators=(",", ":")).encode("ascii")
@@ -110,34 +126,34 @@ def _encoded(value: object) -> bytes:
     return encoded
 
 
-def _failed(error: BaseException) -> ToolOutcome:
-    """Return what the code gets of an exception: its text, which is the code's to handle."""
-    return ToolOutcome(True, f"{type(error).__name__}: {error}")
-
-
-async def _in_thread(work: Callable[[], object]) -> ToolOutcome:
-    """Return the outcome of a function that is called, and whose result is written as JSON, in a new thread.
+async def _in_thread(work: Callable[[], Any], context: contextvars.Context) -> Any:
+    """Return what a function returns in a new thread, in a context.
 
     Not in the loop's own pool: a function may ask a model whose code calls functions in turn, which would wait for a thread of
     the pool that this one occupies.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[ToolOutcome] = loop.create_future()
-    context = contextvars.copy_context()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-    def settle(outcome: ToolOutcome) -> None:
+    def settle(value: Any, error: BaseException | None) -> None:
         if not done.done():
-            done.set_result(outcome)
+            done.set_result((value, error))
 
     def run() -> None:
+        value, error = None, None
         try:
-            outcome = ToolOutcome(False, "", encoded=_encoded(context.run(work)))
-        except BaseException as error:  # SystemExit, too: it would end this thread, and the call would wait for ever
-            outcome = _failed(error)
+            value = context.run(work)
+        except BaseException as problem:  # SystemExit, too: it would end this thread, and the call would wait for ever
+            error = problem
         try:
-            loop.call_soon_threadsafe(settle, outcome)
+            loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
             pass  # the loop is closed, and nobody waits
 
     run_aside(run, "cellblock function")
-    return await done
+    value, error = await done
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        raise error
+    if error is not None:  # what would end the event loop, or the coroutine, if it were raised here
+        raise RuntimeError(f"{type(error).__name__}: {error}")
+    return value

@@ -16,7 +16,6 @@ from cellblock.common import config
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
-from cellblock.service.session.functions import Functions, caller
 from cellblock.service.session.options import ServiceOptions
 from cellblock.service.session.policy import with_readable
 from cellblock.service.session.tool_directories import ToolDirectories
@@ -174,14 +173,14 @@ class SessionServices:
             self._ports.append(ToolPort(self._app(self.secret)))
             self._ports[-1].adopt(listener)
 
-    def offer(self, server: str, functions: Functions) -> None:
+    def offer(self, server: str, call: CallTool) -> None:
         """Let the code call functions of this program, as the tools of a server that has no program of its own.
 
         Args:
             server: Its name, in calls, rules and the record of decisions. What it had before is replaced.
-            functions: The functions by their names.
+            call: Calls the functions: `cellblock.service.session.functions.caller`.
         """
-        self._functions[server] = caller(functions)
+        self._functions[server] = call
 
     async def reset(self) -> None:
         """Stop the MCP servers that only this session uses, withdraw pending requests, and forget standing acceptances."""
