@@ -92,6 +92,7 @@ ROOMS: dict[str, set[str]] = {
         "host/telemetry",
     },
     "host/exchange": {"host/kernels"},
+    "host/programs": {"host/checks", "host/descriptors", "host/kernels"},
     "host/checkpoints": {
         "host/checks",
         "host/closing",
@@ -188,6 +189,11 @@ TESTED_IN: dict[str, str] = {
     "worker/values/saving": "host/test_saving.py",
     "fronts/executor/options": "fronts/executor/test_executor.py",
     "service/session/running": "fronts/executor/test_executor.py",
+    # A program and its streams, of every kind of sandbox.
+    # A program and its streams, in every kind of sandbox.
+    "host/programs/process": "host/programs/test_programs.py",
+    "host/programs/stdin": "host/programs/test_programs.py",
+    "model/programs": "host/programs/test_programs.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "launch/custody/client": "launch/custody/test_custodian.py",
     "launch/init/worker": "launch/init/test_init.py",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         NotRunError,
         OutcomeUnknownError,
         PreloadError,
+        ProcessError,
         ProtocolError,
         SandboxError,
         SnapshotError,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.options import Exact, Rolling
+    from cellblock.host.programs.process import Process
     from cellblock.model import (
         AttemptSnapshot,
         CodeExecutionChunk,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.files import FileInfo
+    from cellblock.model.programs import ExecResult, ProcessInfo, ProgramOutput
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -119,6 +122,7 @@ _HOME = {
     "LaunchError": "errors",
     "McpServerError": "errors",
     "PreloadError": "errors",
+    "ProcessError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
     "SnapshotError": "errors",
@@ -141,10 +145,14 @@ _HOME = {
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
     "Exact": "host.options",
+    "Process": "host.programs.process",
     "Rolling": "host.options",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
     "FileInfo": "model.files",
+    "ExecResult": "model.programs",
+    "ProcessInfo": "model.programs",
+    "ProgramOutput": "model.programs",
     "AttemptSnapshot": "model",
     "CodeExecutionChunk": "model",
     "CodeExecutionResult": "model",
@@ -242,6 +250,7 @@ __all__ = [
     "Elicitation",
     "ErrorInfo",
     "Exact",
+    "ExecResult",
     "ExecutionError",
     "ExecutionEvent",
     "ExecutionRecord",
@@ -272,6 +281,10 @@ __all__ = [
     "Permission",
     "Policy",
     "PreloadError",
+    "Process",
+    "ProcessError",
+    "ProcessInfo",
+    "ProgramOutput",
     "ProtocolError",
     "Resources",
     "Rolling",

@@ -22,6 +22,7 @@ itself failed, or was asked for something that it cannot do::
     ├── CheckpointError           a checkpoint cannot be made, or is gone; the session goes on as it was
     │   └── UnknownCheckpointError    the session has none of that name or id
     ├── KernelDiedError           the kernel died during a request that is not a cell
+    ├── ProcessError              a program beside the kernel could not be started; ``errno`` is the system's error number
     ├── ProtocolError             the other end of a connection violated the protocol
     ├── ToolRunnerError           a tool failed, or approval of its call was denied
     ├── FilesError                `session.files` could not do what was asked with a file, folder or archive
@@ -190,6 +191,18 @@ class CustodianError(LaunchError):
 
 class KernelDiedError(CellblockError):
     """The kernel died during a request that has no result of its own, such as a completion."""
+
+
+class ProcessError(CellblockError):
+    """A program beside the kernel could not be started, or its helper failed. The message says why.
+
+    Attributes:
+        errno: The system's error number; 0 if there is none.
+    """
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class CheckpointError(CellblockError):

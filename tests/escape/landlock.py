@@ -84,6 +84,8 @@ DIFFERENT: dict[str, str] = {
     # programs
     "forks_still_work": NO_QUEUES,
     "a_running_command_is_out_of_reach": "it cannot be seen at all",
+    "what_watches_programs_is_out_of_reach": "it cannot be seen at all",
+    "code_that_kills_a_verifier_or_its_watcher_gets_no_verdict": "it cannot be seen at all",
     "what_code_changes_around_a_command_is_shown_and_its_own_packages_are_not_on_the_way": EXISTS,
     # tools
     "registry_and_record_do_not_exist_inside": EXISTS,

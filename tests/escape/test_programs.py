@@ -324,7 +324,7 @@ PATH = "os.environ['PATH'].split(':')[0] == get_ipython().getoutput('echo $PATH'
 
 CHANGES: dict[str, Change] = {
     "the filter": Change(Edit("walls/sandbox/confine.py", "_forbid_programs", "pass"), EXECUTE, "SIGKILL", "lives"),
-    "the namespace apart": Change(Edit("walls/sandbox/confine.py", "_stand_apart", "pass"), REACH, False, True),
+    "the namespace apart": Change(Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')"), REACH, False, True),
     "the environment is init's own": Change(
         Edit("launch/init/programs.py", "Programs._environment", "return {**self.env, 'PATH': '/tmp/.packages/bin:' + self.env['PATH']}"),
         PATH, False, True,

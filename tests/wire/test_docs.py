@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cellblock.wire import control, copies, datagrams, fields, frames, messages, sandbox
+from cellblock.wire import control, copies, datagrams, fields, frames, messages, programs, sandbox
 from cellblock.wire.datagrams import Incoming
 from cellblock.wire.protocol import TRANSITIONS, Side, State
 from wire_cases import TYPES
@@ -91,8 +91,10 @@ def control_rows() -> set[tuple[str, str, frozenset[str]]]:
     return {(row[0].strip("`"), row[1], frozenset(re.findall(r"`(\w+)`", row[2]))) for row in rows}
 
 
+TO_PROGRAMS = (programs.SPECIFICATION, programs.TO_WATCHER)
+
 SENDERS: dict[str, tuple[Incoming[Any], ...]] = {
-    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, copies.TO_FAMILY, control.TO_SERVER),
+    "host": (control.TO_LAUNCHER, control.TO_NEW_INIT, control.TO_INIT, copies.TO_FAMILY, control.TO_SERVER, *TO_PROGRAMS),
     "fork server": (control.FROM_LAUNCHER,),
     "init": (
         control.FROM_INIT,
@@ -102,6 +104,7 @@ SENDERS: dict[str, tuple[Incoming[Any], ...]] = {
         control.TO_MAKER,
         control.FROM_SERVER,
     ),
+    "watcher": (programs.FROM_WATCHER,),
     "copy": (Incoming(copies.Copied, copies.Untaken),),
     "kernel": (Incoming(copies.Taken),),
 }

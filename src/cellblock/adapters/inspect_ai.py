@@ -21,7 +21,9 @@ from pydantic import BaseModel, ConfigDict
 from cellblock.adapters.sessions import AsyncSession
 from cellblock.fronts.executor.executor import CodeExecutor
 
-_UserError: type[Exception] = getattr(_environment, "SandboxUserUnsupportedError", RuntimeError)  # which is its base
+# The bases of these errors, in releases that do not have them.
+_UnavailableError: type[Exception] = getattr(_environment, "SandboxUnavailableError", RuntimeError)
+_UserError: type[Exception] = getattr(_environment, "SandboxUserUnsupportedError", RuntimeError)
 
 
 class CellblockConfig(BaseModel):
@@ -94,7 +96,9 @@ class CellblockSandbox(SandboxEnvironment):
             raise PermissionError(errno.EACCES, f"the command cannot be executed: {result.err}", cmd[0])
         if result.truncated:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, result.out)
-        return ExecResult(result.exit_code == 0, result.exit_code, result.out, result.err)
+        if result.status in ("cancelled", "unknown") or result.exit_code is None:
+            raise _UnavailableError(f"the command has no result: {result.reason}")
+        return ExecResult(result.ok, result.exit_code, result.out, result.err)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file, and the directories above it."""
@@ -103,9 +107,12 @@ class CellblockSandbox(SandboxEnvironment):
     async def read_file(self, file: str, text: bool = True) -> Any:
         """Read a file."""
         limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
-        data = await self.executor.fs.read_bytes(file, max_bytes=limit + 1)
-        if len(data) > limit:
-            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+        try:
+            data = await self.executor.fs.read_bytes(file, max_bytes=limit)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
+            raise
         return data.decode() if text else data
 
 

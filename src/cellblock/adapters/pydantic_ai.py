@@ -25,6 +25,7 @@ from pydantic_ai.workspaces import (
 from cellblock.adapters.sessions import AsyncSession
 from cellblock.errors import StateError
 from cellblock.fronts.executor.executor import CodeExecutor
+from cellblock.model.files import FileInfo
 
 _PROVIDER = "cellblock"
 _environments: weakref.WeakValueDictionary[str, AsyncSession] = weakref.WeakValueDictionary()
@@ -101,8 +102,8 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
             raise WorkspaceUnavailableError(str(error)) from error
         if result.status == "timeout":
             raise WorkspaceTimeoutError(f"the command was stopped after {timeout} s", stdout=result.out, stderr=result.err)
-        if result.status == "cancelled":
-            raise WorkspaceUnavailableError("the session ended while the command ran")
+        if result.status in ("cancelled", "unknown") or result.exit_code is None:
+            raise WorkspaceUnavailableError(f"the command has no result: {result.reason}")
         if result.truncated:
             limit = len(result.stdout) + len(result.stderr)
             raise WorkspaceOutputLimitError("too much output", limit=limit, stdout=result.out, stderr=result.err)
@@ -122,11 +123,11 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
 
     async def list_dir(self, path: str) -> Sequence[FileEntry]:
         """Return what a directory has."""
-        return [_entry(posixpath.join(path, info.name), info) for info in await (await self.executor()).fs.list(path)]
+        return [_entry(info.path, info) for info in await (await self.executor()).fs.list(path)]
 
     async def make_dir(self, path: str) -> None:
         """Make a directory, and those above it."""
-        await (await self.executor()).fs.mkdir(path)
+        await (await self.executor()).fs.mkdir(path, parents=True, exist_ok=True)
 
     async def remove(self, path: str) -> None:
         """Remove a file or a directory; never the workspace itself or what it is in."""
@@ -135,18 +136,18 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         real = posixpath.join(await fs.realpath(parent), name)
         if posixpath.commonpath([real, working := await self.working_dir()]) == real:
             raise ValueError(f"{path} is the workspace {working}, or what it is in")
-        await fs.remove(path)
+        await fs.remove(path, recursive=True)
 
     async def exists(self, path: str) -> bool:
         """Whether there is something at a path."""
-        return bool(await (await self.executor()).fs.exists(path))
+        return await (await self.executor()).fs.exists(path)
 
     async def realpath(self, path: str) -> str:
         """Return where a path leads."""
-        return str(await (await self.executor()).fs.realpath(path))
+        return await (await self.executor()).fs.realpath(path)
 
 
-def _entry(path: str, info: Any) -> FileEntry:
+def _entry(path: str, info: FileInfo) -> FileEntry:
     is_dir = info.kind == "directory"
     return FileEntry(name=posixpath.basename(path), path=path, is_dir=is_dir, size=None if is_dir else info.size)
 

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -74,6 +74,22 @@ class LoopThread:
             self.loop.call_soon_threadsafe(lambda: begun[0].cancel())
             _wait(outcome)
             raise
+
+    def call(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Call a function in the loop, and return what it returns.
+
+        Args:
+            work: The function, which does not wait.
+            arguments: Its arguments.
+
+        Raises:
+            StateError: As for `run`.
+        """
+
+        async def called() -> _T:
+            return work(*arguments)
+
+        return self.run(called())
 
     def close(self) -> None:
         """End the loop and all that runs in it. Closing twice is fine."""

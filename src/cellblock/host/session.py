@@ -40,12 +40,14 @@ from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import OnListener, RunningKernel
 from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, kind_of, resolve
 from cellblock.host.output.kept import KeptResults
+from cellblock.host.programs.programs import Programs
 from cellblock.host.reader import Reader
 from cellblock.host.session_surroundings import SessionSurroundings
 from cellblock.host.survival.keeper import SessionParts
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
-from cellblock.model.checkpoints import Changes, FilesMode
+from cellblock.model.checkpoints import Changes, FilesMode, Undone
+from cellblock.model.programs import Processes
 from cellblock.walls.egress.network import SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from cellblock.host.files import Files
     from cellblock.host.files.walls import Walls
     from cellblock.host.host_kernels import Kernels
+    from cellblock.host.programs.files import SessionFiles
     from cellblock.host.saving import LastState, Saving
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
@@ -162,7 +165,9 @@ class Session(AsyncOnly):
         self.wanted = around.kernel_spec(options, takers=takers, installer=self._install, session=self._name)
         self.loaded: LoadReport | None = None
         self.trace = SessionTrace(self._name)
-        self._kernels = KernelSlot(self._launch, around.withdraw_questions)
+        self._kernels = KernelSlot(
+            self._launch, around.withdraw_questions, lambda why: self._programs.kill_all(f"{self._name} is {why}")
+        )
         self._cells = Cells(
             self._name,
             self._kernels,
@@ -175,6 +180,7 @@ class Session(AsyncOnly):
         )
         self._values = Values(self._cells.run_silently, self._room)
         self._questions = Questions(self._cells)
+        self._programs = Programs(self._name, self._kernels.live, self._cells.check_running)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks)
@@ -316,6 +322,7 @@ class Session(AsyncOnly):
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
+        await self._end_programs("its session was closed")
         await self._checkpoints.close()
         await self._cells.close()
         await self._around.close()
@@ -326,6 +333,11 @@ class Session(AsyncOnly):
         self._keeper.end()
         self.trace.end()
         _log.info("%s closed", self._name)
+
+    async def _end_programs(self, why: str) -> None:
+        if "fs" in self.__dict__:
+            await self.fs.close()
+        await self._programs.end_all(why)
 
     def _taker(self, name: str, taker: OnListener) -> OnListener:
         def take(listener: socket.socket) -> None:
@@ -573,12 +585,13 @@ class Session(AsyncOnly):
         return await self._cells.stop()
 
     async def reset(self) -> None:
-        """Stop the running cell and continue with a fresh kernel, without variables and imports.
+        """Stop the running cell and all programs, and continue with a fresh kernel, without variables and imports.
 
         Raises:
             StateError: The session is not started, or closed.
             LaunchError: No new kernel could be started; the next cell tries again.
         """
+        await self._end_programs("its session was reset")
         await self._cells.reset()
         _log.info("%s was reset", self._name)
 
@@ -637,6 +650,20 @@ class Session(AsyncOnly):
 
         return Files(Path(self._cwd), walls=self._walls, on_change=self._checkpoints.automatic.files_changed)
 
+    @functools.cached_property
+    def fs(self) -> SessionFiles:
+        """Files as the session's own code and programs see them: any path, links followed, with their rights."""
+        from cellblock.host.programs.files import SessionFiles
+
+        return SessionFiles(self._programs.helper)
+
+    # -- programs beside the kernel ------------------------------------------------------------------------------------
+
+    exec = _of("_programs", Programs.exec)
+    spawn = _of("_programs", Programs.spawn)
+    processes = _of("_programs", Programs.processes)
+    process = _of("_programs", Programs.process)
+
     # -- checkpoints and branches --------------------------------------------------------------------------------------
 
     checkpoint = _of("_checkpoints", Checkpoints.checkpoint)
@@ -651,8 +678,58 @@ class Session(AsyncOnly):
         return self._checkpoints.automatic.skipped
 
     diff = _of("_checkpoints", Checkpoints.diff)
-    restore = _of("_checkpoints", Checkpoints.restore)
-    undo = _of("_checkpoints", Checkpoints.undo)
+
+    async def restore(self, checkpoint: Checkpoint | str, *, processes: Processes = "keep") -> Changes:
+        """Go back to a checkpoint of this session, or of any session of the same host, even a closed one.
+
+        A running cell is stopped, as by `reset`. If going back fails, the session stays as it is.
+
+        Args:
+            checkpoint: A checkpoint, or the name or id of one of this session. It stays.
+            processes: Whether programs that run beside the kernel go on (``keep``), or are ended before (``stop``).
+
+        Returns:
+            Which files were brought back, if it was made with ``files="copy"``.
+
+        Raises:
+            CheckpointError: It is gone, or belongs to another host.
+            SnapshotError: The files cannot be brought back.
+            StateError, LaunchError: As for `reset`.
+        """
+        found = self._checkpoints.find(checkpoint)
+        await self._before_going_back(processes)
+        return await self._checkpoints.restore(found)
+
+    async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
+        """Go back over the last cells: variables, directory, environment, execution count, history, and files.
+
+        Exactly these cells are undone, or none: if something cannot be restored, such as the files of a workspace that is too
+        large to keep, nothing is changed (docs/checkpoints.md). What programs beside the kernel have done is not undone.
+
+        Args:
+            count: How many cells.
+            partial: Whether to go back to the last checkpoint from before these cells, even if that undoes more of them, and
+                 to leave files as they are if they cannot be restored. The result says so.
+            processes: As for `restore`. The result names those that go on.
+
+        Returns:
+            What was undone.
+
+        Raises:
+            CheckpointError: There are fewer cells, or they cannot be undone exactly; with `partial`, there is no checkpoint
+                from before them.
+            InvalidInputError, StateError, LaunchError: As for `restore`.
+        """
+        await self._before_going_back(processes)
+        undone = await self._checkpoints.undo(count, partial=partial)
+        going_on = [f"process {one.id} goes on: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running]
+        return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
+
+    async def _before_going_back(self, processes: Processes) -> None:
+        if processes not in ("keep", "stop"):
+            raise InvalidInputError(f"processes must be 'keep' or 'stop', not {processes!r}")
+        if processes == "stop":
+            await self._programs.end_all("its session went back to an earlier state")
 
     def note_outside(self, call: str) -> None:
         """Record an outside call that was allowed just now, so that a later host can tell what no undo undoes."""

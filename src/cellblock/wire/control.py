@@ -180,6 +180,20 @@ class Run:
 
 
 @record
+class Exec:
+    """Run a program with streams of its own, beside the kernel (`cellblock.wire.programs`).
+
+    Along come the connection to what watches it, a file with its specification, and its standard streams.
+
+    Attributes:
+        opened: Whether it has a terminal, or is the helper that works with files: see `cellblock.launch.init.watcher`.
+    """
+
+    op: ClassVar[str] = "exec"
+    opened: bool
+
+
+@record
 class Stop:
     """Kill the programs that were run, and all processes started since, except the worker's own children."""
 
@@ -346,14 +360,14 @@ class Made:
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
-Command: TypeAlias = Interrupt | KillChildren | Freeze | Thaw | Run | Stop | Listen | Measure | Connect
+Command: TypeAlias = Interrupt | KillChildren | Freeze | Thaw | Run | Exec | Stop | Listen | Measure | Connect
 FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Exited
 FromServer: TypeAlias = Made | Refused
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
-TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Freeze, Thaw, Run, Stop, Listen, Measure, Connect)
+TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Freeze, Thaw, Run, Exec, Stop, Listen, Measure, Connect)
 FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Exited)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)

@@ -28,17 +28,21 @@ class ControlMessage(Protocol):
 _M = TypeVar("_M", bound=ControlMessage)
 
 
-def encode_control(message: ControlMessage) -> bytes:
+def encode_control(message: ControlMessage, most: int = MAX_CONTROL) -> bytes:
     """Return one message as bytes.
 
+    Args:
+        message: The message.
+        most: The most bytes; more than one datagram takes for a message that travels in a file.
+
     Raises:
-        ProtocolError: It is too large for one datagram.
+        ProtocolError: It is too large.
     """
     convert = encoder(type(message))
     assert convert is not None
     data = _encode({"op": message.op, **convert(message)}).encode()
-    if len(data) > MAX_CONTROL:
-        raise ProtocolError(f"a {message.op!r} message of {len(data)} bytes is over the limit of {MAX_CONTROL}")
+    if len(data) > most:
+        raise ProtocolError(f"a {message.op!r} message of {len(data)} bytes is over the limit of {most}")
     return data
 
 

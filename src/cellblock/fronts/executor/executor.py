@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError
 from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.programs.files import SessionFiles
+    from cellblock.host.programs.process import Process
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
     from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
+    from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.service.session.functions import Functions, OfferedFunctions
@@ -213,6 +216,36 @@ class CodeExecutor(AsyncOnly):
             run.services.offer(server, self._offered[server])
         return definitions(server, functions)
 
+    # -- programs beside the kernel ---------------------------------------------------------------------------------------
+
+    async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
+        """Run a program in the sandbox beside the kernel, which can neither trace it nor answer in its place.
+
+        Its arguments and its result are those of `Session.exec` (docs/programs.md).
+        """
+        return await self.session.exec(command, **how)
+
+    async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
+        """Start a program in the sandbox beside the kernel, as `Session.spawn` does."""
+        return await self.session.spawn(command, **how)
+
+    def processes(self) -> list[ProcessInfo]:
+        """Return the programs beside the kernel, as `Session.processes` does."""
+        return self.session.processes()
+
+    def process(self, id: str) -> Process:  # noqa: A002  # as in `ProcessInfo`
+        """Return a program by its id, as `Session.process` does."""
+        return self.session.process(id)
+
+    @property
+    def fs(self) -> SessionFiles:
+        """Files as the code and its programs see them: any path, links followed, with their rights (docs/programs.md).
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return self.session.fs
+
     # -- the state of the session -----------------------------------------------------------------------------------------
 
     async def put(self, name: str, value: object) -> None:
@@ -251,13 +284,13 @@ class CodeExecutor(AsyncOnly):
         """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
         return self.session.checkpoints()
 
-    async def restore(self, checkpoint: Checkpoint | str) -> Changes:
+    async def restore(self, checkpoint: Checkpoint | str, *, processes: Processes = "keep") -> Changes:
         """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
-        return await self.session.restore(checkpoint)
+        return await self.session.restore(checkpoint, processes=processes)
 
-    async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
+    async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
         """Go back over the last cells, as `Session.undo` does."""
-        return await self.session.undo(count, partial=partial)
+        return await self.session.undo(count, partial=partial, processes=processes)
 
     async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
         """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""

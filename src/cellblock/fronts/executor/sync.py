@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from cellblock.common import loop_thread
 from cellblock.common.loop_thread import LoopThread
@@ -15,8 +15,11 @@ from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checkpoints.checkpoint import Checkpoint
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
+from cellblock.host.programs.files import SessionFiles
+from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 from cellblock.model.checkpoints import Changes, FilesMode, StateChanges
+from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeywords
 from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
 
@@ -76,6 +79,64 @@ class SyncFiles:
     download = _sync(Files.download)
     tar = _sync_iterator(Files.tar)
     untar = _sync(Files.untar)
+
+
+class SyncSessionFiles:
+    """Files as the session's code and programs see them: `SessionFiles` for programs without an event loop."""
+
+    def __init__(self, files: SessionFiles, thread: LoopThread) -> None:
+        self._original = files
+        self._thread = thread
+
+    read_bytes = _sync(SessionFiles.read_bytes)
+    read_text = _sync(SessionFiles.read_text)
+    write_bytes = _sync(SessionFiles.write_bytes)
+    write_text = _sync(SessionFiles.write_text)
+    stat = _sync(SessionFiles.stat)
+    exists = _sync(SessionFiles.exists)
+    list = _sync(SessionFiles.list)
+    mkdir = _sync(SessionFiles.mkdir)
+    remove = _sync(SessionFiles.remove)
+    rename = _sync(SessionFiles.rename)
+    realpath = _sync(SessionFiles.realpath)
+
+
+class SyncProcess:
+    """A program beside the kernel: `Process` for programs without an event loop. Iterate over it for its output.
+
+    Attributes:
+        id, pid, info, gone, poll: As `Process` has them.
+    """
+
+    def __init__(self, process: Process, thread: LoopThread) -> None:
+        self._original = process
+        self._thread = thread
+
+    read = _sync(Process.read)
+    write = _sync(Process.write)
+    stop = _sync(Process.stop)
+    wait = _sync(Process.wait)
+    __iter__ = _sync_iterator(Process.__aiter__)
+
+    def close_stdin(self) -> None:
+        """Close its standard input, as `Process.close_stdin` does."""
+        self._thread.call(self._original.close_stdin)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal, as `Process.resize` does."""
+        self._thread.call(self._original.resize, rows, columns)
+
+    def signal(self, number: int, scope: Scope = "group") -> None:
+        """Send it a signal, as `Process.signal` does."""
+        self._thread.call(self._original.signal, number, scope)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
 
 
 class SyncApprovalRequest:
@@ -157,6 +218,7 @@ class SyncCodeExecutor:
     reset = _sync(CodeExecutor.reset)
     execute = _sync(CodeExecutor.execute)
     for_model = _sync(CodeExecutor.for_model)
+    exec = _sync(CodeExecutor.exec)
     install = _sync(CodeExecutor.install)
     put = _sync(CodeExecutor.put)
     get = _sync(CodeExecutor.get)
@@ -202,6 +264,27 @@ class SyncCodeExecutor:
     def offer(self, functions: Functions, server: str = "program") -> str:
         """Let the code call functions of this program, as `CodeExecutor.offer` does."""
         return self._original.offer(functions, server)  # in this thread: the functions see its context variables
+
+    @property
+    def fs(self) -> SyncSessionFiles:
+        """Files as the code and its programs see them: any path, links followed, with their rights (docs/programs.md).
+
+        Raises:
+            StateError: The executor is not started, or stopped.
+        """
+        return SyncSessionFiles(self._original.fs, self._thread)
+
+    def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> SyncProcess:
+        """Start a program in the sandbox beside the kernel, as `Session.spawn` does."""
+        return SyncProcess(self._thread.run(self._original.spawn(command, **how)), self._thread)
+
+    def processes(self) -> list[ProcessInfo]:
+        """Return the programs beside the kernel, as `Session.processes` does."""
+        return self._thread.call(self._original.processes)
+
+    def process(self, id: str) -> SyncProcess:  # noqa: A002  # as in `ProcessInfo`
+        """Return a program by its id, as `Session.process` does."""
+        return SyncProcess(self._thread.call(self._original.process, id), self._thread)
 
     def cancel(self) -> bool:
         """Stop the running cell, from any thread; its result says ``interrupted``.
@@ -249,9 +332,9 @@ class SyncCodeExecutor:
         """Return the checkpoints, oldest first, as `Session.checkpoints` does."""
         return [SyncCheckpoint(checkpoint, self._thread) for checkpoint in self._original.checkpoints()]
 
-    def restore(self, checkpoint: SyncCheckpoint | str) -> Changes:
+    def restore(self, checkpoint: SyncCheckpoint | str, *, processes: Processes = "keep") -> Changes:
         """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
-        return self._thread.run(self._original.restore(_original(checkpoint)))
+        return self._thread.run(self._original.restore(_original(checkpoint), processes=processes))
 
     def diff(self, checkpoint: SyncCheckpoint | str) -> StateChanges:
         """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""

@@ -345,21 +345,7 @@ class Checkpoints:
         return found
 
     async def restore(self, checkpoint: Checkpoint | str) -> Changes:
-        """Go back to a checkpoint of this session, or of any session of the same host, even a closed one.
-
-        A running cell is stopped, as by `reset`. If going back fails, the session stays as it is.
-
-        Args:
-            checkpoint: A checkpoint, or the name or id of one of this session. It stays.
-
-        Returns:
-            Which files were brought back, if it was made with ``files="copy"``.
-
-        Raises:
-            CheckpointError: It is gone, or belongs to another host.
-            SnapshotError: The files cannot be brought back.
-            StateError, LaunchError: As for `reset`.
-        """
+        """See `Session.restore`."""
         checkpoint = self.find(checkpoint)
         async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
@@ -401,24 +387,7 @@ class Checkpoints:
         return GoingBack(checkpoint, self.files, self.resuming, self.automatic, past, within=within, beginning=beginning)
 
     async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
-        """Go back over the last cells: variables, directory, environment, execution count, history, and files.
-
-        Exactly these cells are undone, or none: if something cannot be restored, such as the files of a workspace that is too
-        large to keep, nothing is changed (docs/checkpoints.md).
-
-        Args:
-            count: How many cells.
-            partial: Whether to go back to the last checkpoint from before these cells, even if that undoes more of them, and
-                 to leave files as they are if they cannot be restored. The result says so.
-
-        Returns:
-            What was undone.
-
-        Raises:
-            CheckpointError: There are fewer cells, or they cannot be undone exactly; with `partial`, there is no checkpoint
-                from before them.
-            InvalidInputError, StateError, LaunchError: As for `restore`.
-        """
+        """See `Session.undo`."""
         if type(count) is not int or count < 1:
             raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
         async with self._cells.turn(stop=_GOES_BACK):

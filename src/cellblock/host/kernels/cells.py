@@ -121,10 +121,15 @@ class Cells:
         Raises:
             StateError: It is not started, or closed, or waits for this caller.
         """
-        self._check_running()
+        self.check_running()
         self._check_not_answering()
 
-    def _check_running(self) -> None:
+    def check_running(self) -> None:
+        """Check that the session is started, and not closed.
+
+        Raises:
+            StateError: It is not.
+        """
         if self.state == "not started":
             raise StateError(f"{self._name} is not started: use 'async with', or await start() first")
         if self.state == "closed":
@@ -138,7 +143,7 @@ class Cells:
             raise StateError(f"{self._name} waits for this callback to answer its cell: use another session for other code")
 
     async def _live_kernel(self) -> Kernel:
-        self._check_running()  # again: it may have been closed while we waited for our turn
+        self.check_running()  # again: it may have been closed while we waited for our turn
         return await self._kernels.live()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
@@ -184,7 +189,7 @@ class Cells:
         Raises:
             StateError: As for `check`.
         """
-        self._check_running()
+        self.check_running()
         if not stop:
             self._check_not_answering()
         self._observer.request_begins()
@@ -195,7 +200,7 @@ class Cells:
         async with self._turn:
             await self._observer.turn_begins()
             await self._kernels.forget_dead()
-            self._check_running()
+            self.check_running()
             yield
 
     async def stream(self, cell: Cell, timeout: float | None) -> AsyncGenerator[Event | CodeExecutionResult, None]:

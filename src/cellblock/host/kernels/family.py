@@ -88,6 +88,7 @@ class Family:
         group: The control group of all its processes, if they have one.
         ports: How many ports were assigned to listeners of sessions other than the first one.
         awaited: How many kernels of a killed host are still to be taken over or ended.
+        programs: How many programs run beside the kernels. They outlive them.
     """
 
     def __init__(self, launcher: Launcher, number: int, group: Group | None, observer: FamilyObserver) -> None:
@@ -113,6 +114,7 @@ class Family:
         self._closing = Closing()
         self.ports = 0
         self.awaited = 0
+        self.programs = 0
 
     @property
     def shared(self) -> bool:
@@ -161,6 +163,28 @@ class Family:
         if not self.shared:
             await self._dissolve()
         await self.settle()
+
+    def execute(self, control: Control, descriptors: Sequence[int], *, opened: bool) -> None:
+        """Start a program beside a kernel, with its environment. `program_ended` has to follow when all of it has ended.
+
+        Args:
+            control: The kernel's connection to init.
+            descriptors: As for `Control.execute`.
+            opened: As for `Control.execute`.
+
+        Raises:
+            BlockingIOError: As for `Control.execute`.
+            KernelDiedError: The kernel has ended.
+        """
+        self._connect(control)  # while there is this connection, init stays
+        control.execute(descriptors, opened=opened)
+        self.programs += 1
+
+    def program_ended(self) -> None:
+        """Handle that a program and all that it has started have ended."""
+        self.programs -= 1
+        if self._empty:
+            self._closing.begin(self._close)
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
@@ -331,7 +355,7 @@ class Family:
     @property
     def _empty(self) -> bool:
         """Whether nothing but init itself is left."""
-        return self._connection is not None and not self._kernels and not self._copies and not self.awaited
+        return self._connection is not None and not (self._kernels or self._copies or self.awaited or self.programs)
 
     async def close(self) -> None:
         """End all copies, and then init, once there is no kernel. It can be repeated."""

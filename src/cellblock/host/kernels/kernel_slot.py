@@ -48,16 +48,23 @@ class KernelSlot:
         current: The present one, dead or alive; None before the first.
     """
 
-    def __init__(self, launch: Launch, on_replaced: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        on_replaced: Callable[[], None] = lambda: None,
+        end_programs: Callable[[str], bool] = lambda _why: False,
+    ) -> None:
         """Start without a kernel.
 
         Args:
             launch: Starts a kernel, and returns when it takes cells. Its argument is the one that has died, whose state may be
                 continued. If it is cancelled, it leaves nothing.
             on_replaced: Called when a kernel has taken its place.
+            end_programs: See `MemoryWatch.end_programs`.
         """
         self._launch = launch
         self._on_replaced = on_replaced
+        self._end_programs = end_programs
         self._observer: KernelObserver | None = None
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
@@ -207,6 +214,7 @@ class KernelSlot:
     def _place(self, kernel: Kernel) -> None:
         if self._observer is not None:
             kernel.memory.relieve = self._observer.relieve
+        kernel.memory.end_programs = self._end_programs
         self.current = kernel
 
     def _put(self, kernel: Kernel) -> None:

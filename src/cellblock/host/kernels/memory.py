@@ -26,6 +26,8 @@ class MemoryWatch:
     Attributes:
         limit: Bytes that they may use; None without a limit.
         relieve: Drops copies of the session's kernels, before the session has to end; returns whether there were any.
+        end_programs: Ends the session's programs beside the kernel, for a reason, before the kernel has to end; returns
+            whether there were any.
         hopeless: Whether a replacement for a dead kernel exceeded the limit from the beginning: the memory is taken by
             something that survives a kernel, such as files in /tmp.
     """
@@ -60,6 +62,7 @@ class MemoryWatch:
         self._first_looks = 0
         self.hopeless = False
         self.relieve: Callable[[], bool] = lambda: False
+        self.end_programs: Callable[[str], bool] = lambda _why: False
 
     def set_limits(self, resources: Resources) -> None:
         """Set the limits of the control group, if there is one.
@@ -152,7 +155,11 @@ class MemoryWatch:
                 self._no_copies_until = self._loop.time() + _WITHOUT_COPIES
                 self._look_in(_BUSY)
                 return
+            why = f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB"
+            if self.end_programs(why):  # they have no state that a session could lose
+                self._look_in(_BUSY)
+                return
             self.hopeless = first == 1
-            self._on_excess(f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB")
+            self._on_excess(why)
         else:
             self._look_in(_BUSY if self._is_busy() else _IDLE)

@@ -16,6 +16,7 @@ from cellblock.wire.control import (
     Command,
     Connect,
     Done,
+    Exec,
     Exited,
     Freeze,
     FromInit,
@@ -174,6 +175,24 @@ class Control:
                 await asyncio.wait([ended, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     ended.exception()  # mark as retrieved: either way, everything has ended
+
+    def execute(self, descriptors: Sequence[int], *, opened: bool) -> None:
+        """Start a program beside the kernel, with streams and a watcher of its own.
+
+        Args:
+            descriptors: The watcher's end of its connection, the file with the specification, and the program's streams.
+            opened: As in `Exec`.
+
+        Raises:
+            BlockingIOError: Init has many messages to read; try again in a moment.
+            KernelDiedError: The session's processes have ended.
+        """
+        try:
+            socket.send_fds(self._sock, [encode_control(Exec(opened))], descriptors)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise KernelDiedError(f"the session's init cannot be reached: {error.strerror}") from error
 
     async def listen(self) -> tuple[socket.socket, int]:
         """Have a listener made on the session's own loopback interface.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import socket
 import sys
 import traceback
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cellblock.launch.init import processes
 from cellblock.launch.init.refusing import refusal, refuse_session
 from cellblock.launch.init.serving import Init
-from cellblock.launch.init.worker import EXIT_BROKEN, run_worker
+from cellblock.launch.init.worker import EXIT_BROKEN, run_worker, wait_until_apart
 from cellblock.launch.init.worker import rehearse as rehearse_worker
 from cellblock.walls.sandbox.ground import Ground
 from cellblock.walls.sandbox.steps import step
@@ -31,6 +30,7 @@ from cellblock.wire.control import (
 )
 from cellblock.wire.copies import FROM_COPY, FROM_FAMILY, TO_COPY, TO_FAMILY
 from cellblock.wire.datagrams import encode_control
+from cellblock.wire.programs import FROM_WATCHER, SPECIFICATION, TO_WATCHER
 from cellblock.wire.sandbox import Plan, Restrictions, Step
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 _HANDOVER, _HOST, _PARENT = 3, 4, 5
-_OF_COPIES = tuple(kind for way in (TO_FAMILY, FROM_FAMILY, TO_COPY, FROM_COPY) for kind in way.kinds.values())
+_OTHERS = (TO_INIT, FROM_INIT, TO_FAMILY, FROM_FAMILY, TO_COPY, FROM_COPY, SPECIFICATION, TO_WATCHER, FROM_WATCHER)
 
 
 def run_init(
@@ -76,13 +76,15 @@ def run_init(
                 processes.become_subreaper()
                 processes.resume_after_parent()
                 inner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                wake = _wake_on_signals()
+                wake = processes.wake_on_signals()
                 worker = os.fork()
+            if worker == 0:
+                run_worker(theirs, warmed, preload, ground is not None)
+            theirs.close()
+            if ground is not None:
+                wait_until_apart(inner)
         except OSError as error:
             refuse_session(handover, refusal(error, "worker"))
-        if worker == 0:
-            run_worker(theirs, warmed, preload, ground is not None)
-        theirs.close()
         if not select.select([_HANDOVER], [], [], 0)[0]:  # nothing waits
             rehearse(prepared)  # copies the pages that this writes to before a session waits for it
         host, parent = (place if wanted[place] is not None else None for place in (_HOST, _PARENT))
@@ -105,18 +107,7 @@ def rehearse(beginning: tuple[Step, ...]) -> None:
     TO_NEW_INIT.decode(encode_control(Setup({}, "", None, "", plan=plan)))
     rehearse_worker()
     TO_MAKER.decode(encode_control(Held(())))
-    for kind in (*TO_INIT.kinds.values(), *FROM_INIT.kinds.values(), *_OF_COPIES):
-        decoder(kind)
-        encoder(kind)
-
-
-def _wake_on_signals() -> int:
-    """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(writer, False)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
+    for way in _OTHERS:
+        for kind in way.kinds.values():
+            decoder(kind)
+            encoder(kind)

@@ -100,7 +100,7 @@ def close_descriptors(first: int, end: int = HIGH) -> None:
 def forget_signals() -> None:
     """In a fork, before executing a program: reset signals to what programs expect."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # the second and third are Python's
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):  # two of them are Python's
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -323,3 +323,15 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
             continue  # the second: what code started with sudo; an exception here would end the process with all its sessions
+
+
+def wake_on_signals() -> int:
+    """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader

@@ -1,4 +1,8 @@
-"""Programs that a session's init runs on the host's request, confined like the worker, but allowed to execute others."""
+"""Programs that a session's init runs on the host's request, confined like the worker, but allowed to execute others.
+
+There are two kinds: approved commands of cells, with the streams of the kernel, and programs beside the kernel, which have
+streams and a watcher of their own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,15 @@ import sys
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from cellblock.launch.init import processes
+from cellblock.launch.init import processes, specialise, watcher
+from cellblock.launch.init.successor import fork
+from cellblock.launch.init.watcher import ALONE, SUPERVISED, Surroundings
 from cellblock.walls.sandbox.confine import confine
 from cellblock.wire.control import Keep, Run
 from cellblock.wire.sandbox import Confinement
+
+_MOST_IDLE = 4
+"""Watchers that are kept for the next programs"""
 
 _PASSES = 3  # processes that fork meanwhile are killed in the next round
 
@@ -36,6 +45,9 @@ class Programs:
         confinement: Applied to each program.
         outputs: Standard output and error of their kernel; None: those of init.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
+        workspace: The directory of programs that name none.
+        packages: The directory of the session's packages.
+        apart: Whether programs beside the kernel stand apart from each other (`confine`).
     """
 
     def __init__(self) -> None:
@@ -44,9 +56,15 @@ class Programs:
         self.confinement: Confinement | None = None
         self.outputs: tuple[int, int] | None = None
         self.supervise: Callable[[], socket.socket] | None = None
+        self.workspace = "/"
+        self.packages = ""
+        self.apart = False
         self._running: dict[int, tuple[int, frozenset[int]]] = {}
         """pid → the host's number, and the processes that existed when it began."""
         self._interrupted: set[int] = set()
+        self._idle: dict[bool, list[socket.socket]] = {False: [], True: []}
+        """The connections to watchers without a program: to open ones, and to confined ones."""
+        self._busy: list[tuple[socket.socket, bool]] = []
 
     def run(self, message: Run, descriptors: list[int]) -> None:
         """Start a program for the host, with the file from the message as its standard input."""
@@ -60,15 +78,75 @@ class Programs:
             supervisor.close()
         self._running[pid] = (message.number, before)
 
+    def watch(self, descriptors: list[int], *, opened: bool) -> int | None:
+        """Have a program watched that runs beside the kernel.
+
+        Args:
+            descriptors: Those that have come with `Exec`.
+            opened: Whether it needs an open watcher (`watcher`).
+
+        Returns:
+            The process id of its watcher, if that is a new one.
+        """
+        self._look_for_idle()
+        new, confined = None, not opened and self.supervise is None
+        if not self._idle[confined]:
+            new = self._fork_watcher(confined=confined)
+        idle = self._idle[confined].pop()
+        supervisor = None if self.supervise is None else self.supervise()
+        message = ALONE if supervisor is None else SUPERVISED
+        given = descriptors if supervisor is None else [supervisor.fileno(), *descriptors]
+        try:
+            socket.send_fds(idle, [message], given)
+        except OSError:  # it was killed: the host sees the end of the program's connection
+            idle.close()
+        else:
+            self._busy.append((idle, confined))
+        finally:
+            if supervisor is not None:
+                supervisor.close()
+        return new
+
+    def _fork_watcher(self, *, confined: bool) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Without Python's handlers: no state of it is random or locked, and they would take half of the time.
+        pid = fork()
+        if pid == 0:
+            env = {**self.env, **specialise.package_variables(self.env, self.packages)}
+            watcher.serve(theirs, Surroundings(env, self.workspace, self.confinement, apart=self.apart), confined=confined)
+        theirs.close()
+        self._idle[confined].append(ours)
+        return pid
+
+    def _look_for_idle(self) -> None:
+        """Find the watchers whose programs have ended; end those that are too many, and forget those that were killed."""
+        for busy in [*self._busy]:
+            one, confined = busy
+            try:
+                data = one.recv(1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                data = b""
+            self._busy.remove(busy)
+            if data and len(self._idle[confined]) < _MOST_IDLE:
+                self._idle[confined].append(one)
+            else:
+                one.close()
+
     def another(self) -> Programs:
         """Return the runner of programs for another kernel of the same session."""
         other = Programs()
         other.env, other.inherited = self.env, self.inherited
         other.confinement, other.supervise = self.confinement, self.supervise
+        other.workspace, other.packages, other.apart = self.workspace, self.packages, self.apart
         return other
 
     def close(self) -> None:
-        """Close the output descriptors."""
+        """Close the output descriptors, and end the watchers: those that are busy, when nothing of their programs is left."""
+        for watching in (*self._idle[False], *self._idle[True], *(one for one, _ in self._busy)):
+            watching.close()
+        self._idle, self._busy = {False: [], True: []}, []
         for output in self.outputs or ():
             os.close(output)
         self.outputs = None

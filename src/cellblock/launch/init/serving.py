@@ -25,6 +25,7 @@ from cellblock.wire.control import (
     TO_NEW_INIT,
     Connect,
     Done,
+    Exec,
     Exited,
     Freeze,
     Frozen,
@@ -81,6 +82,8 @@ class Init:
         self._family: socket.socket | None = None
         """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
         self._parked: Parked | None = None
+        self._watchers: set[int] = set()
+        """What watches programs that run beside the kernels. They outlive the kernel that they were started beside."""
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -130,7 +133,10 @@ class Init:
         except (OSError, ValueError) as error:
             seat.tell(refusal(error, "files"))
             self._end()
-        seat.programs.env, seat.programs.confinement = dict(ready.env), ready.confinement
+        programs = seat.programs
+        programs.env, programs.confinement = dict(ready.env), ready.confinement
+        programs.workspace, programs.packages = ready.cwd, ready.packages
+        programs.apart = self._ground is not None and processes.has_own_proc()
         if setup.commands == "forbidden" and ready.confinement is not None:
             ready = replace(ready, confinement=replace(ready.confinement, programs=False))
         self._handover.close()
@@ -160,6 +166,9 @@ class Init:
         match TO_INIT.decode(data):
             case Run() as message:
                 seat.programs.run(message, descriptors)
+            case Exec(opened):
+                if (watcher := seat.programs.watch(descriptors, opened=opened)) is not None:
+                    self._watchers.add(watcher)
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
@@ -178,7 +187,7 @@ class Init:
                 processes.kill(seat.frozen, signal.SIGCONT)
                 seat.frozen.clear()
             case Stop():
-                seat.programs.stop(self._workers_and_copies())
+                seat.programs.stop(self._spared())
                 seat.tell(Done())
             case Connect():
                 if self._family is not None:  # of a killed host: this one was faster than the news of its end
@@ -315,8 +324,12 @@ class Init:
         copies = set() if self._parked is None else self._parked.pids
         return copies | {seat.worker for seat in self._seats.values() if seat.worker is not None}
 
+    def _spared(self) -> set[int]:
+        """Return the processes whose own children do not belong to approved commands."""
+        return self._workers_and_copies() | self._watchers
+
     def _below(self, seat: Seat) -> set[int]:
-        spared = self._workers_and_copies() - {seat.worker}
+        spared = self._spared() - {seat.worker}
         return seat.below(spared, alone=len(self._seats) == 1)
 
     def _leave(self, seat: Seat) -> None:
@@ -352,8 +365,9 @@ class Init:
             if self._parked is None:  # no session has come yet, so it was the worker
                 self._end()
             self._parked.ended(pid)
+            self._watchers.discard(pid)
             for seat in [*self._seats.values()]:
-                if (number := seat.programs.ended(pid, self._workers_and_copies())) is not None:
+                if (number := seat.programs.ended(pid, self._spared())) is not None:
                     seat.tell(Ran(number, status))
                 if pid == seat.worker:
                     self._worker_ended(seat, status)

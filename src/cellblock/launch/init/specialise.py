@@ -9,6 +9,7 @@ import sysconfig
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping
 
 from cellblock.wire.control import WorkerSetup
 
@@ -51,11 +52,21 @@ def specialise(setup: WorkerSetup) -> None:
 
 def _find_packages(place: str) -> None:
     """Prefer packages that are installed for this session only, also in programs that it starts."""
-    paths = [os.path.join(place, layout) for layout in _LAYOUT]
-    sys.path[1:1] = paths
-    inherited = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, *([inherited] if inherited else [])])
-    os.environ["PATH"] = os.pathsep.join((os.path.join(place, "bin"), os.environ.get("PATH", "")))
+    sys.path[1:1] = [os.path.join(place, layout) for layout in _LAYOUT]
+    os.environ.update(package_variables(os.environ, place))
+
+
+def package_variables(env: Mapping[str, str], place: str) -> dict[str, str]:
+    """Return the variables by which programs prefer the session's own packages.
+
+    Args:
+        env: Their environment without these.
+        place: The directory of the packages.
+    """
+    inherited = env.get("PYTHONPATH")
+    paths = [*(os.path.join(place, layout) for layout in _LAYOUT), *([inherited] if inherited else [])]
+    path = os.pathsep.join((os.path.join(place, "bin"), env.get("PATH", "")))
+    return {"PYTHONPATH": os.pathsep.join(paths), "PATH": path}
 
 
 def reseed(seed: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import functools
 import os
@@ -16,7 +17,8 @@ from cellblock.launch.init import processes
 from cellblock.launch.init.forking import fork_copy
 from cellblock.launch.init.specialise import specialise
 from cellblock.walls.sandbox import landlock_rules
-from cellblock.walls.sandbox.confine import confine, drop_capabilities
+from cellblock.walls.sandbox.confine import confine, drop_capabilities, stand_apart
+from cellblock.walls.sandbox.steps import step
 from cellblock.wire.control import EXIT_UNCONFINED, TO_WORKER, WorkerSetup
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.wire.sandbox import Confinement, Restrictions
@@ -41,6 +43,8 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
     status, setup, supervisor = EXIT_BROKEN, None, None
     try:
         processes.die_with_parent(signal.SIGKILL)
+        if native:
+            _stand_apart(inner)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -89,6 +93,34 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
                 sys.__stderr__.flush()
         finally:
             os._exit(status)
+
+
+def _stand_apart(inner: socket.socket) -> None:
+    """Stand apart (`stand_apart`), and tell init. Its limit of processes is set later, and holds in this namespace.
+
+    It is done before a session waits for it, and before init builds the session's file system: meanwhile the root directory of
+    this process is not that of its mount namespace, and such a process may make no user namespace.
+    """
+    code = 0
+    try:
+        stand_apart()
+    except OSError as error:
+        code = error.errno or errno.EPERM
+    inner.send(b"%d" % code)
+    if code:
+        os._exit(0)
+
+
+def wait_until_apart(inner: socket.socket) -> None:
+    """As init: wait until its worker stands apart.
+
+    Raises:
+        StepError: It could not.
+    """
+    with step("user namespace"):
+        code = int(inner.recv(16) or errno.ECHILD)
+        if code:
+            raise OSError(code, os.strerror(code))
 
 
 def rehearse() -> None:

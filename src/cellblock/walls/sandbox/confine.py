@@ -17,12 +17,13 @@ from cellblock.walls.sandbox.plan import USER
 from cellblock.wire.sandbox import Allow, Confinement
 
 
-def confine(confinement: Confinement, supervisor: socket.socket | None = None) -> None:
+def confine(confinement: Confinement, supervisor: socket.socket | None = None, *, apart: bool = False) -> None:
     """As the worker, as the last step: set limits, drop capabilities, forbid new privileges, and install the filter.
 
     Args:
         confinement: The confinement, computed by init.
         supervisor: The socket for the listener to which the filter leaves system calls, in a sandbox made of Landlock.
+        apart: Whether this process stands apart (`stand_apart`).
 
     Raises:
         OSError: A step has failed; the process must not continue.
@@ -32,8 +33,6 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None) -
         raise OSError(errno.EXDEV, "this process is not in the sandbox's file system")
     _take_null_device()
     restrictions = confinement.restrictions
-    if not confinement.programs and confinement.allowed is None:
-        _stand_apart()
     for name, value in restrictions.limits.items():
         number = getattr(resource, f"RLIMIT_{name}", None)
         if number is None:
@@ -41,6 +40,8 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None) -
         _, hard = resource.getrlimit(number)
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
+    if apart:  # after the limits: so that of processes holds for all processes of the session together
+        stand_apart()
     os.nice(restrictions.nice)
     drop_capabilities()
     _forbid_new_privileges()
@@ -100,11 +101,12 @@ def _restrict_files(allowed: Sequence[Allow], found: int) -> None:
     landlock.restrict((*allowed, Allow(f"/proc/{os.getpid()}", "read", optional=True)), found)
 
 
-def _stand_apart() -> None:
+def stand_apart() -> None:
     """Enter a user namespace below the session's, as the same user. Landlock does not need it: sandboxes are isolated anyway.
 
-    A process has no power over processes of an outer namespace: otherwise code that may execute nothing could write, through
-    /proc/PID/mem, to the memory of an approved program, and execute anything there.
+    A process has no power over processes of an outer namespace, or of another one beside its own. Otherwise code could write
+    to the memory of a program that runs beside the kernel, through /proc/PID/mem, or take its descriptors, and answer in its
+    place; and code that may execute nothing could execute anything by an approved program.
     """
     unshare(abi.CLONE_NEWUSER)
     map_user(USER, USER, USER, USER)

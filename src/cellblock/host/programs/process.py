@@ -1,0 +1,374 @@
+"""One program beside the kernel: its streams, signals to it, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+import termios
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.host.programs.output import Output
+from cellblock.host.programs.stdin import Stdin
+from cellblock.model.programs import (
+    ExecResult,
+    Keep,
+    ProcessInfo,
+    ProgramOutput,
+    ProgramStatus,
+    ProgramStream,
+    Scope,
+    describe_signal,
+)
+from cellblock.wire.datagrams import MAX_CONTROL, encode_control
+from cellblock.wire.programs import FROM_WATCHER, Ended, Failed, Signal, Started, Unstarted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GRACE = 0.5  # seconds between SIGTERM and SIGKILL
+_PATIENCE = 2.0  # seconds for killed processes to be gone
+
+_STREAMS: tuple[ProgramStream, ...] = ("stdout", "stderr")
+_FAILED: Mapping[Failed, str] = {
+    "sandbox": "its sandbox could not be entered",
+    "terminal": "no terminal could be made",
+    "cwd": "its directory cannot be entered",
+    "log": "its log cannot be opened",
+    "program": "it cannot be executed",
+}
+
+
+class Process:
+    """A program that runs beside the kernel, in the session's sandbox.
+
+    Made by `Session.spawn`. Iterate over it for its output::
+
+        async for piece in process:
+            print(piece.stream, piece.data)
+
+    It goes on when the kernel dies, and ends with the session, or its `reset`.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        command: tuple[str, ...],
+        label: str,
+        keep: Keep,
+        connection: socket.socket,
+        outputs: list[int],
+        stdin: int | None,
+        on_gone: Callable[[Process], None],
+        *,
+        terminal: bool,
+    ) -> None:
+        """Take over the host's ends of a program that is about to start.
+
+        Args:
+            number: Its number in the session.
+            command: The program and its arguments.
+            label: Its label.
+            keep: What becomes of output that nobody has read.
+            connection: The connection to what watches it.
+            outputs: The reading ends of its output.
+            stdin: The writing end of its standard input, if it has one.
+            on_gone: Called when it and all that it has started have ended.
+            terminal: Whether it has a terminal, which comes when it has started.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._on_gone = on_gone
+        self._info = ProcessInfo(
+            id=f"p{number}", pid=0, command=command, label=label, running=True, terminal=terminal, started=time.time()
+        )
+        self._began = self._loop.time()
+        self._output = Output(keep)
+        self._stdin = None if stdin is None else Stdin(stdin, owned=True)
+        self._terminal: int | None = None
+        self._asked: ProgramStatus | None = None
+        """What made us end it."""
+        self._why = ""
+        self._result: ExecResult | None = None
+        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._stopping: asyncio.Task[None] | None = None
+        for descriptor, stream in zip(outputs, _STREAMS, strict=False):
+            self._output.follow(descriptor, stream)
+        self._loop.add_reader(connection.fileno(), self._hear)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.id} {' '.join(self._info.command)[:60]!r} {'running' if self._info.running else 'ended'}>"
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Its id in the session, such as ``p1``."""
+        return self._info.id
+
+    @property
+    def pid(self) -> int:
+        """Its process id in the session."""
+        return self._info.pid
+
+    @property
+    def info(self) -> ProcessInfo:
+        """What is known of it now."""
+        return self._info
+
+    @property
+    def gone(self) -> bool:
+        """Whether it and all that it has started have ended."""
+        return self._gone.done()
+
+    # -- output and input ----------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncGenerator[ProgramOutput, None]:
+        """Yield its output until it has ended. A slow reader slows the program (backpressure)."""
+        position = 0
+        while pieces := await self.read(position):
+            for piece in pieces:
+                yield piece
+            position = pieces[-1].offset + len(pieces[-1].data)
+
+    async def read(self, since: int = 0) -> tuple[ProgramOutput, ...]:
+        """Wait for output from a position on, and return what there is; empty when the program has ended and all was read.
+
+        What comes before the position counts as read. After a lost connection, read on from the last position.
+
+        Args:
+            since: The position: how many bytes of output came before, on both streams together.
+        """
+        if not isinstance(since, int) or since < 0:
+            raise InvalidInputError(f"since must be a number of bytes, not {since!r}")
+        return await self._output.take(since)
+
+    async def write(self, data: bytes | str) -> None:
+        """Write to its standard input, or terminal; returns when all of it was taken.
+
+        Raises:
+            InvalidInputError: It has no standard input; the data are neither bytes nor text.
+            BrokenPipeError: It reads no more.
+        """
+        if self._stdin is None:
+            raise InvalidInputError(f"process {self.id} has no standard input: start it with spawn(…, stdin=True)")
+        if not isinstance(data, bytes | str):
+            raise InvalidInputError(f"what is written to a process must be bytes or text, not {type(data).__name__}")
+        await self._stdin.write(data.encode() if isinstance(data, str) else data)
+
+    def close_stdin(self) -> None:
+        """Close its standard input, whose end it then reads. A terminal has none: write Ctrl-D instead, which is byte 4."""
+        if self._stdin is not None and self._terminal is None:
+            self._stdin.close()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal.
+
+        Raises:
+            InvalidInputError: It has no terminal, or a number is wrong.
+        """
+        check_size((rows, columns))
+        if not self._info.terminal:
+            raise InvalidInputError(f"process {self.id} has no terminal: start it with spawn(…, pty=(rows, columns))")
+        if self._terminal is not None:
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def signal(self, number: int, scope: Scope = "group") -> None:
+        """Send it a signal; nothing happens if it has ended.
+
+        Args:
+            number: The number, such as `signal.SIGINT`.
+            scope: ``program``, its process ``group``, or the ``tree`` of all that it has started.
+
+        Raises:
+            InvalidInputError: There is no such signal, or no such scope.
+        """
+        if not isinstance(number, int) or not 0 < number < signal.NSIG:
+            raise InvalidInputError(f"a signal is a number from 1 to {signal.NSIG - 1}, not {number!r}")
+        check_scope(scope)
+        self._send(Signal(int(number), scope))
+
+    def _send(self, message: Signal) -> None:
+        try:
+            self._connection.send(encode_control(message))
+        except OSError:
+            return  # it has ended, or is stopped with many signals to read
+
+    async def stop(self, grace: float = _GRACE, *, scope: Scope = "tree") -> ExecResult:
+        """End it: SIGTERM, then SIGKILL when it does not end.
+
+        Args:
+            grace: Seconds between the two.
+            scope: As for `signal`. With ``tree``, nothing that it has started is left when this returns.
+
+        Returns:
+            How it ended.
+        """
+        check_scope(scope)
+        await self.end("cancelled", "it was stopped", grace, scope)
+        return await self.wait()
+
+    async def end(self, status: ProgramStatus, why: str, grace: float = _GRACE, scope: Scope = "tree") -> None:
+        """End it for a reason, which its result gives; also if the caller is cancelled."""
+        if not self._ended.done() and self._asked is None:
+            self._asked, self._why = status, why
+        if self._stopping is None or self._stopping.done():
+            self._stopping = asyncio.create_task(self._end(grace, scope))
+        await asyncio.shield(self._stopping)
+
+    async def _end(self, grace: float, scope: Scope) -> None:
+        done = self._gone if scope == "tree" else self._ended
+        for number, patience in ((signal.SIGTERM, grace), (signal.SIGKILL, _PATIENCE)):
+            if done.done():
+                return
+            self._send(Signal(int(number), scope))
+            await asyncio.wait([done], timeout=patience)
+        if not done.done():  # code of the session has stopped what watches it, or it cannot be killed now
+            self.abandon()
+
+    async def wait(self, timeout: float | None = None) -> ExecResult:
+        """Wait until it has ended; return how, without its output.
+
+        Args:
+            timeout: Seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: It still runs.
+        """
+        await asyncio.wait([self._ended], timeout=timeout)
+        if self._result is None:
+            raise TimeoutError(f"process {self.id} still runs after {timeout:g} s")
+        return self._result
+
+    def poll(self) -> ExecResult | None:
+        """Return how it ended; None while it runs."""
+        return self._result
+
+    async def begun(self) -> None:
+        """Wait until it runs, or could not be started."""
+        await asyncio.wait([self._begun])
+
+    def kill(self, why: str) -> None:
+        """End it and all that it has started at once, for a reason, without waiting for it."""
+        if not self._ended.done() and self._asked is None:
+            self._asked, self._why = "cancelled", why
+        self._send(Signal(int(signal.SIGKILL), "tree"))
+
+    def abandon(self) -> None:
+        """Give it up: nothing of ours waits for it any more. What watches it kills all of it, if it can."""
+        if not self._gone.done():
+            self._loop.remove_reader(self._connection.fileno())
+            self._lose()
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._connection, MAX_CONTROL, 1)
+            message = FROM_WATCHER.decode(data) if data else None
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            message, descriptors = None, []
+        if descriptors and isinstance(message, Started) and self._info.terminal and self._terminal is None:
+            self._take_terminal(descriptors.pop())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        match message:
+            case Started(pid):
+                self._info = replace(self._info, pid=pid)
+                self._settle(self._begun)
+            case Unstarted():
+                self._finish(self._unstarted(message))
+            case Ended(status, left):
+                self._info = replace(self._info, left=left)
+                self._finish(self._exited(status, left))
+            case None:
+                self._loop.remove_reader(self._connection.fileno())
+                self._lose()
+
+    def _take_terminal(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._terminal = descriptor
+        self._stdin = Stdin(os.dup(descriptor), owned=True)
+        self._output.follow(os.dup(descriptor), "stdout")
+
+    def _unstarted(self, message: Unstarted) -> ExecResult:
+        missing = message.what == "program" and message.code in (errno.ENOENT, errno.ENOTDIR)
+        why = _FAILED[message.what] + (f": {os.strerror(message.code)}" if message.code else "")
+        return ExecResult(
+            status="not_started",
+            exit_code=127 if missing else 126,
+            errno=message.code or None,
+            reason=f"{self._info.command[0]} was not started: {why}",
+        )
+
+    def _exited(self, status: int, left: tuple[int, ...]) -> ExecResult:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = os.WEXITSTATUS(status) if number is None else 128 + number
+        kind: ProgramStatus = self._asked or ("exited" if number is None else "signalled")
+        reason = self._why if self._asked is not None else "" if number is None else f"{describe_signal(number)} ended it"
+        return ExecResult(status=kind, exit_code=code, signal=number, reason=reason, left=left)
+
+    def _finish(self, result: ExecResult) -> None:
+        """Record how it ended."""
+        if self._result is not None:
+            return
+        duration = round(1000 * (self._loop.time() - self._began))
+        self._result = replace(result, duration_ms=duration)
+        self._info = replace(self._info, running=False, exit_code=result.exit_code)
+        self._output.program_ended()
+        self._settle(self._begun)
+        self._settle(self._ended)
+
+    def _lose(self) -> None:
+        """Handle that nothing watches it any more: all of it has ended, or nobody knows."""
+        unknown = "what watched it was killed" if self._asked is None else f"{self._why}, and did not answer"
+        self._finish(ExecResult(status="unknown", exit_code=None, reason=unknown))
+        self._info = replace(self._info, left=())
+        if self._result is not None:
+            self._result = replace(self._result, left=())
+        self._connection.close()
+        self._output.close()
+        if self._stdin is not None:
+            self._stdin.close()
+        if self._terminal is not None:
+            os.close(self._terminal)
+            self._terminal = None
+        self._settle(self._gone)
+        self._on_gone(self)
+
+    @staticmethod
+    def _settle(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+
+def check_scope(scope: object) -> None:
+    """Check which processes a signal is for."""
+    if scope not in ("program", "group", "tree"):
+        raise InvalidInputError(f"scope must be 'program', 'group' or 'tree', not {scope!r}")
+
+
+def check_size(size: object) -> tuple[int, int]:
+    """Check the rows and columns of a terminal.
+
+    Raises:
+        InvalidInputError: They are wrong.
+    """
+    rows, columns = size if isinstance(size, tuple | list) and len(size) == len(("rows", "columns")) else (0, 0)
+    if all(type(one) is int and 0 < one < 1 << 16 for one in (rows, columns)):
+        return rows, columns
+    raise InvalidInputError(f"the size of a terminal is its rows and columns, such as (24, 80), not {size!r}")

@@ -1,0 +1,455 @@
+"""The programs of one session: started by its init, in its sandbox, and never by its kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any
+
+from cellblock.errors import InvalidInputError, KernelDiedError, NotFoundError, ProcessError, ProtocolError, StateError, shown
+from cellblock.host.checks import check_timeout
+from cellblock.host.kernels.stopping import despite_cancellation
+from cellblock.host.programs.output import Kept
+from cellblock.host.programs.process import Process, check_scope, check_size
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Input, Keep, OnOutput, ProcessInfo, ProgramStream, Scope
+from cellblock.wire.datagrams import encode_control
+from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
+
+if TYPE_CHECKING:
+    from cellblock.host.kernels.kernel import Kernel
+
+EXEC_TIMEOUT = 120.0
+MAX_PROGRAMS = 64
+"""Programs of one session at a time."""
+_REMEMBERED = 64
+"""Programs that have ended and can still be asked how."""
+_MOMENT, _MOMENTS = 0.001, 5000
+"""Seconds between attempts to send to an init that is busy, and how many there are."""
+
+
+class Programs:
+    """The programs of one session."""
+
+    def __init__(
+        self,
+        name: str,
+        live_kernel: Callable[[], Awaitable[Kernel]],
+        check: Callable[[], None],
+    ) -> None:
+        """Start without programs.
+
+        Args:
+            name: The session's name in messages.
+            live_kernel: Returns a kernel, whose init starts the programs.
+            check: Checks that the session can be used.
+        """
+        self._name = name
+        self._live_kernel = live_kernel
+        self._check = check
+        self._numbers = itertools.count(1)
+        self._running: dict[str, Process] = {}
+        self._ended: dict[str, Process] = {}
+        self._hidden: set[Process] = set()
+        self._waiting = 0
+        self._closed = False
+
+    # -- for users -----------------------------------------------------------------------------------------------------
+
+    async def exec(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str | None] | None = None,
+        input: Input | None = None,  # noqa: A002  # the name that `subprocess.run` has
+        timeout: float | None = EXEC_TIMEOUT,
+        merge: bool = False,
+        log: str | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int = MAX_OUTPUT,
+        stop: Scope = "tree",
+    ) -> ExecResult:
+        """Run a program in the session's sandbox beside its kernel, and return how it ended and what it printed.
+
+        The session's init starts it, never the kernel: code of the session cannot trace it, read its memory or descriptors, or
+        answer in its place. It sees the same files, network, limits and user. It is no cell: it has no place in the history,
+        and `undo` does not undo it. Any number up to 64 run at once, also beside a running cell. See docs/programs.md.
+
+        Args:
+            command: The program and its arguments; a text is a command for ``sh -c``.
+            cwd: Its directory, in the session; a relative one is in the workspace, which is also the default.
+            env: Variables to set, or to remove (None), in the environment that the session began with. What cells have set in
+                `os.environ` is not there.
+            input: What it reads from its standard input, which is empty by default.
+            timeout: Seconds until it is stopped; None for no limit.
+            merge: Whether standard error goes into standard output, in the order in which it was written.
+            log: A file in the session that gets all output instead, appended.
+            on_output: Called with each piece of output, and awaited if it returns an awaitable; the program waits meanwhile.
+            max_output: The most bytes to keep of each stream, from its beginning and its end. What a program may print has no
+                limit.
+            stop: What is stopped at the time limit or when the caller is cancelled: all that the program has started
+                (``tree``), or its process ``group``, so that processes which left that go on.
+
+        Returns:
+            The result, whatever the program did. It comes when the program itself has ended: what it has started in the
+            background goes on, and is in `left`.
+
+        Raises:
+            InvalidInputError: An argument is wrong.
+            StateError: The session is not started, or closed, or has 64 programs already.
+            LaunchError: The kernel had died, and no new one could be started.
+        """
+        check_timeout(timeout)
+        check_scope(stop)
+        if not isinstance(max_output, int) or max_output < 0:
+            raise InvalidInputError(f"max_output must be a number of bytes, not {max_output!r}")
+        given = _checked_input(input)
+        process = await self._start(
+            command, cwd=cwd, env=env, stdin=given is not None, pty=None, merge=merge, log=log, keep="all", label=""
+        )
+        collected = _Collected(process, max_output, on_output)
+        feeding = None if given is None else asyncio.create_task(_feed(process, given))
+        try:
+            try:
+                async with asyncio.timeout(timeout) as limit:
+                    await collected.collect()
+                    result = await process.wait()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                collected.on_output = None
+                await process.end("timeout", f"stopped after {timeout:g} s", scope=stop)
+                await collected.collect()
+                result = await process.wait()
+        except BaseException:  # also a cancellation, and what `on_output` raises
+            await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled", scope=stop)))
+            raise
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+        return collected.with_output(result)
+
+    async def spawn(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str | None] | None = None,
+        stdin: bool = False,
+        pty: tuple[int, int] | None = None,
+        merge: bool = False,
+        log: str | None = None,
+        keep: Keep = "all",
+        label: str = "",
+    ) -> Process:
+        """Start a program in the session's sandbox beside its kernel, and return when it runs. See `exec`.
+
+        Args:
+            command: As for `exec`.
+            cwd: As for `exec`.
+            env: As for `exec`.
+            stdin: Whether `Process.write` writes to its standard input, which is empty otherwise.
+            pty: Rows and columns of a terminal that it gets in place of its standard streams.
+            merge: As for `exec`.
+            log: As for `exec`.
+            keep: What becomes of output that nobody has read: with ``all`` the program waits when 1 MiB was not read, with
+                ``tail`` the oldest is dropped.
+            label: A text for `processes`.
+
+        Raises:
+            ProcessError: It could not be started.
+            InvalidInputError, StateError, LaunchError: As for `exec`.
+        """
+        if not isinstance(stdin, bool):
+            raise InvalidInputError(f"stdin must be True or False, not {stdin!r}; exec(…, input=…) takes what is to be read")
+        if keep not in ("all", "tail"):
+            raise InvalidInputError(f"keep must be 'all' or 'tail', not {keep!r}")
+        if not isinstance(label, str):
+            raise InvalidInputError(f"label must be a string, not {label!r}")
+        size = None if pty is None else check_size(pty)
+        if size is not None and log is not None:
+            raise InvalidInputError("a program with a terminal has no log: pass pty or log, not both")
+        process = await self._start(
+            command, cwd=cwd, env=env, stdin=stdin, pty=size, merge=merge, log=log, keep=keep, label=label
+        )
+        try:
+            await process.begun()
+        except BaseException:  # a cancellation: nobody else has it
+            await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled")))
+            raise
+        if (ended := process.poll()) is not None and ended.status == "not_started":
+            raise ProcessError(ended.reason, ended.errno or 0)
+        return process
+
+    def processes(self) -> list[ProcessInfo]:
+        """Return the session's programs, oldest first: those that run, and the last ones that have ended."""
+        known = {**self._ended, **self._running}
+        return [known[name].info for name in sorted(known, key=lambda name: int(name[1:]))]
+
+    def process(self, id: str) -> Process:  # noqa: A002  # as in `ProcessInfo`
+        """Return a program of the session by its id.
+
+        Raises:
+            NotFoundError: There is none of this id, or it has ended long ago.
+        """
+        found = self._running.get(id) or self._ended.get(id)
+        if found is None:
+            raise NotFoundError(f"{self._name} has no process {shown(id)}: {', '.join(self._running) or 'none'} run now")
+        return found
+
+    # -- for the session -----------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return len(self._running)
+
+    async def helper(self) -> Process:
+        """Start the helper that works with files, which is no program of the session's."""
+        return await self._begin(_specification((), stdin=True), ("files",), "all", "", hidden=True)
+
+    async def end_all(self, why: str) -> None:
+        """End all programs and everything that they have started. It can be repeated."""
+        await asyncio.gather(
+            *(process.end("cancelled", why, 0.0) for process in [*self._running.values(), *self._hidden] if not process.gone)
+        )
+
+    def kill_all(self, why: str) -> bool:
+        """End all programs at once, without waiting for it; return whether there were any."""
+        for process in self._running.values():
+            process.kill(why)
+        return bool(self._running)
+
+    async def close(self) -> None:
+        """End all programs, and start no others. It can be repeated."""
+        self._closed = True
+        await self.end_all("its session was closed")
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    async def _start(
+        self,
+        command: Sequence[str] | str,
+        *,
+        cwd: str | os.PathLike[str] | None,
+        env: Mapping[str, str | None] | None,
+        stdin: bool,
+        pty: tuple[int, int] | None,
+        merge: bool,
+        log: str | None,
+        keep: Keep,
+        label: str,
+    ) -> Process:
+        argv = check_command(command)
+        wanted = _specification(
+            argv,
+            cwd=None if cwd is None else _text("cwd", os.fspath(cwd)),
+            env=_checked_env(env),
+            stdin=stdin and pty is None,
+            terminal=pty,
+            merged=merge,
+            log=None if log is None else _text("log", os.fspath(log)),
+        )
+        self._check()
+        if len(self._running) + self._waiting >= MAX_PROGRAMS:
+            raise StateError(
+                f"{self._name} runs {MAX_PROGRAMS} programs already: wait for one of them, or stop one (session.processes())"
+            )
+        return await self._begin(wanted, argv, keep, label)
+
+    async def _begin(self, wanted: bytes, argv: tuple[str, ...], keep: Keep, label: str, *, hidden: bool = False) -> Process:
+        self._waiting += 1
+        try:
+            for _ in range(_MOMENTS):
+                kernel = await self._live_kernel()
+                self._check()
+                try:
+                    return self._launch(kernel, wanted, argv, keep, label, hidden=hidden)
+                except BlockingIOError:
+                    await asyncio.sleep(_MOMENT)
+                except KernelDiedError:  # just now: the next attempt gets the next one
+                    await kernel.settle()
+            raise StateError(f"{self._name} does not start programs now: its init does not answer")
+        finally:
+            self._waiting -= 1
+
+    def _launch(
+        self, kernel: Kernel, wanted: bytes, argv: tuple[str, ...], keep: Keep, label: str, *, hidden: bool
+    ) -> Process:
+        """Have init start a program. No await: what is made is owned when this returns."""
+        specification = SPECIFICATION.decode(wanted)
+        family = kernel.family
+        with ExitStack() as theirs, ExitStack() as undo:
+            connection, their_connection = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.setblocking(False)
+            theirs.callback(their_connection.close)
+            undo.callback(connection.close)
+            file = theirs.enter_context(_file(wanted))
+            given = [their_connection.fileno(), file.fileno()]
+            stdin: int | None = None
+            outputs: list[int] = []
+            if specification.stdin:
+                reader, stdin = _pipe(theirs, undo, ours=1)
+                os.set_blocking(stdin, False)
+                given.append(reader)
+            if specification.terminal is None and specification.log is None:
+                for _ in range(1 if specification.merged else 2):
+                    reader, writer = _pipe(theirs, undo, ours=0)
+                    outputs.append(reader)
+                    given.append(writer)
+            family.execute(kernel.control, given, opened=specification.terminal is not None or not specification.argv)
+            undo.pop_all()
+
+        def on_gone(process: Process) -> None:
+            family.program_ended()
+            self._hidden.discard(process)
+            if self._running.pop(process.id, None) is not None:
+                self._ended[process.id] = process
+                while len(self._ended) > _REMEMBERED:
+                    del self._ended[next(iter(self._ended))]
+
+        terminal = specification.terminal is not None
+        number = 0 if hidden else next(self._numbers)
+        process = Process(number, argv, label, keep, connection, outputs, stdin, on_gone, terminal=terminal)
+        if hidden:
+            self._hidden.add(process)
+        else:
+            self._running[process.id] = process
+        return process
+
+
+def _pipe(theirs: ExitStack, undo: ExitStack, *, ours: int) -> tuple[int, int]:
+    """Make a pipe of which one end is ours."""
+    ends = os.pipe()
+    undo.callback(os.close, ends[ours])
+    theirs.callback(os.close, ends[1 - ours])
+    return ends
+
+
+def _file(content: bytes) -> IO[bytes]:
+    """Return a file without a name, with a content that may be too long for a message."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("program", os.MFD_CLOEXEC), "w+b", buffering=0)
+    else:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # the caller closes it
+    try:
+        file.write(content)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+# -- arguments -----------------------------------------------------------------------------------------------------------
+
+
+def check_command(command: Sequence[str] | str) -> tuple[str, ...]:
+    """Return a program and its arguments.
+
+    Raises:
+        InvalidInputError: It is not a command.
+    """
+    argv = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+    right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
+    if not right or not argv or not all(isinstance(part, str) for part in argv) or not command:
+        raise InvalidInputError(
+            f"command must be a list of strings, such as ['ls', '-l'], or a text for the shell, not {shown(command)}"
+        )
+    for part in argv:
+        _text("command", part)
+    return tuple(argv)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str) or (not value and what != "command") or "\0" in value:
+        raise InvalidInputError(f"{what} must be a string without NUL characters, not {shown(value)}")
+    return value
+
+
+def _checked_env(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
+    if env is None:
+        return {}
+    if not isinstance(env, Mapping):
+        raise InvalidInputError(f"env must be a dict of variables, not {shown(env)}")
+    for name, value in env.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise InvalidInputError(f"env has a variable without a proper name: {shown(name)}")
+        if value is not None and (not isinstance(value, str) or "\0" in value):
+            raise InvalidInputError(f"env[{name!r}] must be a string without NUL characters, or None, not {shown(value)}")
+    return dict(env)
+
+
+def _checked_input(given: Input | None) -> AsyncIterable[bytes] | bytes | None:
+    if isinstance(given, str):
+        return given.encode()
+    if given is None or isinstance(given, bytes | AsyncIterable):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise InvalidInputError(f"input must be bytes, text, or an async iterable of bytes, not {type(given).__name__}")
+
+
+def _specification(argv: tuple[str, ...], **fields: Any) -> bytes:
+    """Return the specification of a program as bytes.
+
+    Raises:
+        InvalidInputError: It is too long.
+    """
+    values: dict[str, Any] = {
+        "cwd": None, "env": {}, "terminal": None, "stdin": False, "merged": False, "log": None, **fields
+    }  # fmt: skip
+    try:
+        return encode_control(Specification(argv, **values), MAX_SPECIFICATION)
+    except ProtocolError:
+        raise InvalidInputError(
+            f"the command and its variables are longer than {MAX_SPECIFICATION:,} bytes: pass the data as input, or in a file"
+        ) from None
+
+
+# -- running -------------------------------------------------------------------------------------------------------------
+
+
+class _Collected:
+    """What a program has printed, as far as its result keeps it."""
+
+    def __init__(self, process: Process, limit: int, on_output: OnOutput | None) -> None:
+        self.on_output = on_output
+        self._process = process
+        self._position = 0
+        self._kept: dict[ProgramStream, Kept] = {"stdout": Kept(limit), "stderr": Kept(limit)}
+
+    async def collect(self) -> None:
+        """Collect until the program has ended."""
+        while pieces := await self._process.read(self._position):
+            for piece in pieces:
+                self._position = piece.offset + len(piece.data)
+                self._kept[piece.stream].add(piece.data)
+                if self.on_output is not None and inspect.isawaitable(waiting := self.on_output(piece)):
+                    await waiting
+
+    def with_output(self, result: ExecResult) -> ExecResult:
+        """Return the result with what was kept."""
+        out, err = self._kept["stdout"], self._kept["stderr"]
+        truncated = bool(out.dropped or err.dropped)
+        return replace(result, stdout=out.content(), stderr=err.content(), truncated=truncated)
+
+
+async def _feed(process: Process, given: AsyncIterable[bytes] | bytes) -> None:
+    """Write what a program is to read, and then the end."""
+    try:
+        if isinstance(given, bytes):
+            await process.write(given)
+        else:
+            async for part in given:
+                await process.write(part)
+    except BrokenPipeError:
+        return  # it does not want the rest, like `head`
+    finally:
+        process.close_stdin()

@@ -1,0 +1,176 @@
+"""Works with files as the session's user sees them: any path, links followed, with this user's permissions.
+
+It runs confined like a program of the session, and answers one request after the other until its standard input ends. A
+request is the lengths of its head and body, the head, which is JSON, and the body; so is an answer.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from cellblock.wire.programs import LENGTHS
+
+_PIECE = 1 << 20
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+_KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "symlink"))
+
+
+def serve() -> NoReturn:
+    """Answer requests until the host's end."""
+    while head := _read(LENGTHS.size):
+        size, body = LENGTHS.unpack(head)
+        request = json.loads(_read(size))
+        try:
+            found, data = _WORK[request.pop("do")](body, **request)
+            answer: dict[str, Any] = {"found": found}
+        except OSError as error:
+            answer, data = {"errno": error.errno or errno.EIO, "why": error.strerror or str(error)}, b""
+        except ValueError as error:  # a NUL in a path
+            answer, data = {"errno": errno.EINVAL, "why": str(error)}, b""
+        encoded = json.dumps(answer).encode()
+        _write(LENGTHS.pack(len(encoded), len(data)) + encoded)
+        _write(data)
+    os._exit(0)
+
+
+def _read(size: int) -> bytes:
+    """Read exactly so many bytes; empty at the end."""
+    parts = []
+    while size:
+        part = os.read(0, min(size, _PIECE))
+        if not part:
+            return b""
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _write(data: bytes, descriptor: int = 1) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_bytes(_body: int, path: str, most: int) -> tuple[None, bytes]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not blocking: it may be a FIFO
+    try:
+        _check_regular(descriptor)
+        size = os.fstat(descriptor).st_size
+        parts, left = [], most + 1
+        while left and (part := os.read(descriptor, min(left, max(size, 4096), 16 * _PIECE))):
+            parts.append(part)
+            left -= len(part)
+        if not left:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
+        return None, b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def _write_bytes(body: int, path: str, parents: bool, mode: int) -> tuple[None, bytes]:
+    try:
+        if parents:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        descriptor = os.open(path, _CREATE, mode)
+        try:
+            _check_regular(descriptor)
+            while body:
+                part = os.read(0, min(body, _PIECE))
+                if not part:
+                    os._exit(0)
+                body -= len(part)
+                _write(part, descriptor)
+        finally:
+            os.close(descriptor)
+    finally:
+        while body:  # what follows is the next request
+            body -= len(os.read(0, min(body, _PIECE))) or body
+    return None, b""
+
+
+def _check_regular(descriptor: int) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def _describe(path: str, name: str, found: os.stat_result) -> dict[str, Any]:
+    kind = next((kind for is_kind, kind in _KINDS if is_kind(found.st_mode)), "other")
+    return {
+        "path": os.path.join(path, name) if name else path,
+        "kind": kind,
+        "size": found.st_size,
+        "modified": found.st_mtime,
+        "mode": stat.S_IMODE(found.st_mode),
+    }
+
+
+def _stat(_body: int, path: str, follow: bool) -> tuple[dict[str, Any], bytes]:
+    return _describe(path, "", os.stat(path, follow_symlinks=follow)), b""
+
+
+def _list(_body: int, path: str) -> tuple[None, bytes]:
+    found = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            try:
+                about = entry.stat()
+            except OSError:  # a link to nothing, or it was removed meanwhile
+                try:
+                    about = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
+            found.append(_describe(path, entry.name, about))
+    return None, json.dumps(sorted(found, key=lambda one: one["path"])).encode()
+
+
+def _mkdir(_body: int, path: str, parents: bool, exist_ok: bool) -> tuple[None, bytes]:
+    try:
+        (os.makedirs if parents else os.mkdir)(path)
+    except FileExistsError:
+        if not (exist_ok and os.path.isdir(path)):
+            raise
+    return None, b""
+
+
+def _remove(_body: int, path: str, recursive: bool, missing_ok: bool) -> tuple[None, bytes]:
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+        elif recursive:
+            shutil.rmtree(path)
+        else:
+            os.rmdir(path)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+    return None, b""
+
+
+def _rename(_body: int, path: str, to: str) -> tuple[None, bytes]:
+    os.replace(path, to)
+    return None, b""
+
+
+def _realpath(_body: int, path: str, strict: bool) -> tuple[str, bytes]:
+    return os.path.realpath(path, strict=strict), b""
+
+
+_WORK: dict[str, Callable[..., tuple[Any, bytes]]] = {
+    "read": _read_bytes,
+    "write": _write_bytes,
+    "stat": _stat,
+    "list": _list,
+    "mkdir": _mkdir,
+    "remove": _remove,
+    "rename": _rename,
+    "realpath": _realpath,
+}

@@ -1,0 +1,403 @@
+"""Watches one program that runs beside the kernel: starts it, signals its whole tree, and reports how it ended.
+
+Each running program has a watcher of its own, a fork of init: orphans of the program become its children, so that it finds
+all of them whatever they do, and none of other programs or of the kernel. It runs no code of the session.
+
+There are two kinds. A confined watcher has applied the confinement to itself, so that it can start programs without a fork of
+Python: that takes a third of the time. It hides from them. An open watcher forks, and the fork confines itself: for terminals,
+for the helper that works with files, and for sandboxes made of Landlock, where a confined process does not see its children.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from cellblock.launch.init import files_helper, processes
+from cellblock.launch.init.successor import fork
+from cellblock.walls.linux.syscall import hide
+from cellblock.walls.sandbox.confine import confine
+from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, ControlMessage, encode_control
+from cellblock.wire.programs import (
+    SPECIFICATION,
+    TO_WATCHER,
+    Ended,
+    Failed,
+    Signal,
+    Specification,
+    Started,
+    Unstarted,
+)
+from cellblock.wire.sandbox import Confinement
+
+SUPERVISED, ALONE, IDLE = b"s", b"a", b"i"
+"""Messages: a program whose filter needs a listener, one whose filter does not, and that nothing of one is left."""
+
+_HANDOVER = 3
+_REPORT = struct.Struct("=iB")
+_WHAT: tuple[Failed, ...] = ("sandbox", "terminal", "cwd", "log", "program")
+_MOMENT = 0.01  # seconds: for a fork that raced with the walk over the tree, and has caused no signal since
+
+
+def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool) -> NoReturn:
+    """In a fork of init: watch one program after the other; never returns.
+
+    Watching costs a fork of init some hundred pages that it writes to: the next program finds them copied.
+
+    Args:
+        handover: The connection to init. Each message comes with the descriptors of a program: the socket for the listener of
+            its filter, if it needs one, the connection to the host, the file with the specification, and its standard streams.
+            The answer, when nothing of it is left, is empty.
+        surroundings: What all programs have around them.
+        confined: Whether it confines itself, and not the fork that becomes a program.
+    """
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for place in range(3):  # init's own are those of the kernel, whose reader would wait for their end
+            os.dup2(null, place)
+        processes.place_descriptors({_HANDOVER: handover.detach()})
+        os.setsid()
+        processes.die_with_parent(signal.SIGKILL)
+        processes.become_subreaper()
+        wake = processes.wake_on_signals()
+        signal.signal(signal.SIGINT, lambda *_: None)  # not ignored, as by init: programs would ignore it, too
+        handover = socket.socket(fileno=_HANDOVER)
+        if confined and surroundings.confinement is not None:
+            confine(surroundings.confinement, apart=surroundings.apart)
+            _hide()
+        while True:
+            data, descriptors, _, _ = socket.recv_fds(handover, 1, MAX_DESCRIPTORS)
+            if not data:
+                break
+            with ExitStack() as opened:
+                supervisor = None
+                if data == SUPERVISED:
+                    supervisor = opened.enter_context(socket.socket(fileno=descriptors.pop(0)))
+                connection = opened.enter_context(socket.socket(fileno=descriptors.pop(0)))
+                with open(descriptors.pop(0), "rb", buffering=0) as file:
+                    file.seek(0)
+                    wanted = SPECIFICATION.read(file.readall())
+                kind = _Confined if confined else _Open
+                _Watcher(connection, wake, handover).run(kind(wanted, surroundings, supervisor, descriptors))
+    except BaseException:  # of any kind: the host sees the end of the connection
+        pass
+    finally:
+        os._exit(1)
+
+
+def _hide() -> None:
+    """Keep programs out of this process, which is in the same user namespace as they are."""
+    hide()
+
+
+@dataclass
+class Surroundings:
+    """What the programs of one kernel have around them.
+
+    Attributes:
+        env: The environment that specifications change.
+        workspace: The directory of programs that name none.
+        confinement: Applied to each program.
+        apart: Whether programs stand apart from each other, each in a user namespace of its own (`confine`).
+    """
+
+    env: Mapping[str, str]
+    workspace: str
+    confinement: Confinement | None
+    apart: bool
+
+
+class _UnstartedError(Exception):
+    """A program could not be started."""
+
+    def __init__(self, error: OSError, what: Failed) -> None:
+        self.message = Unstarted(error.errno or 0, what)
+
+
+class _Start:
+    """Starts a program."""
+
+    def __init__(
+        self, wanted: Specification, surroundings: Surroundings, supervisor: socket.socket | None, streams: list[int]
+    ) -> None:
+        self._wanted = wanted
+        self._around = surroundings
+        changed = {**surroundings.env, **wanted.env}
+        self._env = {name: value for name, value in changed.items() if value is not None}
+        self._supervisor = supervisor
+        self._streams = streams
+
+    def close(self) -> None:
+        """Close the program's streams, which it has by now."""
+        while self._streams:
+            os.close(self._streams.pop())
+
+    def start(self) -> tuple[int, int | None, int | None]:
+        """Start the program.
+
+        Returns:
+            Its process id; where it reports that it cannot be executed, unless it was; and its terminal's other end, if it has
+            a terminal.
+
+        Raises:
+            _UnstartedError: It could not be started.
+        """
+        raise NotImplementedError
+
+    def _open_log(self, path: str) -> int:
+        # Not blocking: the code may have put a FIFO there, and nobody may ever read from it.
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        os.set_blocking(log, True)
+        return log
+
+
+class _Confined(_Start):
+    """Starts a program from a watcher that has its confinement already."""
+
+    def start(self) -> tuple[int, int | None, int | None]:
+        """See `_Start`."""
+        wanted, place = self._wanted, self._around.workspace
+        what: Failed = "cwd"
+        try:
+            os.chdir(place)
+            what = "log"
+            if wanted.log is not None:
+                self._streams.append(self._open_log(wanted.log))
+            what = "program"
+            stdin = self._streams[0] if wanted.stdin else subprocess.DEVNULL
+            out, err = self._streams[1 if wanted.stdin else 0], self._streams[-1]
+            cwd = None if wanted.cwd is None else os.path.join(place, wanted.cwd)
+            made = subprocess.Popen(
+                wanted.argv, stdin=stdin, stdout=out, stderr=err, cwd=cwd, env=self._env, start_new_session=True
+            )
+        except OSError as error:
+            wrong_place = what == "program" and wanted.cwd is not None and error.filename == cwd != wanted.argv[0]
+            raise _UnstartedError(error, "cwd" if wrong_place else what) from None
+        made.returncode = 0  # it is waited for here, not by this object
+        return made.pid, None, None
+
+
+class _Open(_Start):
+    """Starts a program from a watcher that is not confined: a fork of it is."""
+
+    def start(self) -> tuple[int, int | None, int | None]:
+        """See `_Start`."""
+        master, terminal = None, None
+        if self._wanted.terminal is not None:
+            try:
+                master, terminal = os.openpty()
+            except OSError as error:
+                raise _UnstartedError(error, "terminal") from None
+            self._streams = [terminal]
+            rows, columns = self._wanted.terminal
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        reader, writer = os.pipe()
+        try:
+            pid = fork()
+        except OSError as error:
+            for descriptor in (reader, writer, *([] if master is None else [master])):
+                os.close(descriptor)
+            raise _UnstartedError(error, "program") from None
+        if pid == 0:
+            self._become(writer)
+        os.close(writer)
+        return pid, reader, master
+
+    def _become(self, report: int) -> NoReturn:
+        """In a fork of the watcher: become the program."""
+        step: Failed = "sandbox"
+        try:
+            processes.forget_signals()
+            os.setsid()
+            processes.die_with_parent(signal.SIGKILL)
+            report = processes.move_high(report)
+            streams = [processes.move_high(one) for one in self._streams]
+            if self._supervisor is not None:
+                self._supervisor = socket.socket(fileno=processes.move_high(self._supervisor.detach()))
+            processes.close_descriptors(3)
+            if self._around.confinement is not None:
+                confine(self._around.confinement, self._supervisor, apart=self._around.apart)
+            step = "terminal"
+            if self._wanted.terminal is not None:
+                fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+            step = "cwd"
+            os.chdir(self._around.workspace)
+            if self._wanted.cwd is not None:
+                os.chdir(self._wanted.cwd)
+            step = "log"
+            self._place(streams)
+            step = "program"
+            if not self._wanted.argv:
+                os.close(report)
+                files_helper.serve()
+            os.execvpe(self._wanted.argv[0], self._wanted.argv, self._env)
+        except OSError as error:
+            os.write(report, _REPORT.pack(error.errno or 0, _WHAT.index(step)))
+        except BaseException:  # of any kind: nothing may return into the watcher
+            os.write(report, _REPORT.pack(0, _WHAT.index(step)))
+        finally:
+            os._exit(127)
+
+    def _place(self, streams: list[int]) -> None:
+        """Put the standard streams into place: from here on with the rights of the session's code."""
+        wanted = self._wanted
+        if wanted.terminal is not None:
+            for place in range(3):
+                os.dup2(streams[0], place)
+            return
+        if wanted.stdin:
+            os.dup2(streams.pop(0), 0)
+        if wanted.log is not None:
+            streams = [self._open_log(wanted.log)] * 2
+        elif wanted.merged:
+            streams *= 2
+        for place, stream in enumerate(streams, 1):
+            os.dup2(stream, place)
+
+
+class _Watcher:
+    """Watches a program, and all that it starts, until none of it is left."""
+
+    def __init__(self, connection: socket.socket, wake: int, handover: socket.socket) -> None:
+        self._connection = connection
+        self._wake = wake
+        self._handover = handover
+        self._leader = 0
+        """The program's process id, which is also its group's."""
+        self._lives = True
+        self._master: int | None = None
+        """The other end of its terminal, until the host has it."""
+        self._report: int | None = None
+        """Where a failure to execute the program is reported; None once that is known."""
+
+    def run(self, start: _Start) -> None:
+        """Start the program and watch it."""
+        try:
+            self._leader, self._report, self._master = start.start()
+        except _UnstartedError as error:
+            self._tell(error.message)
+            self._rest()
+        else:
+            start.close()
+            if self._report is None:
+                self._tell(Started(self._leader))
+            self._follow()
+        finally:
+            start.close()
+        for descriptor in (self._report, self._master):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _follow(self) -> None:
+        poll = select.poll()
+        for descriptor in (self._wake, self._connection.fileno(), self._report):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        while self._reap():
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wake:
+                    os.read(self._wake, 4096)
+                elif descriptor == self._connection.fileno():
+                    if not self._obey():  # the host is gone, or has given the program up
+                        self._kill_tree()
+                        poll.unregister(self._connection.fileno())
+                elif self._report is not None:
+                    poll.unregister(self._report)
+                    self._read_report()
+
+    def _read_report(self) -> None:
+        """Report that the program was executed, or why not."""
+        assert self._report is not None
+        failure = os.read(self._report, _REPORT.size)  # its end, if the program was executed
+        os.close(self._report)
+        self._report = None
+        if failure:
+            code, step = _REPORT.unpack(failure)
+            self._lives = False
+            self._tell(Unstarted(code, _WHAT[step]))
+            return
+        self._tell(Started(self._leader), self._master)
+        self._master = None
+
+    def _tell(self, message: ControlMessage, descriptor: int | None = None) -> None:
+        try:
+            if descriptor is None:
+                self._connection.send(encode_control(message), socket.MSG_NOSIGNAL)
+            else:
+                socket.send_fds(self._connection, [encode_control(message)], [descriptor], socket.MSG_NOSIGNAL)
+                os.close(descriptor)
+        except OSError:
+            return  # the host's end is about to be noticed
+
+    def _reap(self) -> bool:
+        """Reap what has ended, and report the program's end; return whether anything is left."""
+        status, left = None, True
+        try:
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self._leader and self._lives:
+                    self._lives, status = False, found[1]
+        except ChildProcessError:
+            left = False
+        if not left:
+            self._rest()
+        if status is not None:
+            if self._report is not None:
+                self._read_report()
+            self._tell(Ended(status, tuple(processes.descendants(os.getpid())) if left else ()))
+        return left
+
+    def _rest(self) -> None:
+        """Tell init that nothing of the program is left, before the host knows and asks for the next one."""
+        with suppress(OSError):  # its kernel has ended: init keeps no watcher for it
+            self._handover.send(IDLE, socket.MSG_NOSIGNAL)
+
+    def _obey(self) -> bool:
+        """Carry out a command; return False if the host is gone."""
+        try:
+            data = self._connection.recv(MAX_CONTROL)
+        except OSError:
+            return False
+        if data:
+            self._signal(TO_WATCHER.decode(data))
+        return bool(data)
+
+    def _signal(self, message: Signal) -> None:
+        if message.scope == "program":
+            if self._lives:  # it was not waited for: the id is still its own
+                processes.kill([self._leader], message.number)
+        elif message.scope == "tree" and message.number == signal.SIGKILL:
+            self._kill_tree()
+        else:
+            found = processes.descendants(os.getpid())
+            if message.scope == "group":  # by its members: the id may belong to others when all of them have ended
+                found = [pid for pid in found if _group_of(pid) == self._leader]
+            processes.kill(found, message.number)
+
+    def _kill_tree(self) -> None:
+        """Kill all processes below, until a walk finds no other: what is forked meanwhile is found by the next one."""
+        killed: set[int] = set()
+        while True:
+            found = [pid for pid in processes.descendants(os.getpid()) if pid not in killed or not processes.stopped(pid)]
+            if not found:
+                return
+            processes.kill(found)
+            killed.update(found)
+            if select.select([self._wake], [], [], _MOMENT)[0]:
+                os.read(self._wake, 4096)
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None  # it has ended

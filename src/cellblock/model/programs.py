@@ -1,0 +1,184 @@
+"""Programs that run beside a session's kernel: what was asked for, what they print, and how they ended."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal as signals
+from collections.abc import AsyncIterable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, TypeAlias, TypedDict
+
+from cellblock.model.plain import Plain
+
+ProgramStream: TypeAlias = Literal["stdout", "stderr"]
+ProgramStatus: TypeAlias = Literal["exited", "signalled", "timeout", "cancelled", "not_started", "unknown"]
+"""How a program ended: by itself; by a signal; at its time limit; by `stop`, or with its session; it was never executed;
+nobody knows, because what watched it was killed."""
+
+Scope: TypeAlias = Literal["program", "group", "tree"]
+"""Which processes a signal is for: the program alone, its process group, or all that it has started, whatever their group."""
+
+Keep: TypeAlias = Literal["all", "tail"]
+"""What becomes of output that nobody has read: the program waits for a reader, or the oldest is dropped."""
+
+MAX_OUTPUT = 16 * 1024 * 1024
+"""Default for the bytes that the result of a program keeps of each stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutput:
+    """A piece of a program's output.
+
+    Attributes:
+        stream: Where it was written; with ``merge`` or a terminal, always ``stdout``.
+        data: The bytes.
+        offset: How many bytes of output came before, on both streams together.
+    """
+
+    stream: ProgramStream
+    data: bytes
+    offset: int
+
+
+Input: TypeAlias = bytes | bytearray | memoryview | str | AsyncIterable[bytes]
+OnOutput: TypeAlias = Callable[[ProgramOutput], object]
+Processes: TypeAlias = Literal["keep", "stop"]
+"""What becomes of running programs when a session goes back to an earlier state."""
+
+
+class ExecKeywords(TypedDict, total=False):
+    """The arguments of `Session.exec` after the command, for type checkers; a test compares the two."""
+
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str | None] | None
+    input: Input | None
+    timeout: float | None
+    merge: bool
+    log: str | None
+    on_output: OnOutput | None
+    max_output: int
+    stop: Scope
+
+
+class SpawnKeywords(TypedDict, total=False):
+    """The arguments of `Session.spawn` after the command, for type checkers; a test compares the two."""
+
+    cwd: str | os.PathLike[str] | None
+    env: Mapping[str, str | None] | None
+    stdin: bool
+    pty: tuple[int, int] | None
+    merge: bool
+    log: str | None
+    keep: Keep
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecResult:
+    """How a program ended, and what it has printed.
+
+    Attributes:
+        status: How it ended. Everything but ``exited`` also has a `reason`.
+        exit_code: Its exit status; 128 and the number of the signal if a signal ended it; 127 if there is no such program, 126
+            if it could not be executed; None if nobody knows.
+        signal: The number of the signal that ended it; None if none did.
+        errno: The system's error number if it could not be started.
+        reason: Why it ended as it did, for people; empty if it exited.
+        stdout: Its standard output, as much as was kept.
+        stderr: Its standard error, likewise.
+        truncated: Whether some output was not kept: then a line in the middle of a stream says how much.
+        duration_ms: How long it ran, in milliseconds.
+        left: The process ids, in the session, of processes that it has started and that go on.
+    """
+
+    status: ProgramStatus
+    exit_code: int | None
+    signal: int | None = None
+    errno: int | None = None
+    reason: str = ""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    truncated: bool = False
+    duration_ms: int = 0
+    left: tuple[int, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it exited with status 0."""
+        return self.status == "exited" and self.exit_code == 0
+
+    @property
+    def out(self) -> str:
+        """Its standard output as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def err(self) -> str:
+        """Its standard error as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.stderr.decode("utf-8", "replace")
+
+    def for_model(self) -> str:
+        """Return what a model reads of it: the output, standard output first, and how it ended unless that was well."""
+        parts = [self.out.rstrip("\n"), self.err.rstrip("\n")]
+        if self.status == "exited" and self.exit_code:
+            parts.append(f"[exit status {self.exit_code}]")
+        elif self.reason:
+            parts.append(f"[{self.reason}]")
+        if self.left:
+            parts.append(f"[{len(self.left)} processes that it has started go on]")
+        return "\n".join(part for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data: output as text, and in base64 as well if it is not UTF-8."""
+        data = asdict(self)
+        data["left"] = list(self.left)
+        for name, content in (("stdout", self.stdout), ("stderr", self.stderr)):
+            data[name] = text = content.decode("utf-8", "replace")
+            if text.encode() != content:
+                data[f"{name}_base64"] = base64.b64encode(content).decode()
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` has written."""
+        found = dict(data)
+        for name in ("stdout", "stderr"):
+            encoded = found.pop(f"{name}_base64", None)
+            found[name] = found[name].encode() if encoded is None else base64.b64decode(encoded)
+        return cls(**{**found, "left": tuple(found["left"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessInfo(Plain):
+    """A program that runs beside the kernel, or has run.
+
+    Attributes:
+        id: Its id in the session, such as ``p1``.
+        pid: Its process id in the session.
+        command: The program and its arguments.
+        label: The label that it was given.
+        running: Whether it runs.
+        terminal: Whether it has a terminal.
+        started: When it was started, in seconds since 1970.
+        exit_code: As in `ExecResult`; None while it runs.
+        left: The process ids of processes that it has started and that go on without it.
+    """
+
+    id: str
+    pid: int
+    command: tuple[str, ...]
+    label: str
+    running: bool
+    terminal: bool
+    started: float
+    exit_code: int | None = None
+    left: tuple[int, ...] = ()
+
+
+def describe_signal(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,143 @@
+"""`Session.fs`: files as the session's own user sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, InvalidInputError, ProcessError, Session
+
+
+@pytest.fixture(params=["native", "landlock", "none"])
+async def session(
+    request: pytest.FixtureRequest, native_host: Host, landlock_host: Host, zygote_host: Host, tmp_path: Path
+) -> AsyncIterator[Session]:
+    """A session of each kind, in a workspace of its own."""
+    host = {"native": native_host, "landlock": landlock_host, "none": zygote_host}[request.param]
+    async with host.session(working_dir=tmp_path) as made:
+        yield made
+
+
+async def test_files_are_written_and_read_at_any_path(session: Session, tmp_path: Path) -> None:
+    await session.fs.write_bytes("a/b/c.bin", bytes(range(256)))
+    assert (tmp_path / "a/b/c.bin").read_bytes() == bytes(range(256))
+    elsewhere = (await session.exec('printf "%s" "${TMPDIR:-/tmp}/elsewhere.txt"')).out
+    await session.fs.write_text(elsewhere, "text\n")
+    assert (await session.exec(["cat", elsewhere])).out == "text\n"
+    assert await session.fs.read_text(elsewhere) == "text\n"
+    await session.fs.write_text("a/b/c.bin", "")
+    assert await session.fs.read_bytes("a/b/c.bin") == b""
+    await session.fs.remove(elsewhere)
+
+
+async def test_links_are_followed_inside(session: Session, tmp_path: Path) -> None:
+    await session.exec("mkdir d; echo x > d/target; ln -s d/target link; ln -s d dir; ln -s nowhere broken")
+    assert await session.fs.read_text("link") == "x\n"
+    await session.fs.write_text("link", "y\n")
+    assert (tmp_path / "d/target").read_text() == "y\n"
+    assert (await session.fs.stat("link")).kind == "file"
+    assert (await session.fs.stat("link", follow=False)).kind == "symlink"
+    assert await session.fs.realpath("dir/target") == f"{tmp_path}/d/target"
+    assert not await session.fs.exists("broken")
+    assert {(one.path, one.kind) for one in await session.fs.list(".")} >= {
+        ("./d", "directory"), ("./dir", "directory"), ("./link", "file"), ("./broken", "symlink"),
+    }  # fmt: skip
+
+
+async def test_directories(session: Session, tmp_path: Path) -> None:
+    await session.fs.mkdir("one/two", parents=True)
+    await session.fs.mkdir("one", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        await session.fs.mkdir("one")
+    await session.fs.write_bytes("file", b"")
+    with pytest.raises(FileExistsError):
+        await session.fs.mkdir("file", exist_ok=True)
+    with pytest.raises(OSError, match="not empty") as caught:
+        await session.fs.remove("one")
+    assert caught.value.errno == errno.ENOTEMPTY
+    await session.fs.rename("one/two", "three")
+    await session.fs.remove("one", recursive=True)
+    await session.fs.remove("one", missing_ok=True)
+    assert sorted(os.listdir(tmp_path)) == ["file", "three"]
+
+
+async def test_errors_are_those_of_the_system(session: Session, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for call, error in (
+        (session.fs.read_bytes("missing"), FileNotFoundError),
+        (session.fs.read_bytes("."), IsADirectoryError),
+        (session.fs.write_bytes(".", b"x" * 3_000_000), IsADirectoryError),
+        (session.fs.list("missing"), FileNotFoundError),
+        (session.fs.list("fifo"), NotADirectoryError),
+        (session.fs.read_bytes("fifo"), OSError),
+        (session.fs.write_bytes("fifo", b""), OSError),
+        (session.fs.realpath("missing/x", strict=True), FileNotFoundError),
+    ):
+        with pytest.raises(error) as caught:
+            await call
+        assert caught.value.filename in ("missing", ".", "fifo", "missing/x")
+    for path in ("", "a\0b"):
+        with pytest.raises(InvalidInputError, match="a path must be"):
+            await session.fs.stat(path)
+    with pytest.raises(InvalidInputError, match="data must be bytes"):
+        await session.fs.write_bytes("x", "text")  # type: ignore[arg-type]  # that is what is tested
+
+
+async def test_it_has_the_rights_of_the_code(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await session.fs.write_bytes("secret", b"")
+        await session.exec(["chmod", "000", "secret"])
+        with pytest.raises(PermissionError):
+            await session.fs.read_bytes("secret")
+        with pytest.raises(OSError, match=r"Permission|Read-only"):
+            await session.fs.write_bytes("/usr/bin/new", b"")
+        with pytest.raises(FileNotFoundError):
+            await session.fs.read_bytes("/root/anything")
+
+
+async def test_sizes_are_bounded_and_large_files_pass(host: Host, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path) as session:
+        blob = os.urandom(1 << 20) * 30
+        await session.fs.write_bytes("large", blob)
+        assert await session.fs.read_bytes("large") == blob
+        with pytest.raises(OSError, match="more than 1,000 bytes") as caught:
+            await session.fs.read_bytes("large", 1000)
+        assert caught.value.errno == errno.EFBIG
+
+
+async def test_a_cancelled_request_does_not_mix_answers(host: Host, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path) as session:
+        await session.fs.write_bytes("a", b"a" * 5_000_000)
+        await session.fs.write_bytes("b", b"b")
+        for turns in range(12):
+            task = asyncio.create_task(session.fs.read_bytes("a"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await session.fs.read_bytes("b") == b"b"
+
+
+async def test_a_killed_helper_is_told_and_replaced(host: Host, tmp_path: Path) -> None:
+    async with host.session(working_dir=tmp_path) as session:
+        await session.fs.write_bytes("a", b"a")
+        helper = session.fs._helper
+        assert helper is not None
+        helper.kill("a test")
+        await helper.wait()
+        assert await session.fs.read_bytes("a") == b"a"
+        helper = session.fs._helper
+        assert helper is not None
+        os.kill(helper.pid, 19)
+        asking = asyncio.create_task(session.fs.read_bytes("a"))
+        await asyncio.sleep(0)
+        helper.kill("a test")
+        with pytest.raises(ProcessError, match="has ended"):
+            await asking
+        assert await session.fs.read_bytes("a") == b"a"
