@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,18 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     os.chdir(tmp_path_factory.mktemp("here"))
     yield
     os.chdir(before)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What runs coroutines, also those of the suites."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True, scope="session")
+async def one_loop(nothing_left_behind: None) -> AsyncIterator[None]:
+    """One event loop for the whole suite: its sessions share a warm host."""
+    yield
 
 
 @pytest.fixture(autouse=True, scope="session")

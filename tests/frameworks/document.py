@@ -30,4 +30,4 @@ def check_agent(section: str, **names: Any) -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(found[1], name, "exec"), {"__name__": "__main__", **names})
     shown = "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines())
-    assert shown == found[2]
+    assert shown == found[2], f"it printed:\n{shown}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inspect_ai.model import ModelOutput, get_model
+from inspect_ai.model import ModelOutput, ModelUsage, get_model
+from inspect_ai.tool import ToolDef, bash
 from inspect_ai.util import SandboxEnvironment
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
@@ -34,10 +35,13 @@ async def sandbox_env(request: pytest.FixtureRequest, started: SandboxEnvironmen
 
 
 def test_the_agent_of_the_page() -> None:
+    (argument, *_) = ToolDef(bash()).parameters.properties  # releases differ in its name
     outputs = [
-        ModelOutput.for_tool_call("mockllm", "bash", {"cmd": "echo $((6 * 7)) > answer.txt"}),
+        ModelOutput.for_tool_call("mockllm", "bash", {argument: "echo $((6 * 7)) > answer.txt"}),
         ModelOutput.from_content("mockllm", "I wrote it down."),
     ]
+    for output in outputs:
+        output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)  # counting them would need the network
     check_agent("Inspect", model=get_model("mockllm/model", custom_outputs=outputs))
 
 

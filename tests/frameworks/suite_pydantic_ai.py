@@ -38,8 +38,6 @@ def scripted(*parts: Any) -> FunctionModel:
 class TestSuite(WorkspaceBackendSuite):
     """The published suite, with all that is optional in it."""
 
-    pytestmark: list[pytest.MarkDecorator] = []  # noqa: RUF012  # pytest-asyncio runs it; the suite asks for anyio's plugin
-
     @pytest.fixture
     async def made(self) -> AsyncIterator[list[CellblockWorkspace]]:
         made: list[CellblockWorkspace] = []

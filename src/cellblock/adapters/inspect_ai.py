@@ -14,16 +14,19 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, sandboxenv
-from inspect_ai.util._sandbox import environment as _environment
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxEnvironmentLimits,
+    SandboxUnavailableError,
+    SandboxUserUnsupportedError,
+    sandboxenv,
+)
 from pydantic import BaseModel, ConfigDict
 
 from cellblock.adapters.sessions import AsyncSession
 from cellblock.fronts.executor.executor import CodeExecutor
-
-# The bases of these errors, in releases that do not have them.
-_UnavailableError: type[Exception] = getattr(_environment, "SandboxUnavailableError", RuntimeError)
-_UserError: type[Exception] = getattr(_environment, "SandboxUserUnsupportedError", RuntimeError)
 
 
 class CellblockConfig(BaseModel):
@@ -87,7 +90,7 @@ class CellblockSandbox(SandboxEnvironment):
     ) -> ExecResult[str]:
         """Run a program. It is never run again: who says that it had no effects the first time?"""
         if user is not None and not _is_ours(user):
-            raise _UserError(f"a session has one user, so nothing can run as {user!r}")
+            raise SandboxUserUnsupportedError(f"a session has one user, so nothing can run as {user!r}")
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         result = await self.executor.exec(cmd, input=input, cwd=cwd, env=env, timeout=timeout, max_output=limit)
         if result.status == "timeout":
@@ -97,7 +100,7 @@ class CellblockSandbox(SandboxEnvironment):
         if result.truncated:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, result.out)
         if result.status in ("cancelled", "unknown") or result.exit_code is None:
-            raise _UnavailableError(f"the command has no result: {result.reason}")
+            raise SandboxUnavailableError(f"the command has no result: {result.reason}")
         return ExecResult(result.ok, result.exit_code, result.out, result.err)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:

@@ -71,7 +71,7 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         except StateError as error:
             raise WorkspaceUnavailableError(str(error)) from error
         if self._ref is None:
-            self._ref = WorkspaceRef(_PROVIDER, secrets.token_hex(8))
+            self._ref = WorkspaceRef(provider=_PROVIDER, id=secrets.token_hex(8))
             _environments[self._ref.id] = self._session
         return executor
 
