@@ -43,7 +43,7 @@ DISTRICTS: dict[str, set[str]] = {
     "service": {"common", "errors", "host", "launch/custody", "model", "operations", "tools", "wire"},
     "fronts": {"common", "errors", "host", "model", "operations", "service", "tools", "wire"},
     # What agent frameworks use sessions by, and names of other packages: users import these, so their places do not change.
-    "adapters": {"common", "errors", "fronts/executor", "host/place", "model"},
+    "adapters": {"common", "errors", "fronts/executor", "host/place", "host/programs", "model"},
     "compat": {"__init__", "errors", "service/settings"},
     # The public names and commands, whose places do not change.
     "__init__": {"common", "errors", "fronts", "host", "model", "tools", "walls"},
@@ -242,6 +242,7 @@ TESTED_IN: dict[str, str] = {
     "adapters/dspy": "frameworks/suite_dspy.py",
     "adapters/google_adk": "frameworks/suite_google_adk.py",
     "adapters/inspect_ai": "frameworks/suite_inspect_ai.py",
+    "adapters/openai_agents": "frameworks/suite_openai_agents.py",
     "adapters/pydantic_ai": "frameworks/suite_pydantic_ai.py",
     "adapters/smolagents": "frameworks/suite_smolagents.py",
     # One half of something whose other half is what its tests are named after.
@@ -262,6 +263,7 @@ _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
     "adapters": {
         "PIL",
+        "agents",
         "deepagents",
         "dspy",
         "google",

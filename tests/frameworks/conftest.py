@@ -31,9 +31,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True, scope="session")
-async def one_loop(nothing_left_behind: None) -> AsyncIterator[None]:
+async def one_loop(nothing_left_behind: None, anyio_backend: str) -> AsyncIterator[None]:
     """One event loop for the whole suite: its sessions share a warm host."""
-    yield
+    yield  # noqa: PT022  # the loop lasts as long as a fixture that yields
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import linecache
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def check_agent(section: str, **names: Any) -> None:
     name, printed = f"docs/frameworks.md, {section}", io.StringIO()
     # smolagents reads the source of tools.
     linecache.cache[name] = (len(found[1]), None, found[1].splitlines(keepends=True), name)
-    with contextlib.redirect_stdout(printed):
-        exec(compile(found[1], name, "exec"), {"__name__": "__main__", **names})
+    code = compile(found[1], name, "exec")
+    with contextlib.redirect_stdout(printed), ThreadPoolExecutor(1) as pool:  # a thread is free to run a loop of its own
+        pool.submit(exec, code, {"__name__": "__main__", **names}).result()
     shown = "".join(f"{line.rstrip()}\n" for line in printed.getvalue().splitlines())
     assert shown == found[2], f"it printed:\n{shown}"

@@ -48,6 +48,7 @@ FRAMEWORKS = (
     ),
     Framework("inspect-ai", "inspect-ai", "`self_check`", "other users (`exec(user=…)`), `connection()`"),
     Framework("pydantic-ai", "pydantic-ai-slim", "`workspaces.conformance`", "refs of another program"),
+    Framework("openai-agents", "openai-agents", "", "`run_as`, exposed ports, mounts"),
     Framework("smolagents", "smolagents", "", "pickled values; streaming of output"),
     Framework("google-adk", "google-adk", "", "`optimize_data_file`; output files other than pictures that are shown"),
     Framework("llama-index", "llama-index-core", "", ""),
