@@ -245,6 +245,7 @@ TESTED_IN: dict[str, str] = {
     "adapters/openai_agents": "frameworks/suite_openai_agents.py",
     "adapters/pydantic_ai": "frameworks/suite_pydantic_ai.py",
     "adapters/smolagents": "frameworks/suite_smolagents.py",
+    "adapters/strands": "frameworks/suite_strands.py",
     # One half of something whose other half is what its tests are named after.
     "fronts/cli/arguments": "fronts/cli/test_sessions.py",
     "fronts/cli/client": "fronts/cli/test_sessions.py",
@@ -272,6 +273,7 @@ OTHERS: dict[str, set[str]] = {
         "pydantic_ai",
         "pydantic_core",
         "smolagents",
+        "strands",
     },
     "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},
