@@ -133,6 +133,7 @@ ROOMS: dict[str, set[str]] = {
     "fronts/gateway": {"fronts/jupyter", "fronts/problems"},
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
+    "fronts/rollouts": {"fronts/executor"},
     "fronts/mcp_server": set(),
     "fronts/cli": {
         "fronts/executor",

@@ -44,6 +44,16 @@ if TYPE_CHECKING:
     from cellblock.fronts.client.client import Client
     from cellblock.fronts.executor.executor import CodeExecutor
     from cellblock.fronts.executor.sync import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
+    from cellblock.fronts.functions.programs import (
+        exec_process,
+        processes,
+        read_process,
+        resize_process,
+        signal_process,
+        spawn_process,
+        stop_process,
+        write_process,
+    )
     from cellblock.fronts.functions.sessions import (
         destroy,
         execute,
@@ -70,6 +80,8 @@ if TYPE_CHECKING:
     )
     from cellblock.fronts.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.fronts.kernel_mgr.server import KernelGateway
+    from cellblock.fronts.rollouts.pool import Pool
+    from cellblock.fronts.rollouts.rollout import Rollout
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.options import Exact, Rolling
@@ -87,7 +99,7 @@ if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
     from cellblock.model.decisions import CommandRequest, Decision
     from cellblock.model.files import FileInfo
-    from cellblock.model.programs import ExecResult, ProcessInfo, ProgramOutput
+    from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
         ExecutionEvent,
@@ -145,7 +157,18 @@ _HOME = {
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
     "Exact": "host.options",
+    "Pool": "fronts.rollouts.pool",
+    "Rollout": "fronts.rollouts.rollout",
     "Process": "host.programs.process",
+    "exec_process": "fronts.functions.programs",
+    "processes": "fronts.functions.programs",
+    "read_process": "fronts.functions.programs",
+    "resize_process": "fronts.functions.programs",
+    "signal_process": "fronts.functions.programs",
+    "spawn_process": "fronts.functions.programs",
+    "stop_process": "fronts.functions.programs",
+    "write_process": "fronts.functions.programs",
+    "ProcessOutput": "model.programs",
     "Rolling": "host.options",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
@@ -280,14 +303,17 @@ __all__ = [
     "PendingApproval",
     "Permission",
     "Policy",
+    "Pool",
     "PreloadError",
     "Process",
     "ProcessError",
     "ProcessInfo",
+    "ProcessOutput",
     "ProgramOutput",
     "ProtocolError",
     "Resources",
     "Rolling",
+    "Rollout",
     "Rule",
     "Rules",
     "SandboxError",
@@ -316,6 +342,7 @@ __all__ = [
     "destroy",
     "diff",
     "drop_checkpoint",
+    "exec_process",
     "execute",
     "execute_with_retry",
     "export",
@@ -325,13 +352,20 @@ __all__ = [
     "list_kernels",
     "load",
     "printable",
+    "processes",
+    "read_process",
+    "resize_process",
     "restart",
     "restore",
     "save",
+    "signal_process",
+    "spawn_process",
     "status",
+    "stop_process",
     "undo",
     "variables",
     "wipe",
+    "write_process",
 ]
 
 

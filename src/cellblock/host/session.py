@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from cellblock.common.config import Isolate
-from cellblock.errors import InvalidInputError, LaunchError, StateError
+from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
@@ -33,7 +33,7 @@ from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.exchange import Values
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event
-from cellblock.host.kernels.cells import Cells
+from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.questions import Questions
@@ -393,6 +393,34 @@ class Session(AsyncOnly):
     def isolate(self) -> Isolate:
         """How its kernels are isolated."""
         return self.wanted.tier.name
+
+    async def close_egress(self, routes: Sequence[str] = ()) -> None:
+        """From now on, let only some hosts be reached, of those that its policy allows: none by default.
+
+        Open connections end. It cannot be taken back, and no branch can be made afterwards, which could reach more.
+
+        Args:
+            routes: The hosts, as in `Network.allow`.
+
+        Raises:
+            InvalidInputError: A host is wrong. Nothing has changed.
+            StateError: The session has branches, which share its network.
+            UnsupportedError: It has no sandbox of ours, whose network can be closed.
+        """
+        self._cells.check_running()
+        network = self._around.network
+        if network is None:
+            raise UnsupportedError(f"the network of a session with isolate={self.isolate!r} cannot be closed by cellblock")
+        kernel = await self._kernels.live()
+        if kernel.family.branched:
+            raise StateError(f"{self._name} has branches, which share its network: close it before they are made")
+        kernel.family.sealed = True
+        await network.close_to(routes)
+
+    def watch(self, watcher: SessionWatcher) -> None:
+        """Tell a watcher about each cell and each program that ends from now on."""
+        self._cells.watchers.append(watcher)
+        self._programs.watchers.append(watcher)
 
     async def wait_for_kernel(self) -> None:
         """Wait for a kernel that takes cells, if the last one has died.

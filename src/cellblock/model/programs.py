@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import signal as signals
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, TypeAlias, TypedDict
 
+from cellblock.errors import InvalidInputError, shown
 from cellblock.model.plain import Plain
 
 ProgramStream: TypeAlias = Literal["stdout", "stderr"]
@@ -39,6 +40,15 @@ class ProgramOutput:
     stream: ProgramStream
     data: bytes
     offset: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data: as text, and in base64 as well if it is not UTF-8."""
+        return {"stream": self.stream, **_as_text("data", self.data), "offset": self.offset}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` has written."""
+        return cls(data["stream"], _from_text("data", data), data["offset"])
 
 
 Input: TypeAlias = bytes | bytearray | memoryview | str | AsyncIterable[bytes]
@@ -131,22 +141,15 @@ class ExecResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON data: output as text, and in base64 as well if it is not UTF-8."""
-        data = asdict(self)
-        data["left"] = list(self.left)
-        for name, content in (("stdout", self.stdout), ("stderr", self.stderr)):
-            data[name] = text = content.decode("utf-8", "replace")
-            if text.encode() != content:
-                data[f"{name}_base64"] = base64.b64encode(content).decode()
-        return data
+        data = {**asdict(self), "left": list(self.left)}
+        return {**data, **_as_text("stdout", self.stdout), **_as_text("stderr", self.stderr)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return what `to_dict` has written."""
-        found = dict(data)
-        for name in ("stdout", "stderr"):
-            encoded = found.pop(f"{name}_base64", None)
-            found[name] = found[name].encode() if encoded is None else base64.b64decode(encoded)
-        return cls(**{**found, "left": tuple(found["left"])})
+        found = {name: value for name, value in data.items() if not name.endswith("_base64")}
+        streams = {name: _from_text(name, data) for name in ("stdout", "stderr")}
+        return cls(**{**found, **streams, "left": tuple(found["left"])})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +177,69 @@ class ProcessInfo(Plain):
     started: float
     exit_code: int | None = None
     left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessOutput:
+    """What a program has printed from a position on.
+
+    Attributes:
+        pieces: The output. What was dropped before it was read is missing: the `offset` of the first piece tells.
+        position: The position to read on from.
+        finished: Whether there will be no more.
+        result: How the program ended, without output; None while it runs.
+    """
+
+    pieces: tuple[ProgramOutput, ...]
+    position: int
+    finished: bool
+    result: ExecResult | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        return {
+            "pieces": [piece.to_dict() for piece in self.pieces],
+            "position": self.position,
+            "finished": self.finished,
+            "result": None if self.result is None else self.result.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` has written."""
+        return cls(
+            pieces=tuple(map(ProgramOutput.from_dict, data["pieces"])),
+            position=data["position"],
+            finished=data["finished"],
+            result=None if data["result"] is None else ExecResult.from_dict(data["result"]),
+        )
+
+
+def _as_text(name: str, content: bytes) -> dict[str, str]:
+    """Return bytes as text, and in base64 as well if they are not UTF-8."""
+    text = content.decode("utf-8", "replace")
+    return {name: text} if text.encode() == content else {name: text, f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def _from_text(name: str, data: Mapping[str, Any]) -> bytes:
+    encoded = data.get(f"{name}_base64")
+    return data[name].encode() if encoded is None else base64.b64decode(encoded)
+
+
+def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
+    """Return a program and its arguments; a text is a command for ``sh -c``.
+
+    Raises:
+        InvalidInputError: It is neither.
+    """
+    argv = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+    right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
+    if not right or not argv or not command or not all(isinstance(part, str) and "\0" not in part for part in argv):
+        raise InvalidInputError(
+            "command must be a list of strings without NUL characters, such as ['ls', '-l'], or a text for the shell, not "
+            f"{shown(command)}"
+        )
+    return tuple(argv)
 
 
 def describe_signal(number: int) -> str:

@@ -48,6 +48,7 @@ class Route:
         within: The field of the answer's JSON object that holds the answer of the operation; empty if they are the same.
         text: The field that becomes the body of the request.
         text_limits: What HTTP takes for it.
+        text_default: What it is if it is not given; None: it must be given.
         without: Fields that HTTP does not have.
         others: What it does with other sessions: tokens for one session cannot ask for it. Empty if it is about one session.
     """
@@ -59,6 +60,7 @@ class Route:
     within: str = ""
     text: str = ""
     text_limits: Limits = Limits()
+    text_default: str | None = None
     without: tuple[str, ...] = ()
     others: str = ""
 

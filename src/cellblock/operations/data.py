@@ -11,6 +11,7 @@ from cellblock.operations.base import Request
 
 if TYPE_CHECKING:
     from cellblock.model.checkpoints import CheckpointRecord
+    from cellblock.model.programs import ProcessInfo
     from cellblock.model.sessions import ExecutionRecord, SessionRecord
 
 _ModelT = TypeVar("_ModelT")
@@ -48,6 +49,11 @@ def checkpoint_of(checkpoint: CheckpointRecord | str) -> str:
 def execution_of(execution: ExecutionRecord | str) -> str:
     """Return the id of an execution, from what a caller has said."""
     return execution if isinstance(execution, str) else execution.id
+
+
+def process_of(process: ProcessInfo | str) -> str:
+    """Return the id of a program, from what a caller has said."""
+    return process if isinstance(process, str) else process.id
 
 
 def answer_type(kind: type[Request[Any]]) -> Any:

@@ -184,7 +184,7 @@ async def test_bytes_that_come_one_by_one_do_not_fill_the_memory(native: Session
 
 
 async def test_a_log_gets_all_output(session: Session, tmp_path: Path) -> None:
-    result = await session.exec("echo one; echo two >&2", log="out/../log.txt" if (tmp_path / "out").mkdir() is None else "")
+    result = await session.exec("echo one; echo two >&2", log="log.txt")
     assert result.ok
     assert result.out == ""
     await session.exec("echo three", log="log.txt")

@@ -19,6 +19,7 @@ from cellblock.fronts.cli import (
     kernelspec,
     machine,
     mcp,
+    programs,
     saving,
     sessions,
     tokens,
@@ -64,10 +65,10 @@ _MEANT = {
     "kill": "destroy",
     "new": "create",
     "pip": "install",
-    "ps": "list",
+    "ps": "processes",
     "python": "attach",
     "rm": "destroy",
-    "shell": "attach",
+    "shell": "sh",
     "stop": "destroy",
     "version": "--version",
 }
@@ -285,6 +286,7 @@ def completion(
 
 
 sessions.add_to(app)
+programs.add_to(app)
 checkpoints.add_to(app)
 saving.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)

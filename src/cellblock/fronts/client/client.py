@@ -30,14 +30,25 @@ from cellblock.fronts.client.transport import (
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.model.checkpoints import branch_names
 from cellblock.model.files import FileInfo
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command
 from cellblock.model.saving import LoadReport
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
-from cellblock.operations.data import Data, checkpoint_of, execution_of, session_of
+from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, RemoveFile
+from cellblock.operations.programs import (
+    Exec,
+    Processes,
+    ReadProcess,
+    ResizeProcess,
+    SignalProcess,
+    Spawn,
+    StopProcess,
+    WriteProcess,
+)
 from cellblock.operations.saving import Variables
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
@@ -254,6 +265,81 @@ class Client:
     def answer(self, execution: ExecutionRecord | str, line: str) -> bool:
         """Answer `input()`; return whether it had asked."""
         return self._ask(Answer(execution_of(execution)), line)
+
+    # -- programs beside the kernel ------------------------------------------------------------------------------------
+
+    def exec_process(
+        self,
+        kernel: SessionRecord | str,
+        command: Sequence[str] | str,
+        *,
+        cwd: str = "",
+        env: Mapping[str, str | None] | None = None,
+        input: str = "",  # noqa: A002  # the name that `subprocess.run` has
+        timeout: float | None = 120.0,
+        merge: bool = False,
+        log: str = "",
+        max_output: int = MAX_OUTPUT,
+        stop: Scope = "tree",
+    ) -> ExecResult:
+        """Run a program beside a session's kernel, as `cellblock.exec_process` does. What it reads is text.
+
+        Raises:
+            NotFoundError: There is no such session.
+            OutcomeUnknownError: The connection was lost: nobody knows whether it ran.
+        """
+        limit = -1 if timeout is None else round(1000 * timeout)
+        argv = as_command(command)
+        return self._ask(Exec(session_of(kernel), argv, cwd, env or {}, limit, merge, log, max_output, stop), input)
+
+    def spawn_process(
+        self,
+        kernel: SessionRecord | str,
+        command: Sequence[str] | str,
+        *,
+        cwd: str = "",
+        env: Mapping[str, str | None] | None = None,
+        stdin: bool = False,
+        pty: tuple[int, int] | None = None,
+        merge: bool = False,
+        log: str = "",
+        keep: Keep = "tail",
+        label: str = "",
+    ) -> ProcessInfo:
+        """Start a program beside a session's kernel, as `cellblock.spawn_process` does."""
+        rows, columns = pty or (0, 0)
+        argv = as_command(command)
+        return self._ask(Spawn(session_of(kernel), argv, cwd, env or {}, stdin, rows, columns, merge, log, keep, label))
+
+    def processes(self, kernel: SessionRecord | str) -> list[ProcessInfo]:
+        """Return the programs of a session, oldest first: those that run, and the last ones that have ended."""
+        return self._ask(Processes(session_of(kernel)))
+
+    def read_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0
+    ) -> ProcessOutput:
+        """Return what a program has printed from a position on, as `cellblock.read_process` does."""
+        return self._ask(ReadProcess(session_of(kernel), process_of(process), since, round(1000 * wait)))
+
+    def write_process(self, kernel: SessionRecord | str, process: ProcessInfo | str, data: str, *, end: bool = False) -> bool:
+        """Write text to a program's standard input or terminal; return whether it reads on."""
+        return self._ask(WriteProcess(session_of(kernel), process_of(process), end), data)
+
+    def signal_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, number: int, scope: Scope = "group"
+    ) -> None:
+        """Send a signal to a program."""
+        self._ask(SignalProcess(session_of(kernel), process_of(process), number, scope))
+
+    def resize_process(self, kernel: SessionRecord | str, process: ProcessInfo | str, rows: int, columns: int) -> None:
+        """Change the size of a program's terminal."""
+        self._ask(ResizeProcess(session_of(kernel), process_of(process), rows, columns))
+
+    def stop_process(
+        self, kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
+    ) -> ExecResult:
+        """End a program and all that it has started."""
+        return self._ask(StopProcess(session_of(kernel), process_of(process), round(1000 * grace), scope))
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

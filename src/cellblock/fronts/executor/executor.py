@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
     from cellblock.service.session.functions import Functions, OfferedFunctions
+    from cellblock.service.session.services import SessionServices
     from cellblock.tools.approvals.request import ApprovalRequest
 
 _log = logging.getLogger("cellblock")
@@ -350,9 +351,18 @@ class CodeExecutor(AsyncOnly):
         branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
         branch._options, branch._service_options = self._options, self._service_options
         branch.timeout, branch._asks = self.timeout, self._asks
-        branch._start_from = beginning
         branch._offered = dict(self._offered)
+        branch.start_from(beginning)
         return branch
+
+    def start_from(self, beginning: Beginning) -> None:
+        """Have the next `start` begin with the state of a checkpoint."""
+        self._start_from = beginning
+
+    @property
+    def services(self) -> SessionServices | None:
+        """The services of its session; None unless it runs."""
+        return None if self._run is None else self._run.services
 
     async def adopt(self, branch: CodeExecutor) -> Changes:
         """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""

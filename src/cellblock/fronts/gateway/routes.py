@@ -124,7 +124,7 @@ def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | N
         for name, value in wanted or ():
             if value is not None:
                 given[name] = tuple(value) if isinstance(value, list) else value
-        body = given.pop(route.text).encode("utf-8", "replace") if route.text else b""
+        body = given.pop(route.text, "").encode("utf-8", "replace") if route.text else b""
         asked = kind(**given)
         data = await (link_of(request).call(asked, body) if answer is None else answer(request, caller, asked))
         if with_ages:
@@ -196,7 +196,9 @@ def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]
     """Return what is taken beside what is in the path: names, types as JSON has them, and defaults."""
     found: list[tuple[str, Any, Any]] = []
     if route.text:
-        found.append((route.text, _limited(str, route.text_limits), inspect.Parameter.empty))
+        needed = route.text_default is None
+        given = inspect.Parameter.empty if needed else route.text_default
+        found.append((route.text, _limited(str, route.text_limits), given))
     hints, parameters = typing.get_type_hints(kind, include_extras=True), inspect.signature(kind).parameters
     for name in [one.name for one in route.sent(kind)]:
         hint, default = _json(hints[name]), parameters[name].default

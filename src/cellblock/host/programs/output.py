@@ -59,13 +59,17 @@ class Output:
         Args:
             since: The position.
         """
-        self._taken = max(self._taken, min(since, self.end))
-        self._go_on()
+        self.take_before(since)
         while not self.finished and self.end <= since:
             if self._news is None:
                 self._news = self._loop.create_future()
             await asyncio.wait([self._news])
         return self.so_far(since)
+
+    def take_before(self, position: int) -> None:
+        """Count what comes before a position as taken."""
+        self._taken = max(self._taken, min(position, self.end))
+        self._go_on()
 
     def so_far(self, since: int) -> tuple[ProgramOutput, ...]:
         """Return the output from a position on, without waiting."""

@@ -22,6 +22,7 @@ from cellblock.model.programs import (
     ExecResult,
     Keep,
     ProcessInfo,
+    ProcessOutput,
     ProgramOutput,
     ProgramStatus,
     ProgramStream,
@@ -153,6 +154,26 @@ class Process:
             raise InvalidInputError(f"since must be a number of bytes, not {since!r}")
         return await self._output.take(since)
 
+    async def output(self, since: int = 0, wait: float = 0.0) -> ProcessOutput:
+        """Return output from a position on, and how the program ended if it has.
+
+        Args:
+            since: As for `read`.
+            wait: Seconds to wait for output, or for the end.
+        """
+        if not self._output.finished and self._output.end <= since and wait:
+            reading = asyncio.create_task(self.read(since))
+            try:
+                await asyncio.wait([reading], timeout=wait)
+            finally:
+                reading.cancel()
+        else:
+            self._output.take_before(since)
+        pieces = self._output.so_far(since)
+        position = pieces[-1].offset + len(pieces[-1].data) if pieces else since
+        finished = self._output.finished and self._result is not None
+        return ProcessOutput(pieces=pieces, position=position, finished=finished, result=self._result if finished else None)
+
     async def write(self, data: bytes | str) -> None:
         """Write to its standard input, or terminal; returns when all of it was taken.
 
@@ -259,6 +280,15 @@ class Process:
     async def begun(self) -> None:
         """Wait until it runs, or could not be started."""
         await asyncio.wait([self._begun])
+
+    def when_ended(self, act: Callable[[ExecResult], None]) -> None:
+        """Call something with its result when it has ended."""
+
+        def ended(_future: asyncio.Future[None]) -> None:
+            assert self._result is not None
+            act(self._result)
+
+        self._ended.add_done_callback(ended)
 
     def kill(self, why: str) -> None:
         """End it and all that it has started at once, for a reason, without waiting for it."""

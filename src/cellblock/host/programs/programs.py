@@ -18,11 +18,22 @@ from cellblock.host.checks import check_timeout
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.programs.output import Kept
 from cellblock.host.programs.process import Process, check_scope, check_size
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Input, Keep, OnOutput, ProcessInfo, ProgramStream, Scope
+from cellblock.model.programs import (
+    MAX_OUTPUT,
+    ExecResult,
+    Input,
+    Keep,
+    OnOutput,
+    ProcessInfo,
+    ProgramStream,
+    Scope,
+    as_command,
+)
 from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
 
 if TYPE_CHECKING:
+    from cellblock.host.kernels.cells import SessionWatcher
     from cellblock.host.kernels.kernel import Kernel
 
 EXEC_TIMEOUT = 120.0
@@ -35,7 +46,11 @@ _MOMENT, _MOMENTS = 0.001, 5000
 
 
 class Programs:
-    """The programs of one session."""
+    """The programs of one session.
+
+    Attributes:
+        watchers: Are told of programs that have ended.
+    """
 
     def __init__(
         self,
@@ -57,6 +72,7 @@ class Programs:
         self._running: dict[str, Process] = {}
         self._ended: dict[str, Process] = {}
         self._hidden: set[Process] = set()
+        self.watchers: list[SessionWatcher] = []
         self._waiting = 0
         self._closed = False
 
@@ -134,7 +150,9 @@ class Programs:
         finally:
             if feeding is not None:
                 feeding.cancel()
-        return collected.with_output(result)
+        result = collected.with_output(result)
+        self._tell(process, result)
+        return result
 
     async def spawn(
         self,
@@ -186,6 +204,8 @@ class Programs:
             raise
         if (ended := process.poll()) is not None and ended.status == "not_started":
             raise ProcessError(ended.reason, ended.errno or 0)
+        if self.watchers:
+            process.when_ended(lambda result: self._tell(process, result))
         return process
 
     def processes(self) -> list[ProcessInfo]:
@@ -210,6 +230,10 @@ class Programs:
     def running(self) -> int:
         """How many run."""
         return len(self._running)
+
+    def _tell(self, process: Process, result: ExecResult) -> None:
+        for watcher in self.watchers:
+            watcher.program_ended(process.info.command, result)
 
     async def helper(self) -> Process:
         """Start the helper that works with files, which is no program of the session's."""
@@ -247,7 +271,7 @@ class Programs:
         keep: Keep,
         label: str,
     ) -> Process:
-        argv = check_command(command)
+        argv = as_command(command)
         wanted = _specification(
             argv,
             cwd=None if cwd is None else _text("cwd", os.fspath(cwd)),
@@ -348,23 +372,6 @@ def _file(content: bytes) -> IO[bytes]:
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------------
-
-
-def check_command(command: Sequence[str] | str) -> tuple[str, ...]:
-    """Return a program and its arguments.
-
-    Raises:
-        InvalidInputError: It is not a command.
-    """
-    argv = ("/bin/sh", "-c", command) if isinstance(command, str) else command
-    right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
-    if not right or not argv or not all(isinstance(part, str) for part in argv) or not command:
-        raise InvalidInputError(
-            f"command must be a list of strings, such as ['ls', '-l'], or a text for the shell, not {shown(command)}"
-        )
-    for part in argv:
-        _text("command", part)
-    return tuple(argv)
 
 
 def _text(what: str, value: object) -> str:

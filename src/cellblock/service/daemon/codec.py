@@ -12,6 +12,7 @@ from cellblock.errors import (
     FilesError,
     InvalidInputError,
     OutcomeUnknownError,
+    ProcessError,
     ProtocolError,
 )
 from cellblock.operations import OPERATIONS
@@ -84,6 +85,8 @@ def encode_error(number: int, error: CellblockError) -> bytes:
         details["retry_after"] = error.retry_after
     if isinstance(error, OutcomeUnknownError):
         details["execution"] = error.execution
+    if isinstance(error, ProcessError):
+        details["errno"] = error.errno
     if isinstance(error, FilesError):
         path = None if error.path is None else error.path.encode("utf-8", "replace").decode()
         details |= {"path": path, "errno": error.errno}

@@ -128,6 +128,11 @@ class NamedSession:
         return session
 
     @property
+    def runs_programs(self) -> bool:
+        """Whether programs run beside its kernel."""
+        return (session := self.current) is not None and any(one.running for one in session.processes())
+
+    @property
     def position(self) -> str:
         """The position where the next execution begins (`Session.position`), if it can begin at once; else empty."""
         free = not self.unfinished and not self.turn.locked() and self.current is not None

@@ -426,7 +426,7 @@ class NamedSessions:
         now = time.monotonic()
         for named in [*self._sessions.values()]:
             named.save_if_due()
-            if named.executions:
+            if named.executions or named.runs_programs:
                 continue
             limit = named.idle_timeout
             if limit is not None and now - named.used > limit:

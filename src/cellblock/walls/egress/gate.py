@@ -103,6 +103,11 @@ class Gate:
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
         self._questions: set[asyncio.Future[bool]] = set()
 
+    def change(self, rules: Rules) -> None:
+        """Decide by other rules from now on, and ask nobody."""
+        self._rules, self._ask = rules, None
+        self.withdraw()
+
     async def open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
         """Connect to a target, if the rules allow it.
 

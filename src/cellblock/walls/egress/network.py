@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.walls.sandbox.plan import EGRESS_PORT
@@ -81,6 +82,26 @@ class SandboxNetwork:
             return
         before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask)
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
+
+    async def close_to(self, allow: Sequence[str]) -> None:
+        """From now on, let only some hosts be reached, of those that were allowed. Open connections end, and nobody is asked.
+
+        Args:
+            allow: The hosts, as patterns.
+
+        Raises:
+            InvalidInputError: A pattern is wrong. Nothing has changed.
+        """
+        from cellblock.walls.egress.rules import Rules
+
+        narrowed = replace(Rules.parse(allow), within=self._rules) if self._rules is not None else None
+        if narrowed is None:
+            return  # nothing could be reached
+        self._rules, self._ask = narrowed, None
+        if self._changing is not None:
+            await self._changing
+        if self._proxy is not None:
+            await self._proxy.change(narrowed)
 
     def withdraw_questions(self) -> None:
         """Withdraw open questions about hosts, because the code that asked was stopped, or has ended."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from itertools import islice
 
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
@@ -76,6 +75,11 @@ class EgressProxy:
         """Withdraw open questions about hosts: their connections are refused."""
         self._gate.withdraw()
 
+    async def change(self, rules: Rules) -> None:
+        """Decide by other rules from now on, ask nobody, and disconnect all clients."""
+        self._gate.change(rules)
+        await self._cut_off()
+
     async def close(self) -> None:
         """Disconnect all clients and wait for the end of their tasks. Can be called again."""
         if not self._closed:
@@ -85,11 +89,17 @@ class EgressProxy:
                 self._retry.cancel()
             self._listener.close()
         while self._clients:
-            clients = [*islice(self._clients, _CUT_OFF)]
+            await self._cut_off()
+        await self._gate.close()
+
+    async def _cut_off(self) -> None:
+        """Disconnect the clients that there are now."""
+        found = [*self._clients]
+        for start in range(0, len(found), _CUT_OFF):
+            clients = found[start : start + _CUT_OFF]
             for client in clients:
                 client.cancel()
             await asyncio.wait(clients)
-        await self._gate.close()
 
     def _resume(self) -> None:
         if self._loop is not None and not self._accepting and not self._closed:

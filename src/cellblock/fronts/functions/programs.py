@@ -1,0 +1,180 @@
+"""Programs beside the kernels of named sessions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.functions.arguments import milliseconds
+from cellblock.fronts.functions.connection import ask, call
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command
+from cellblock.operations.data import process_of, session_of
+from cellblock.operations.programs import (
+    Exec,
+    Processes,
+    ReadProcess,
+    ResizeProcess,
+    SignalProcess,
+    Spawn,
+    StopProcess,
+    WriteProcess,
+)
+
+if TYPE_CHECKING:
+    from cellblock.model.sessions import SessionRecord
+
+
+def exec_process(
+    kernel: SessionRecord | str,
+    command: Sequence[str] | str,
+    *,
+    cwd: str | os.PathLike[str] = "",
+    env: Mapping[str, str | None] | None = None,
+    input: bytes | str = b"",  # noqa: A002  # the name that `subprocess.run` has
+    timeout: float | None = 120.0,
+    merge: bool = False,
+    log: str = "",
+    max_output: int = MAX_OUTPUT,
+    stop: Scope = "tree",
+) -> ExecResult:
+    """Run a program beside a session's kernel, as `Session.exec` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        command: The program and its arguments; a text is a command for ``sh -c``.
+        cwd: Its directory, in the session; the workspace by default.
+        env: Variables to set, or to remove (None).
+        input: What it reads from its standard input.
+        timeout: Seconds until it is stopped; None for no limit.
+        merge: Whether standard error goes into standard output.
+        log: A file in the session that gets all output instead.
+        max_output: The most bytes to keep of each stream.
+        stop: What is stopped at the time limit.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.exec`.
+    """
+    if not isinstance(input, bytes | str):
+        raise InvalidInputError(f"input must be bytes or text, not {type(input).__name__}")
+    request = Exec(
+        session_of(kernel),
+        as_command(command),
+        os.fspath(cwd),
+        env or {},
+        -1 if timeout is None else milliseconds(timeout),
+        merge,
+        log,
+        max_output,
+        stop,
+    )
+    return ExecResult.from_dict(call(request, input.encode() if isinstance(input, str) else input))
+
+
+def spawn_process(
+    kernel: SessionRecord | str,
+    command: Sequence[str] | str,
+    *,
+    cwd: str | os.PathLike[str] = "",
+    env: Mapping[str, str | None] | None = None,
+    stdin: bool = False,
+    pty: tuple[int, int] | None = None,
+    merge: bool = False,
+    log: str = "",
+    keep: Keep = "tail",
+    label: str = "",
+) -> ProcessInfo:
+    """Start a program beside a session's kernel, as `Session.spawn` does. It goes on until it ends, or its session does.
+
+    Output that nobody has read is dropped by default, so that the program does not wait for a reader.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.spawn`.
+    """
+    rows, columns = pty or (0, 0)
+    return ask(
+        Spawn(
+            session_of(kernel),
+            as_command(command),
+            os.fspath(cwd),
+            env or {},
+            stdin,
+            rows,
+            columns,
+            merge,
+            log,
+            keep,
+            label,
+        )
+    )
+
+
+def processes(kernel: SessionRecord | str) -> list[ProcessInfo]:
+    """Return the programs of a session, oldest first: those that run, and the last ones that have ended.
+
+    Raises:
+        NotFoundError: There is no such session.
+    """
+    return ask(Processes(session_of(kernel)))
+
+
+def read_process(kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
+    """Return what a program has printed from a position on, and how it ended if it has.
+
+    Args:
+        kernel: The session, its name or its id.
+        process: The program, or its id.
+        since: The position: how many bytes of output came before.
+        wait: Seconds to wait for output, or for the end; 30 at most.
+
+    Raises:
+        NotFoundError: There is no such session, or no such program.
+    """
+    return ask(ReadProcess(session_of(kernel), process_of(process), since, round(1000 * wait)))
+
+
+def write_process(kernel: SessionRecord | str, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
+    """Write to a program's standard input or terminal; return whether it reads on.
+
+    Args:
+        kernel: The session, its name or its id.
+        process: The program, or its id.
+        data: The bytes.
+        end: Whether its standard input ends with that.
+
+    Raises:
+        NotFoundError: There is no such session, or no such program.
+    """
+    return call(WriteProcess(session_of(kernel), process_of(process), end), data.encode() if isinstance(data, str) else data)
+
+
+def signal_process(kernel: SessionRecord | str, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
+    """Send a signal to a program, as `Process.signal` does.
+
+    Raises:
+        NotFoundError: There is no such session, or no such program.
+    """
+    ask(SignalProcess(session_of(kernel), process_of(process), number, scope))
+
+
+def resize_process(kernel: SessionRecord | str, process: ProcessInfo | str, rows: int, columns: int) -> None:
+    """Change the size of a program's terminal.
+
+    Raises:
+        NotFoundError: There is no such session, or no such program.
+    """
+    ask(ResizeProcess(session_of(kernel), process_of(process), rows, columns))
+
+
+def stop_process(
+    kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
+) -> ExecResult:
+    """End a program and all that it has started, as `Process.stop` does.
+
+    Raises:
+        NotFoundError: There is no such session, or no such program.
+    """
+    return ask(StopProcess(session_of(kernel), process_of(process), round(1000 * grace), scope))

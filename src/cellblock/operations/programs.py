@@ -1,0 +1,190 @@
+"""Programs beside the kernel of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated
+
+from cellblock.operations.base import Limits, Request, Route
+
+if TYPE_CHECKING:
+    from cellblock.model import programs
+    from cellblock.operations.data import Data
+
+_PROCESSES = "/sessions/{session}/processes"
+_PROCESS = f"{_PROCESSES}/{{process}}"
+_Scope = Annotated[str, Limits("program", "group", "tree")]
+_Command = Annotated[tuple[str, ...], Limits(min_length=1, max_length=10_000)]
+
+
+class Exec(
+    Request["Data[programs.ExecResult]"],
+    op="exec",
+    route=Route("POST", "/sessions/{session}/exec", "Run a program beside the kernel", text="input", text_default=""),
+):
+    """Run a program in a session's sandbox beside its kernel, and answer how it ended and what it printed.
+
+    It is stopped if the connection is lost. The body, over HTTP `input`, is what it reads.
+
+    Attributes:
+        session: The session.
+        command: The program and its arguments. A shell's command line is ``["sh", "-c", "…"]``.
+        cwd: Its directory; empty: the workspace, where a relative one is, too.
+        env: Variables to set, or to remove (null).
+        timeout: Milliseconds until it is stopped; -1 for no limit.
+        merge: Whether standard error goes into standard output.
+        log: A file of the session that gets all output instead.
+        max_output: The most bytes to keep of each stream.
+        stop: What is stopped at the time limit.
+    """
+
+    session: str
+    command: _Command
+    cwd: str = ""
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    timeout: Annotated[int, Limits(ge=-1, le=2**53)] = 120_000
+    merge: bool = False
+    log: str = ""
+    max_output: Annotated[int, Limits(ge=0, le=128 * 1024 * 1024)] = 16 * 1024 * 1024
+    stop: _Scope = "tree"
+
+
+class Spawn(
+    Request["Data[programs.ProcessInfo]"],
+    op="spawn",
+    route=Route("POST", _PROCESSES, "Start a program beside the kernel"),
+):
+    """Start a program in a session's sandbox beside its kernel. It goes on until it ends, is stopped, or its session ends.
+
+    Attributes:
+        session: The session.
+        command: The program and its arguments.
+        cwd: As for `Exec`.
+        env: As for `Exec`.
+        stdin: Whether something will be written to its standard input.
+        rows: Rows of the terminal that it gets; 0: it gets none.
+        columns: Columns of that terminal.
+        merge: As for `Exec`.
+        log: As for `Exec`.
+        keep: What becomes of output that nobody has read: all: the program waits when 1 MiB was not read; tail: the oldest is
+            dropped.
+        label: A text for the list of programs.
+    """
+
+    session: str
+    command: _Command
+    cwd: str = ""
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    stdin: bool = False
+    rows: Annotated[int, Limits(ge=0, le=65_535)] = 0
+    columns: Annotated[int, Limits(ge=0, le=65_535)] = 0
+    merge: bool = False
+    log: str = ""
+    keep: Annotated[str, Limits("all", "tail")] = "tail"
+    label: Annotated[str, Limits(max_length=200)] = ""
+
+
+class Processes(
+    Request["list[Data[programs.ProcessInfo]]"],
+    op="processes",
+    repeatable=True,
+    route=Route("GET", _PROCESSES, "List programs", scope="read", within="processes"),
+):
+    """List the programs of a session, oldest first: those that run, and the last ones that have ended."""
+
+    session: str
+
+
+class ReadProcess(
+    Request["Data[programs.ProcessOutput]"],
+    op="read process",
+    repeatable=True,
+    route=Route("GET", f"{_PROCESS}/output", "Read what a program prints", scope="read"),
+):
+    """Wait for output of a program from a position on, and return what there is, and how it ended if it has.
+
+    Attributes:
+        session: The session.
+        process: The program's id.
+        since: The position: how many bytes of output came before. What comes before it counts as read.
+        wait: How many milliseconds to wait for output, or for the end.
+    """
+
+    session: str
+    process: str
+    since: Annotated[int, Limits(ge=0, le=2**53)] = 0
+    wait: Annotated[int, Limits(ge=0, le=30_000)] = 0
+
+
+class WriteProcess(
+    Request[bool],
+    op="write process",
+    route=Route("POST", f"{_PROCESS}/input", "Write to a program", within="done", text="data", text_default=""),
+):
+    """Write the body, over HTTP `data`, to a program's standard input or terminal. Answered by whether it reads on.
+
+    Attributes:
+        session: The session.
+        process: The program's id.
+        end: Whether its standard input ends with that.
+    """
+
+    session: str
+    process: str
+    end: bool = False
+
+
+class SignalProcess(
+    Request[bool],
+    op="signal process",
+    route=Route("POST", f"{_PROCESS}/signal", "Send a signal to a program", within="done"),
+):
+    """Send a signal to a program.
+
+    Attributes:
+        session: The session.
+        process: The program's id.
+        number: The number of the signal.
+        scope: The program alone, its process group, or the tree of all that it has started.
+    """
+
+    session: str
+    process: str
+    number: Annotated[int, Limits(ge=1, le=64)]
+    scope: _Scope = "group"
+
+
+class ResizeProcess(
+    Request[bool],
+    op="resize process",
+    repeatable=True,
+    route=Route("POST", f"{_PROCESS}/size", "Change the size of a program's terminal", within="done"),
+):
+    """Change the size of a program's terminal."""
+
+    session: str
+    process: str
+    rows: Annotated[int, Limits(ge=1, le=65_535)]
+    columns: Annotated[int, Limits(ge=1, le=65_535)]
+
+
+class StopProcess(
+    Request["Data[programs.ExecResult]"],
+    op="stop process",
+    repeatable=True,
+    route=Route("DELETE", _PROCESS, "Stop a program"),
+):
+    """End a program and all that it has started: SIGTERM, and SIGKILL if it does not end. Answered by how it ended.
+
+    Attributes:
+        session: The session.
+        process: The program's id.
+        grace: Milliseconds between the two signals.
+        scope: What is ended: the program alone, its process group, or the tree of all that it has started.
+    """
+
+    session: str
+    process: str
+    grace: Annotated[int, Limits(ge=0, le=60_000)] = 500
+    scope: _Scope = "tree"

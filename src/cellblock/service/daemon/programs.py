@@ -1,0 +1,120 @@
+"""Answers what clients ask about programs beside the kernel of a session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from cellblock.errors import InvalidInputError
+from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput
+from cellblock.operations.data import Data, as_data
+from cellblock.operations.programs import (
+    Exec,
+    Processes,
+    ReadProcess,
+    ResizeProcess,
+    SignalProcess,
+    Spawn,
+    StopProcess,
+    WriteProcess,
+)
+from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.server import Server
+from cellblock.wire.packed import Packed, pack
+
+if TYPE_CHECKING:
+    from cellblock.host.programs.process import Process
+
+_LONGEST = 30_000  # milliseconds that a client may wait in one request
+
+
+@answers_with_body(Exec)
+async def exec_(server: Server, request: Exec, body: bytes) -> Data[ExecResult] | Packed:
+    """See `Exec`."""
+    session = await server.sessions.live(request.session)
+    result = await session.exec(
+        request.command,
+        cwd=request.cwd or None,
+        env=request.env,
+        input=body or None,
+        timeout=seconds(request.timeout),
+        merge=request.merge,
+        log=request.log or None,
+        max_output=request.max_output,
+        stop=request.stop,  # type: ignore[arg-type]  # it checks it
+    )
+    return await asyncio.to_thread(lambda: pack(result.to_dict()))  # many megabytes, perhaps
+
+
+@answers(Spawn)
+async def spawn(server: Server, request: Spawn) -> Data[ProcessInfo]:
+    """See `Spawn`."""
+    session = await server.sessions.live(request.session)
+    process = await session.spawn(
+        request.command,
+        cwd=request.cwd or None,
+        env=request.env,
+        stdin=request.stdin,
+        pty=(request.rows, request.columns) if request.rows or request.columns else None,
+        merge=request.merge,
+        log=request.log or None,
+        keep=request.keep,  # type: ignore[arg-type]  # it checks it
+        label=request.label,
+    )
+    return as_data(process.info)
+
+
+@answers(Processes)
+async def listed(server: Server, request: Processes) -> list[Data[ProcessInfo]]:
+    """See `Processes`."""
+    return [as_data(info) for info in (await server.sessions.live(request.session)).processes()]
+
+
+@answers(ReadProcess)
+async def read(server: Server, request: ReadProcess) -> Data[ProcessOutput] | Packed:
+    """See `ReadProcess`."""
+    process = await _process(server, request)
+    if not 0 <= request.wait <= _LONGEST or request.since < 0:
+        raise InvalidInputError(f"wait must be from 0 to {_LONGEST:,} milliseconds, and since a number of bytes")
+    output = await process.output(request.since, request.wait / 1000)
+    return await asyncio.to_thread(lambda: pack(output.to_dict())) if output.pieces else as_data(output)
+
+
+@answers_with_body(WriteProcess)
+async def write(server: Server, request: WriteProcess, body: bytes) -> bool:
+    """See `WriteProcess`."""
+    process = await _process(server, request)
+    try:
+        await process.write(body)
+    except BrokenPipeError:
+        return False
+    if request.end:
+        process.close_stdin()
+    return True
+
+
+@answers(SignalProcess)
+async def signal(server: Server, request: SignalProcess) -> bool:
+    """See `SignalProcess`."""
+    (await _process(server, request)).signal(request.number, request.scope)  # type: ignore[arg-type]  # it checks it
+    return True
+
+
+@answers(ResizeProcess)
+async def resize(server: Server, request: ResizeProcess) -> bool:
+    """See `ResizeProcess`."""
+    (await _process(server, request)).resize(request.rows, request.columns)
+    return True
+
+
+@answers(StopProcess)
+async def stop(server: Server, request: StopProcess) -> Data[ExecResult]:
+    """See `StopProcess`."""
+    process = await _process(server, request)
+    return as_data(await process.stop(max(request.grace, 0) / 1000, scope=request.scope))  # type: ignore[arg-type]  # likewise
+
+
+async def _process(
+    server: Server, request: ReadProcess | WriteProcess | SignalProcess | ResizeProcess | StopProcess
+) -> Process:
+    return (await server.sessions.live(request.session)).process(request.process)
