@@ -244,6 +244,7 @@ TESTED_IN: dict[str, str] = {
     "adapters/google_adk": "frameworks/suite_google_adk.py",
     "adapters/inspect_ai": "frameworks/suite_inspect_ai.py",
     "adapters/openai_agents": "frameworks/suite_openai_agents.py",
+    "adapters/openai_terminals": "frameworks/suite_openai_agents.py",
     "adapters/pydantic_ai": "frameworks/suite_pydantic_ai.py",
     "adapters/smolagents": "frameworks/suite_smolagents.py",
     "adapters/strands": "frameworks/suite_strands.py",

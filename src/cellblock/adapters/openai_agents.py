@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import time
 import weakref
 from pathlib import Path
 from typing import Any, Literal
@@ -18,23 +16,14 @@ from agents.sandbox.errors import (
     WorkspaceReadNotFoundError,
 )
 from agents.sandbox.session import BaseSandboxClient, BaseSandboxClientOptions, SandboxSession, SandboxSessionState
-from agents.sandbox.session.base_sandbox_session import BaseSandboxSession
-from agents.sandbox.session.pty_types import (
-    PTY_PROCESSES_MAX,
-    PtyExecUpdate,
-    allocate_pty_process_id,
-    clamp_pty_yield_time_ms,
-    resolve_pty_write_yield_time_ms,
-    truncate_text_by_tokens,
-)
 from agents.sandbox.session.tar_workspace import shell_tar_exclude_args
 from agents.sandbox.snapshot import resolve_snapshot
 from agents.sandbox.types import ExecResult
 
+from cellblock.adapters.openai_terminals import TerminalSession
 from cellblock.adapters.sessions import AsyncSession
 from cellblock.errors import CellblockError
 from cellblock.fronts.executor.executor import CodeExecutor
-from cellblock.host.programs.process import Process
 
 _MAX_ARCHIVE = 1 << 30
 _ANY_ROOT = Manifest.model_fields["root"].default
@@ -55,7 +44,7 @@ class CellblockOptions(BaseSandboxClientOptions):
     options: dict[str, Any] = {}  # noqa: RUF012  # a field of pydantic's
 
 
-class CellblockSandbox(BaseSandboxSession):
+class CellblockSandbox(TerminalSession):
     """One sandbox: a session of cellblock."""
 
     def __init__(self, state: CellblockState, session: AsyncSession, executor: CodeExecutor) -> None:
@@ -63,7 +52,7 @@ class CellblockSandbox(BaseSandboxSession):
         self.state = state
         self.session = session
         self.executor = executor
-        self._terminals: dict[int, tuple[Process, int]] = {}
+        self._terminals = {}
         _sandboxes[str(state.session_id)] = self
 
     async def running(self) -> bool:
@@ -73,12 +62,9 @@ class CellblockSandbox(BaseSandboxSession):
         except CellblockError:
             return False
 
-    async def _environment(self) -> dict[str, str]:
-        return dict(await self.state.manifest.environment.resolve())
-
     async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
         try:
-            result = await self.executor.exec([*map(str, command)], timeout=timeout, env=await self._environment())
+            result = await self.executor.exec([*map(str, command)], timeout=timeout, env=await self.environment())
         except CellblockError as error:
             raise ExecTransportError(command=command, cause=error) from error
         if result.status == "timeout":
@@ -117,68 +103,6 @@ class CellblockSandbox(BaseSandboxSession):
         done = await self.executor.exec(["tar", "-xf", "-"], cwd=root, timeout=None, input=data.read())
         if not done.ok:
             raise WorkspaceArchiveWriteError(path=Path(root), context={"reason": done.err})
-
-    # -- terminals ---------------------------------------------------------------------------------------------------------
-
-    def supports_pty(self) -> bool:
-        """Whether programs may have terminals: yes."""
-        return True
-
-    async def pty_exec_start(
-        self,
-        *command: str | Path,
-        timeout: float | None = None,
-        shell: bool | list[str] = True,
-        user: Any = None,
-        tty: bool = False,
-        yield_time_s: float | None = None,
-        max_output_tokens: int | None = None,
-    ) -> PtyExecUpdate:
-        """Start a program, and return what it says in the first seconds."""
-        argv = self._prepare_exec_command(*command, shell=shell, user=user)
-        pty = (24, 80) if tty else None
-        process = await self.executor.spawn(argv, env=await self._environment(), pty=pty, stdin=not tty, label="agents")
-        number = allocate_pty_process_id({*self._terminals})
-        if len(self._terminals) >= PTY_PROCESSES_MAX:
-            oldest = next(iter(self._terminals))
-            await self._terminals.pop(oldest)[0].stop()
-        self._terminals[number] = (process, 0)
-        wait = clamp_pty_yield_time_ms(10_000 if yield_time_s is None else int(yield_time_s * 1000))
-        return await self._update(number, wait, max_output_tokens)
-
-    async def pty_write_stdin(
-        self, *, session_id: int, chars: str, yield_time_s: float | None = None, max_output_tokens: int | None = None
-    ) -> PtyExecUpdate:
-        """Type something, and return what the program says then."""
-        process, _position = self._resolve_pty_session_entry(pty_processes=self._terminals, session_id=session_id)
-        if chars:
-            await process.write(chars)
-        wait = 250 if yield_time_s is None else int(yield_time_s * 1000)
-        wait = resolve_pty_write_yield_time_ms(yield_time_ms=wait, input_empty=not chars)
-        return await self._update(session_id, wait, max_output_tokens)
-
-    async def _update(self, number: int, wait_ms: int, max_output_tokens: int | None) -> PtyExecUpdate:
-        process, position = self._terminals[number]
-        output, deadline = bytearray(), time.monotonic() + wait_ms / 1000
-        try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + deadline - time.monotonic()):
-                while pieces := await process.read(position):
-                    for piece in pieces:
-                        output += piece.data
-                        position = piece.offset + len(piece.data)
-        except TimeoutError:
-            pass
-        self._terminals[number] = (process, position)
-        ended = process.poll()
-        if ended is not None:
-            del self._terminals[number]
-        text, tokens = truncate_text_by_tokens(output.decode("utf-8", "replace"), max_output_tokens)
-        return PtyExecUpdate(None if ended else number, text.encode(), ended.exit_code if ended else None, tokens)
-
-    async def pty_terminate_all(self) -> None:
-        """End all programs that were started with `pty_exec_start`."""
-        terminals, self._terminals = self._terminals, {}
-        await asyncio.gather(*(process.stop() for process, _position in terminals.values()))
 
 
 class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
