@@ -57,7 +57,7 @@ def _children(pid: int) -> list[str]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Note which tests are a framework's own: those of a suite that it publishes."""
-    for item in items:
+    for item in items if "FRAMEWORKS_COUNTS" in os.environ else ():
         if not getattr(getattr(item, "function", None), "__module__", "").startswith("suite_"):
             _published.add(item.nodeid)
 

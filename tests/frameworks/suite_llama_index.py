@@ -46,3 +46,10 @@ async def test_functions_are_called_in_the_program_and_failures_are_results() ->
         failed = await execute("price_of('gold')")
         assert failed["success"] is False
         assert "KeyError: 'gold'" in failed["output"]
+
+
+async def test_functions_are_there_again_after_the_kernel_was_lost() -> None:
+    async with CodeExecutor(recovery="none") as executor:
+        execute = code_execute_fn(executor, [price_of])
+        assert "fresh kernel" in (await execute("import os; os._exit(1)"))["output"]
+        assert (await execute("price_of('tea')"))["output"] == "3"

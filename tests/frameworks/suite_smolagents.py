@@ -113,11 +113,11 @@ def test_a_tool_that_a_rule_denies_is_not_called() -> None:
 
 
 def test_tools_are_there_again_after_the_kernel_was_lost() -> None:
-    with SyncCodeExecutor(recovery="rolling", working_dir=".") as given:
+    with SyncCodeExecutor(recovery="none") as given:
         executor = CellblockExecutor(given)
         executor.send_tools({"population": population})
-        given.reset()
-        executor.send_tools({"population": population})
+        with pytest.raises(CodeExecutionError, match="fresh kernel"):
+            executor("import os; os._exit(1)")
         assert executor("population('Vienna')").output == "2000000"
 
 
