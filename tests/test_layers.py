@@ -195,6 +195,10 @@ TESTED_IN: dict[str, str] = {
     "host/programs/process": "host/programs/test_programs.py",
     "host/programs/stdin": "host/programs/test_programs.py",
     "model/programs": "host/programs/test_programs.py",
+    "fronts/rollouts/trajectory": "fronts/rollouts/test_pool.py",
+    # Both ends of a cell that is still being written.
+    "host/holding": "host/test_eager.py",
+    "worker/eager": "host/test_eager.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "launch/custody/client": "launch/custody/test_custodian.py",
     "launch/init/worker": "launch/init/test_init.py",

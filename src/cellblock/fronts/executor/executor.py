@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.eager import Eager
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.programs.files import SessionFiles
@@ -188,6 +189,10 @@ class CodeExecutor(AsyncOnly):
             InvalidInputError, StateError: There is nothing to install; the executor is not started, or stopped.
         """
         return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
+
+    def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> Eager:
+        """Run a cell while a model still writes it, as `Session.eager` does. The result of a failure is returned, too."""
+        return self.session.eager(timeout=self.timeout if timeout is AS_MADE else timeout, on_input=on_input)
 
     def offer(self, functions: Functions, server: str = "program") -> str:
         """Let the code call functions of this program, with arguments and results that are JSON data.

@@ -461,6 +461,11 @@ class Cells:
         await cell.ended.wait()
         return True
 
+    def time_out(self, cell: Cell) -> None:
+        """Begin to stop a running cell because its time is over."""
+        if (kernel := self._kernels.current) is not None and cell is self.current:
+            begin_stop(kernel, cell, "timeout")
+
     async def reset(self) -> None:
         """Stop the running cell and continue with a fresh kernel."""
         async with self.turn(stop="The session was restarted: variables and imports are lost."):

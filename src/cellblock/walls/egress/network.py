@@ -24,6 +24,14 @@ OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
 
 
+Hold: TypeAlias = Callable[[], Awaitable[None]]
+"""Returns when a connection may be made; raises `StateError` if it is no longer wanted."""
+
+
+async def nothing_held() -> None:
+    """Hold nothing."""
+
+
 class SandboxNetwork:
     """Serves the proxy of one sandbox: of a session, for each of its kernels, or of an MCP server.
 
@@ -31,13 +39,20 @@ class SandboxNetwork:
         denials: The last refused attempts, oldest first.
     """
 
-    def __init__(self, network: Network, note: Callable[[str], None], ask: OnHost | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        note: Callable[[str], None],
+        ask: OnHost | None = None,
+        hold: Hold = nothing_held,
+    ) -> None:
         """Parse the rules.
 
         Args:
             network: The allowed hosts.
             note: Called with a line for each refused attempt.
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
+            hold: Returns when a connection may be made.
 
         Raises:
             InvalidInputError: A pattern is wrong; the message names it.
@@ -45,6 +60,7 @@ class SandboxNetwork:
         self.denials: deque[Denial] = deque(maxlen=_LOG)
         self._note = note
         self._ask = ask if network.ask else None
+        self._hold = hold
         self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -80,7 +96,8 @@ class SandboxNetwork:
         if self._rules is None:
             listener.close()
             return
-        before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask)
+        before = self._proxy
+        self._proxy = EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask, hold=self._hold)
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
     async def close_to(self, allow: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
+from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Hold, Resolve, dial, resolve
 from cellblock.walls.egress.rules import Denial, Rules
 from cellblock.walls.egress.tunnel import BUFFER
 
@@ -41,12 +41,13 @@ class EgressProxy:
         resolve: Resolve = resolve,
         dial: Dial = dial,
         ask: Ask | None = None,
+        hold: Hold | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
-        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask)
+        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold)
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None
