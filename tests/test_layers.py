@@ -131,11 +131,13 @@ ROOMS: dict[str, set[str]] = {
     "fronts/client": {"fronts/problems"},
     "fronts/jupyter": set(),
     "fronts/gateway": {"fronts/jupyter", "fronts/problems"},
+    "fronts/e2b": {"fronts/gateway", "fronts/jupyter", "fronts/problems"},
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
     "fronts/rollouts": {"fronts/executor"},
     "fronts/mcp_server": set(),
     "fronts/cli": {
+        "fronts/e2b",
         "fronts/executor",
         "fronts/functions",
         "fronts/gateway",
@@ -281,7 +283,7 @@ OTHERS: dict[str, set[str]] = {
         "smolagents",
         "strands",
     },
-    "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
+    "worker": {"IPython", "cloudpickle", "e2b_charts", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},
     "fronts/kernel_mgr": {"websockets"},
     "walls/packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
@@ -292,6 +294,7 @@ OTHERS: dict[str, set[str]] = {
     "service/named": {"pydantic"},  # which checks what clients send
     "fronts/client": {"httpx2"},
     "fronts/jupyter": {"zmq"},
+    "fronts/e2b": {"pydantic", "python_multipart", "starlette"},
     "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
     "service/settings": {"pydantic", "pydantic_settings"},
     "fronts/mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},

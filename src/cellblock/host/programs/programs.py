@@ -28,6 +28,7 @@ from cellblock.model.programs import (
     ProgramStream,
     Scope,
     as_command,
+    passable,
 )
 from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
@@ -241,9 +242,8 @@ class Programs:
 
     async def end_all(self, why: str) -> None:
         """End all programs and everything that they have started. It can be repeated."""
-        await asyncio.gather(
-            *(process.end("cancelled", why, 0.0) for process in [*self._running.values(), *self._hidden] if not process.gone)
-        )
+        ending = [process for process in [*self._running.values(), *self._hidden] if not process.gone]
+        await asyncio.gather(*(process.end("cancelled", why, 0.0) for process in ending))
 
     def kill_all(self, why: str) -> bool:
         """End all programs at once, without waiting for it; return whether there were any."""
@@ -375,8 +375,8 @@ def _file(content: bytes) -> IO[bytes]:
 
 
 def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or (not value and what != "command") or "\0" in value:
-        raise InvalidInputError(f"{what} must be a string without NUL characters, not {shown(value)}")
+    if not isinstance(value, str) or not value or not passable(value):
+        raise InvalidInputError(f"{what} must be a string without NUL characters and lone surrogates, not {shown(value)}")
     return value
 
 
@@ -386,9 +386,9 @@ def _checked_env(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
     if not isinstance(env, Mapping):
         raise InvalidInputError(f"env must be a dict of variables, not {shown(env)}")
     for name, value in env.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or not passable(name):
             raise InvalidInputError(f"env has a variable without a proper name: {shown(name)}")
-        if value is not None and (not isinstance(value, str) or "\0" in value):
+        if value is not None and (not isinstance(value, str) or not passable(value)):
             raise InvalidInputError(f"env[{name!r}] must be a string without NUL characters, or None, not {shown(value)}")
     return dict(env)
 
