@@ -137,6 +137,7 @@ async def test_a_killed_helper_is_told_and_replaced(host: Host, tmp_path: Path) 
         assert await session.fs.read_bytes("a") == b"a"
         helper = session.fs._helper
         assert helper is not None
+        await helper.begun()  # its answers may be here first; and signal 19 to process 0 would stop this whole run
         os.kill(helper.pid, 19)
         asking = asyncio.create_task(session.fs.read_bytes("a"))
         await asyncio.sleep(0)
