@@ -20,6 +20,7 @@ from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
 from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges
 from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeywords
+from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
 
 _P = ParamSpec("_P")
@@ -240,6 +241,10 @@ class SyncCodeExecutor:
             StateError: The executor is not started, or stopped.
         """
         return SyncFiles(self._original.files, self._thread)
+
+    def offer(self, functions: Functions, server: str = "program") -> str:
+        """Let the code call functions of this program, as `CodeExecutor.offer` does."""
+        return self._original.offer(functions, server)  # in this thread: the functions see its context variables
 
     @property
     def fs(self) -> SyncSessionFiles:
