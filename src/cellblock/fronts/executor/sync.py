@@ -13,6 +13,7 @@ from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.executor.options import AS_MADE
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.eager import Eager
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.host.programs.files import SessionFiles
@@ -114,6 +115,38 @@ class SyncSessionFiles(_Wrapper):
     remove = _sync(SessionFiles.remove)
     rename = _sync(SessionFiles.rename)
     realpath = _sync(SessionFiles.realpath)
+
+
+class SyncEager(_Wrapper):
+    """A cell whose text is still being written: `Eager` for programs without an event loop, a context manager.
+
+    Attributes:
+        text, ran: As `Eager` has them.
+    """
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._original.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._thread.run(self._original.__aexit__(kind, value, trace))
+
+    finish = _sync(Eager.finish)
+    replace = _sync(Eager.replace)
+
+    def feed(self, part: str) -> None:
+        """Add what the model has written next, as `Eager.feed` does."""
+        self._thread.call(self._original.feed, part)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return str(self._original.text)
+
+    @property
+    def ran(self) -> str:
+        """The part of the text that has run, or runs."""
+        return str(self._original.ran)
 
 
 class SyncProcess(_Twin):
@@ -258,6 +291,10 @@ class SyncCodeExecutor:
     def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> SyncProcess:
         """Start a program in the sandbox beside the kernel, as `Session.spawn` does."""
         return SyncProcess(self._thread.run(self._original.spawn(command, **how)), self._thread)
+
+    def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> SyncEager:
+        """Run a cell while a model still writes it, as `CodeExecutor.eager` does."""
+        return SyncEager(self._thread.call(lambda: self._original.eager(timeout=timeout, on_input=on_input)), self._thread)
 
     def processes(self) -> list[ProcessInfo]:
         """Return the programs beside the kernel, as `Session.processes` does."""
