@@ -63,6 +63,7 @@ class CodeExecutor(AsyncOnly):
 
     Attributes:
         session_id: What the record of decisions calls the session (docs/approvals.md).
+        beginning: The checkpoint that the next `start` begins with; None for a fresh kernel.
     """
 
     @takes(ExecutorOptions.__init__)
@@ -95,7 +96,7 @@ class CodeExecutor(AsyncOnly):
         self._gateway: EmbeddedGateway | None = None
         self._offered: dict[str, OfferedFunctions] = {}
         self._stopped = False
-        self._start_from: Beginning | None = None
+        self.beginning: Beginning | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -345,12 +346,8 @@ class CodeExecutor(AsyncOnly):
         branch._options, branch._service_options = self._options, self._service_options
         branch.timeout, branch._asks = self.timeout, self._asks
         branch._offered = dict(self._offered)
-        branch.start_from(beginning)
+        branch.beginning = beginning
         return branch
-
-    def start_from(self, beginning: Beginning) -> None:
-        """Have the next `start` begin with the state of a checkpoint."""
-        self._start_from = beginning
 
     @property
     def services(self) -> SessionServices | None:
@@ -383,7 +380,7 @@ class CodeExecutor(AsyncOnly):
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
-            start_from, self._start_from = self._start_from, None
+            start_from, self.beginning = self.beginning, None
             await run.start(
                 *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
                 start_from=start_from,
