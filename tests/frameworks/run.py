@@ -66,6 +66,7 @@ FRAMEWORKS = (
     Framework("llama-index", "llama-index-core", "", ""),
     Framework("dspy", "dspy", "", "callbacks of `dspy.PythonInterpreter`"),
     Framework("strands", "strands-agents", "", "an installation by pip: see below", forced=True),
+    Framework("verifiers", "verifiers", "", "an installation by pip; tool servers in the runtime; other users", forced=True),
     Framework("langchain-kernelbox", "langchain-kernelbox", "", "submodules of `kernelbox`"),
 )
 
