@@ -245,6 +245,8 @@ TESTED_IN: dict[str, str] = {
     "walls/sandbox/namespaces": "escape/test_processes.py",
     "walls/linux/syscall": "escape/test_system_calls.py",
     # What only the framework's own agents and suites tell: `make frameworks`.
+    "adapters/code_sandboxes": "frameworks/suite_code_sandboxes.py",
+    "adapters/code_sandboxes_results": "frameworks/suite_code_sandboxes.py",
     "adapters/deepagents": "frameworks/suite_deepagents.py",
     "adapters/dspy": "frameworks/suite_dspy.py",
     "adapters/google_adk": "frameworks/suite_google_adk.py",
@@ -254,6 +256,7 @@ TESTED_IN: dict[str, str] = {
     "adapters/pydantic_ai": "frameworks/suite_pydantic_ai.py",
     "adapters/smolagents": "frameworks/suite_smolagents.py",
     "adapters/strands": "frameworks/suite_strands.py",
+    "adapters/verifiers": "frameworks/suite_verifiers.py",
     # One half of something whose other half is what its tests are named after.
     "fronts/cli/arguments": "fronts/cli/test_sessions.py",
     "fronts/cli/client": "fronts/cli/test_sessions.py",
@@ -273,6 +276,7 @@ OTHERS: dict[str, set[str]] = {
     "adapters": {
         "PIL",
         "agents",
+        "code_sandboxes",
         "deepagents",
         "dspy",
         "google",
@@ -282,6 +286,7 @@ OTHERS: dict[str, set[str]] = {
         "pydantic_core",
         "smolagents",
         "strands",
+        "verifiers",
     },
     "worker": {"IPython", "cloudpickle", "e2b_charts", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},

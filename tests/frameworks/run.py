@@ -65,6 +65,7 @@ FRAMEWORKS = (
     Framework("google-adk", "google-adk", "", "`optimize_data_file`; output files other than pictures that are shown"),
     Framework("llama-index", "llama-index-core", "", ""),
     Framework("dspy", "dspy", "", "callbacks of `dspy.PythonInterpreter`"),
+    Framework("code-sandboxes", "code-sandboxes", "", "other contexts and languages; `envs` of one cell"),
     Framework("strands", "strands-agents", "", "an installation by pip: see below", forced=True),
     Framework("verifiers", "verifiers", "", "an installation by pip; tool servers in the runtime; other users", forced=True),
     Framework("langchain-kernelbox", "langchain-kernelbox", "", "submodules of `kernelbox`"),
