@@ -31,18 +31,19 @@ class Framework:
         package: The distribution.
         suite: The suite that its makers publish, or "".
         not_supported: What does not work.
-        forced: Whether it is installed against its wish, in an environment of its own (forced.txt): only the newest release.
+        forced: The list of releases that are installed against their wish, if it is in one of them: only the newest release. Such
+            a list has an environment of its own, with the Python in its name.
     """
 
     name: str
     package: str
     suite: str
     not_supported: str
-    forced: bool = False
+    forced: str = ""
 
     def list_for(self, release: str) -> str:
         """Return which list of releases it is in."""
-        return "forced" if self.forced and release == "newest" else release
+        return self.forced if self.forced and release == "newest" else release
 
     def version(self, release: str) -> str:
         """Return its release in a list; "" if it is not there."""
@@ -66,10 +67,20 @@ FRAMEWORKS = (
     Framework("llama-index", "llama-index-core", "", ""),
     Framework("dspy", "dspy", "", "callbacks of `dspy.PythonInterpreter`"),
     Framework("code-sandboxes", "code-sandboxes", "", "other contexts and languages; `envs` of one cell"),
-    Framework("strands", "strands-agents", "", "an installation by pip: see below", forced=True),
-    Framework("verifiers", "verifiers", "", "an installation by pip; tool servers in the runtime; other users", forced=True),
+    Framework("strands", "strands-agents", "", "an installation by pip: see below", forced="forced"),
+    Framework(
+        "verifiers", "verifiers", "", "an installation by pip; tool servers in the runtime; other users", forced="forced"
+    ),
+    Framework("nemo-gym", "nemo-gym", "", "images, resources, ports; an installation by pip", forced="forced-3.12"),
     Framework("langchain-kernelbox", "langchain-kernelbox", "", "submodules of `kernelbox`"),
 )
+
+
+def interpreter_for(release: str) -> str:
+    """Return the Python that a list wants: the one in its name, as uv finds it or pyenv has it, or this one."""
+    version = release.partition("-")[2]
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    return str(next(iter(sorted(pyenv.glob(f"{version}.*/bin/python"))), version)) if version else sys.executable
 
 
 def python_of(release: str) -> Path:
@@ -81,9 +92,9 @@ def python_of(release: str) -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"Setting up {place.name}; this takes less than a minute, once.", flush=True)
         uv: list[str | Path] = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, place], check=True)
+        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", interpreter_for(release), place], check=True)
         ours: list[str | Path] = ["--editable", f"{ROOT}[frameworks]", "--requirement", HERE / f"{release}.txt"]
-        ours += ["--override", HERE / "overrides.txt"] if release == "forced" else []
+        ours += ["--override", HERE / "overrides.txt"] if release.startswith("forced") else []
         subprocess.run([*uv, "pip", "install", "--quiet", "--python", place / "bin" / "python", *ours], check=True)
         stamp.write_text(wanted)
     return place / "bin" / "python"
