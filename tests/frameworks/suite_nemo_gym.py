@@ -25,6 +25,13 @@ def test_the_program_of_the_page() -> None:
     check_agent("NeMo Gym")
 
 
+def test_programs_without_an_event_loop_use_it_as_well() -> None:
+    """Its loop is dropped without a word, so what was warm there ends with the next test, which starts a sandbox."""
+    with Sandbox({"cellblock": {}}, SandboxSpec()) as sandbox:
+        sandbox.start()
+        assert sandbox.exec("echo 1").stdout == "1\n"
+
+
 async def test_commands_have_a_status_and_a_kind_of_error(sandbox: AsyncSandbox) -> None:
     done = await sandbox.exec("echo $A $B; pwd; echo err >&2; exit 3", cwd="/", env={"B": "own"})
     assert (done.stdout, done.stderr, done.return_code, done.error_type) == ("spec own\n/\n", "err\n", 3, None)
@@ -75,9 +82,3 @@ async def test_a_sandbox_ends_when_it_is_closed_or_its_time_is_over_and_others_g
 async def test_what_a_session_does_not_have_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SandboxCreateError, match="session"):
         await CellblockProvider().create(SandboxSpec(**wrong))
-
-
-def test_programs_without_an_event_loop_use_it_as_well() -> None:
-    with Sandbox({"cellblock": {}}, SandboxSpec()) as sandbox:
-        sandbox.start()
-        assert sandbox.exec("echo 1").stdout == "1\n"
