@@ -31,8 +31,8 @@ class Framework:
         package: The distribution.
         suite: The suite that its makers publish, or "".
         not_supported: What does not work.
-        forced: The list of releases that are installed against their wish, if it is in one: only the newest release. Such a list
-            has an environment of its own, with the Python in its name.
+        forced: The list of releases that are installed against their wish, if it is in one: only the newest release. Such a
+            list has an environment of its own, with the Python in its name.
     """
 
     name: str

@@ -103,9 +103,10 @@ def test_what_a_configuration_means() -> None:
         assert sandbox.run_code("import os; os.environ['A']").text == "'b'"
         assert not sandbox.run_code("while True: pass").execution_ok
         assert sandbox.create_context() == sandbox.create_context("default")
-        for use in (lambda: sandbox.create_context("other"), lambda: sandbox.run_code("1", context=Context(id="other"))):
-            with pytest.raises(exceptions.SandboxError):
-                use()
+        with pytest.raises(exceptions.SandboxConfigurationError):
+            sandbox.create_context("other")
+        with pytest.raises(exceptions.ContextNotFoundError):
+            sandbox.run_code("1", context=Context(id="other"))
     with pytest.raises(exceptions.SandboxNotStartedError):
         sandbox.run_code("1")
     for wrong in ({"gpu": "T4"}, {"memory_limit": 1}, {"cpu_limit": 1.0}):

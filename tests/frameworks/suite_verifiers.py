@@ -138,7 +138,8 @@ async def test_a_cancelled_program_ends_with_all_it_has_started(runtime: Cellblo
 async def test_a_live_process_is_talked_with(runtime: CellblockRuntime) -> None:
     process = await runtime.open_process(["sh", "-c", "read a; echo $a; read b; echo $b >&2; exec sleep 600"], {})
     await process.write(b"one\ntwo\n")
-    assert await asyncio.gather(anext(process.stderr), anext(process.stdout)) == [b"two\n", b"one\n"]
+    said = await asyncio.gather(anext(process.stderr), anext(process.stdout))
+    assert [*said] == [b"two\n", b"one\n"]
     assert await process.poll() is None
     await process.terminate()
     assert await process.wait() == await process.poll() == 128 + 15
@@ -173,4 +174,4 @@ async def test_a_given_executor_stays_its_owners(interception: InterceptionServe
 
 
 async def _has(runtime: CellblockRuntime, path: str) -> bool:
-    return (await runtime.run(["test", "-e", path], {})).exit_code == 0
+    return bool((await runtime.run(["test", "-e", path], {})).exit_code == 0)

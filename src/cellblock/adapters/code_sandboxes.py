@@ -57,13 +57,13 @@ class CellblockSandbox(Sandbox):
         Raises:
             SandboxNotStartedError: It is not started, or stopped.
         """
-        if not self._started:
+        if not self.is_started:
             raise exceptions.SandboxNotStartedError
         return self._session.executor
 
     def start(self) -> None:
         """Start the session. A sandbox that was stopped cannot be started again."""
-        if self._started:
+        if self.is_started:
             return
         session_id = self._session.executor.session_id
         self._default_context = Context(id="default", cwd=self.config.working_dir)
@@ -137,7 +137,7 @@ class CellblockSandbox(Sandbox):
 
     def _setup_tool_caller(self) -> None:
         caller = self._tool_caller
-        if caller is not None and self._started:
+        if caller is not None and self.is_started:
             offered = {"call_tool": lambda tool_name, arguments: asyncio.run(caller(tool_name, arguments))}
             self.executor.execute(f"{self.executor.offer(offered, 'code_sandboxes')}\n{_TOOLS}")
 
