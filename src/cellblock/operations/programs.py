@@ -24,7 +24,9 @@ _Command = Annotated[tuple[str, ...], Limits(min_length=1, max_length=10_000)]
 class Exec(
     Request["Data[programs.ExecResult]"],
     op="exec",
-    route=Route("POST", "/sessions/{session}/exec", "Run a program beside the kernel", text="input", text_default=""),
+    route=Route(
+        "POST", "/sessions/{session}/exec", "Run a program beside the kernel", text="input", text_default="", attended=True
+    ),
 ):
     """Run a program in a session's sandbox beside its kernel, and answer how it ended and what it printed.
 

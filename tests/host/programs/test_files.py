@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -134,7 +135,8 @@ async def test_a_killed_helper_is_told_and_replaced(host: Host, tmp_path: Path) 
         assert await session.fs.read_bytes("a") == b"a"
         helper = session.fs._helper
         assert helper is not None
-        os.kill(helper.pid, 19)
+        await helper.begun()  # before, its process id is 0, and the signal would stop these tests
+        os.kill(helper.pid, signal.SIGSTOP)
         asking = asyncio.create_task(session.fs.read_bytes("a"))
         await asyncio.sleep(0)
         helper.kill("a test")

@@ -112,6 +112,7 @@ class SyncProcess:
         self._thread = thread
 
     read = _sync(Process.read)
+    output = _sync(Process.output)
     write = _sync(Process.write)
     stop = _sync(Process.stop)
     wait = _sync(Process.wait)

@@ -27,6 +27,7 @@ from cellblock.model.programs import (
     ProgramStatus,
     ProgramStream,
     Scope,
+    check_size,
     describe_signal,
 )
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
@@ -391,15 +392,3 @@ def check_scope(scope: object) -> None:
     """Check which processes a signal is for."""
     if scope not in ("program", "group", "tree"):
         raise InvalidInputError(f"scope must be 'program', 'group' or 'tree', not {scope!r}")
-
-
-def check_size(size: object) -> tuple[int, int]:
-    """Check the rows and columns of a terminal.
-
-    Raises:
-        InvalidInputError: They are wrong.
-    """
-    rows, columns = size if isinstance(size, tuple | list) and len(size) == len(("rows", "columns")) else (0, 0)
-    if all(type(one) is int and 0 < one < 1 << 16 for one in (rows, columns)):
-        return rows, columns
-    raise InvalidInputError(f"the size of a terminal is its rows and columns, such as (24, 80), not {size!r}")
