@@ -925,6 +925,22 @@ MUTANTS: dict[str, Mutant] = {
         "fronts/mcp_server/test_server.py::test_rules_decide_about_servers",
         Edit("fronts/mcp_server/registering.py", "decide_registration", "return None"),
     ),
+    "59 commands of models": mutant(
+        "fronts/mcp_server/test_programs.py::test_rules_decide",
+        Edit("fronts/mcp_server/programs.py", "decide_command", "return None"),
+    ),
+    "60 messages to programs": mutant(
+        "fronts/gateway/test_programs.py::test_who_may_follow_and_send",
+        Edit("fronts/gateway/programs.py", "check_message", "pass"),
+    ),
+    "60 programs of those who leave": mutant(
+        "fronts/gateway/test_programs.py::test_a_client_that_leaves_ends_its_program",
+        Edit("fronts/gateway/routes.py", "_while_there", "return await work"),
+    ),
+    "60 programs of lost connections": mutant(
+        "service/daemon/test_programs.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
+        Edit("service/daemon/server.py", "Server.end_program", "pass"),
+    ),
     "60 names of others": mutant(
         f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("fronts/gateway/guard.py", "check_host", "pass")
     ),

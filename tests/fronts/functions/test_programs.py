@@ -17,6 +17,7 @@ from cellblock.host.programs.process import Process
 from cellblock.host.programs.programs import Programs
 from daemons import own_daemon
 
+FIVE: Any = 5
 NAP = ["sleep", f"{3000 + os.getpid()}"]
 
 
@@ -100,17 +101,17 @@ def test_undo_and_restore_end_programs_if_that_is_wanted(session: SessionRecord)
     [
         (lambda: cellblock.exec_process("none", "true"), NotFoundError, "no session 'none'"),
         (lambda: cellblock.exec_process("s", []), InvalidInputError, "command must be"),
-        (lambda: cellblock.exec_process("s", "cat", input=5), InvalidInputError, "input must be"),
+        (lambda: cellblock.exec_process("s", "cat", input=FIVE), InvalidInputError, "input must be"),
         (lambda: cellblock.exec_process("s", "true", timeout=float("nan")), InvalidInputError, "timeout"),
         (lambda: cellblock.exec_process("s", "true", timeout=-1), InvalidInputError, "timeout"),
         (lambda: cellblock.exec_process("s", "true", max_output=10**9), InvalidInputError, "max_output"),
         (lambda: cellblock.spawn_process("s", ["no-such-program"]), ProcessError, "no-such-program was not started"),
         (lambda: cellblock.spawn_process("s", "true", pty=(0, 5)), InvalidInputError, "size of a terminal"),
         (lambda: cellblock.spawn_process("s", "true", pty=(0, 0)), InvalidInputError, "size of a terminal"),
-        (lambda: cellblock.spawn_process("s", "true", pty=5), InvalidInputError, "size of a terminal"),
+        (lambda: cellblock.spawn_process("s", "true", pty=FIVE), InvalidInputError, "size of a terminal"),
         (lambda: cellblock.read_process("s", "p9"), NotFoundError, "no process 'p9'"),
         (lambda: cellblock.read_process("s", "p9", 0, 31), NotFoundError, "p9"),
-        (lambda: cellblock.write_process("s", "p9", 5), InvalidInputError, "data must be"),
+        (lambda: cellblock.write_process("s", "p9", FIVE), InvalidInputError, "data must be"),
     ],
 )
 def test_bad_calls_say_what_is_wrong(session: SessionRecord, call: Any, error: type[Exception], message: str) -> None:

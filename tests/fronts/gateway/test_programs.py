@@ -210,7 +210,9 @@ def test_both_clients_have_what_python_has() -> None:
 
 
 @contextmanager
-def stream(gateway: Gateway, process: str, query: str = "", scope: str = "run", session: str = "") -> Iterator[ClientConnection]:
+def stream(
+    gateway: Gateway, process: str, query: str = "", scope: str = "run", session: str = ""
+) -> Iterator[ClientConnection]:
     """Open the stream of a program."""
     url = f"{gateway.url.replace('http', 'ws', 1)}{P}/{process}/stream{query}"
     headers = {"Authorization": f"Bearer {token(scope, session=session)}"}

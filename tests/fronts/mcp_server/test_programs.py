@@ -92,8 +92,9 @@ async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> N
 
     async def person(context: Any, params: Any) -> ElicitResult:
         asked.append(params.message)
-        answer = said.pop(0)
-        return ElicitResult(action="decline") if answer == "decline" else ElicitResult(action="accept", content={"decision": answer})
+        if (answer := said.pop(0)) == "decline":
+            return ElicitResult(action="decline")
+        return ElicitResult(action="accept", content={"decision": answer})
 
     async with client(tmp_path, era, person, approve="ask", approve_shell_cmds=True) as connected:
         refused = await program(connected, "touch made")
@@ -111,7 +112,7 @@ async def test_an_answer_is_for_the_command_that_was_asked_about(client: Connect
         raise AssertionError
 
     async with client(tmp_path, "auto", person, approve="ask", approve_shell_cmds=True, transport="http") as connected:
-        call = partial(connected.session.call_tool, "run_program", allow_input_required=True)
+        call: Any = partial(connected.session.call_tool, "run_program", allow_input_required=True)
         first = await call({"command": "pwd"})
         assert isinstance(first, InputRequiredResult)
         yes = {"shell": ElicitResult(action="accept", content={"decision": "yes"})}

@@ -77,9 +77,7 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
     return OK
 
 
-def restore(
-    session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProcesses = False, as_json: Json = False
-) -> int:
+def restore(session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProcesses = False, as_json: Json = False) -> int:
     """Go back to a checkpoint, as often as you like."""
     gone_to = ask(Restore(session, checkpoint, "stop" if stop_processes else "keep"))
     if wants_json(as_json):

@@ -44,9 +44,7 @@ def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
     return ask(Checkpoints(session_of(kernel)))
 
 
-def restore(
-    kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, *, processes: Processes = "keep"
-) -> Changes:
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, *, processes: Processes = "keep") -> Changes:
     """Go back to a checkpoint of a session, as `Session.restore` does.
 
     Args:
@@ -73,9 +71,7 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
 
 
-def undo(
-    kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, processes: Processes = "keep"
-) -> Undone:
+def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
     """Go back over the last cells of a session, as `Session.undo` does.
 
     Raises:

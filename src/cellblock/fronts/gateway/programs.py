@@ -134,10 +134,7 @@ class _Stream:
         """
         while (event := await self._socket.receive())["type"] == "websocket.receive":
             data: bytes | str = event.get("bytes") or event.get("text") or ""
-            if not self._may_run:
-                raise InvalidInputError("to send anything, a token needs the scope run")
-            if len(data) > _MOST:
-                raise InvalidInputError(f"a message has at most {_MOST:,} bytes: send several")
+            check_message(data, may_run=self._may_run)
             if isinstance(data, bytes):
                 await self._input.put((data, False))
             else:
@@ -155,7 +152,9 @@ class _Stream:
             case {"signal": number, **rest} if not rest and _counts(number):
                 await self._ask(SignalProcess(*self._of, number))
             case _:
-                raise InvalidInputError('send bytes, {"input": TEXT}, {"end": true}, {"size": [ROWS, COLUMNS]} or {"signal": N}')
+                raise InvalidInputError(
+                    'send bytes, {"input": TEXT}, {"end": true}, {"size": [ROWS, COLUMNS]} or {"signal": N}'
+                )
 
     async def write(self) -> None:
         """Write what the client has sent. A program that does not read makes it wait."""
@@ -165,6 +164,18 @@ class _Stream:
 
     async def _ask(self, request: Request[bool], body: bytes = b"") -> None:
         await self._link.call(request, body)
+
+
+def check_message(data: bytes | str, *, may_run: bool) -> None:
+    """Check that a client may send a message.
+
+    Raises:
+        InvalidInputError: It may not.
+    """
+    if not may_run:
+        raise InvalidInputError("to send anything, a token needs the scope run")
+    if len(data) > _MOST:
+        raise InvalidInputError(f"a message has at most {_MOST:,} bytes: send several")
 
 
 def _counts(*numbers: object) -> bool:

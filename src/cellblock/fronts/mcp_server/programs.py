@@ -85,7 +85,8 @@ async def _answer(named: NamedSession, result: ExecResult, most: int, handle: st
             await named.session.files.write(kept, result.stdout)
         except CellblockError:
             kept = ""
-        shown = answers.cut(shown, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
+        what = "Its beginning and end" if result.truncated else "All of it"
+        shown = answers.cut(shown, most, f"{what}: {kept}" if kept else "")
     return answers.text(
         answers.with_handle(shown, handle),
         error=result.status != "exited",
