@@ -73,7 +73,7 @@ def test_programs_are_offered_if_that_is_wanted(by: str, monkeypatch: pytest.Mon
     given: list[bool] = []
 
     def run(**options: Any) -> int:
-        given.append(options["programs"])
+        given.append(options.get("programs", False))
         return 0
 
     monkeypatch.setattr("cellblock.fronts.cli.serve_mcp.run", run)
