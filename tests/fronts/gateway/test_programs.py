@@ -22,6 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 import cellblock
 from cellblock import AsyncClient, Client, InvalidInputError, NotFoundError, ProcessError
+from cellblock.service.daemon import control
 from gateways import Gateway, token
 from processes import eventually
 
@@ -150,6 +151,19 @@ async def test_a_client_that_leaves_ends_its_program(gateway: Gateway, api: http
         lost.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         await eventually(lambda: running(api) == [NAP])
     await eventually(lambda: running(api) == [])
+
+
+@pytest.mark.slow
+async def test_an_exec_whose_daemon_is_killed_has_an_unknown_outcome(gateway: Gateway, api: httpx.Client) -> None:
+    with gateway.client(token("run")) as other:
+        asking = asyncio.create_task(asyncio.to_thread(other.post, "/sessions/s/exec", json={"command": NAP}))
+        await eventually(lambda: running(api) == [NAP])
+        about = control.status()
+        assert about is not None
+        os.kill(about["pid"], signal.SIGKILL)
+        answered = await asking
+    assert (answered.status_code, answered.json()["code"]) == (502, "outcome_unknown")
+    assert running(api) == []
 
 
 def test_the_client(gateway: Gateway) -> None:

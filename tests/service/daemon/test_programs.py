@@ -194,6 +194,16 @@ async def test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_boun
     await eventually(lambda: running() == [NAP])
 
 
+async def test_what_a_bound_program_has_left_goes_on(workspace: Path) -> None:
+    with closing(open_connection(Place())) as bound:
+        bound.call(Spawn("s", ("sh", "-c", f"{' '.join(NAP)} & exit"), bound=True))
+        await eventually(lambda: [len(one.left) for one in cellblock.processes("s")] == [1])
+        before = control.status()
+    assert before is not None
+    await eventually(lambda: (control.status() or {})["clients"] < before["clients"])
+    assert [len(one.left) for one in cellblock.processes("s")] == [1]
+
+
 async def test_a_bound_program_of_an_earlier_session_is_no_other_one(workspace: Path) -> None:
     with closing(open_connection(Place())) as bound:
         bound.call(Spawn("s", NAP, bound=True))

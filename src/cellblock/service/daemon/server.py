@@ -62,12 +62,15 @@ class Server:
         self._end(self.sessions.destroy(name))
 
     def end_program(self, session: str, info: dict[str, Any]) -> None:
-        """Begin to stop a program whose connection is closed; not another one of a later session, which has the same id."""
+        """Begin to stop a program whose connection is closed, if it still runs.
+
+        Another one with this id, of a later session, goes on, and so does what a program that has ended left in the background.
+        """
         named = self.sessions.known(session)
         if named is not None and named.current is not None:
             with suppress(NotFoundError):
                 process = named.current.process(info["id"])
-                if process.info.started == info["started"]:
+                if process.info.started == info["started"] and process.poll() is None:
                     self._end(process.stop())
 
     def _end(self, work: Coroutine[Any, Any, Any]) -> None:
