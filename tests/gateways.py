@@ -24,12 +24,14 @@ from cellblock.service.store.tokens import Tokens
 _PROGRAM = """
 import json, sys
 from pathlib import Path
+from importlib import import_module
 from cellblock.fronts.gateway.options import GatewayOptions
-from cellblock.fronts.gateway.serve import serve
+serve = import_module(f"cellblock.fronts.{sys.argv[2]}.serve").serve
 given = json.loads(sys.argv[1])
 if "workspaces" in given:
     given["workspaces"] = Path(given["workspaces"])
-serve(given.pop("host", "127.0.0.1"), 0, options=GatewayOptions(**given))
+ports = [0] if given.pop("port", 0) is not None else []  # None: those that the front has by default
+serve(given.pop("host", "127.0.0.1"), *ports, options=GatewayOptions(**given))
 """
 
 
@@ -57,11 +59,11 @@ class Gateway:
 
 
 @contextmanager
-def own_gateway(**options: Any) -> Iterator[Gateway]:
-    """Run a gateway for the daemon of `own_daemon`, with options of `GatewayOptions`."""
+def own_gateway(front: str = "gateway", **options: Any) -> Iterator[Gateway]:
+    """Run a gateway for the daemon of `own_daemon`, or the server of another front, with options of `GatewayOptions`."""
     # Its words go to a file: a pipe that nobody empties would stop it some day.
     with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
-        process = subprocess.Popen([sys.executable, "-c", _PROGRAM, json.dumps(options)], stderr=said, text=True)
+        process = subprocess.Popen([sys.executable, "-c", _PROGRAM, json.dumps(options), front], stderr=said, text=True)
         try:
             yield Gateway(_address(process, said), process)
         finally:

@@ -128,10 +128,13 @@ ROOMS: dict[str, set[str]] = {
     "fronts/client": {"fronts/problems"},
     "fronts/jupyter": set(),
     "fronts/gateway": {"fronts/jupyter", "fronts/problems"},
+    "fronts/e2b": {"fronts/gateway", "fronts/jupyter", "fronts/problems"},
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
+    "fronts/rollouts": {"fronts/executor"},
     "fronts/mcp_server": set(),
     "fronts/cli": {
+        "fronts/e2b",
         "fronts/executor",
         "fronts/functions",
         "fronts/gateway",
@@ -192,6 +195,10 @@ TESTED_IN: dict[str, str] = {
     "host/programs/process": "host/programs/test_programs.py",
     "host/programs/stdin": "host/programs/test_programs.py",
     "model/programs": "host/programs/test_programs.py",
+    "fronts/rollouts/trajectory": "fronts/rollouts/test_pool.py",
+    # Both ends of a cell that is still being written.
+    "host/holding": "host/test_eager.py",
+    "worker/eager": "host/test_eager.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "launch/custody/client": "launch/custody/test_custodian.py",
     "launch/init/worker": "launch/init/test_init.py",
@@ -251,7 +258,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "worker": {"IPython", "cloudpickle", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
+    "worker": {"IPython", "cloudpickle", "e2b_charts", "comm", "jupyter_client", "matplotlib_inline", "traitlets", "zmq"},
     "walls/egress": {"h11", "idna"},
     "fronts/kernel_mgr": {"websockets"},
     "walls/packages": {"h11", "pip"},  # of pip, which index it has where nobody says another
@@ -262,6 +269,7 @@ OTHERS: dict[str, set[str]] = {
     "service/named": {"pydantic"},  # which checks what clients send
     "fronts/client": {"httpx2"},
     "fronts/jupyter": {"zmq"},
+    "fronts/e2b": {"pydantic", "python_multipart", "starlette"},
     "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
     "service/settings": {"pydantic", "pydantic_settings"},
     "fronts/mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},

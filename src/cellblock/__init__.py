@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     )
     from cellblock.fronts.kernel_mgr.client import ExecutionError, KernelClient
     from cellblock.fronts.kernel_mgr.server import KernelGateway
+    from cellblock.fronts.rollouts.pool import Pool
+    from cellblock.fronts.rollouts.rollout import Rollout
     from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.options import Exact, Rolling
@@ -155,6 +157,8 @@ _HOME = {
     "SessionOptions": "host",
     "Checkpoint": "host.checkpoints.checkpoint",
     "Exact": "host.options",
+    "Pool": "fronts.rollouts.pool",
+    "Rollout": "fronts.rollouts.rollout",
     "Process": "host.programs.process",
     "exec_process": "fronts.functions.programs",
     "processes": "fronts.functions.programs",
@@ -299,6 +303,7 @@ __all__ = [
     "PendingApproval",
     "Permission",
     "Policy",
+    "Pool",
     "PreloadError",
     "Process",
     "ProcessError",
@@ -308,6 +313,7 @@ __all__ = [
     "ProtocolError",
     "Resources",
     "Rolling",
+    "Rollout",
     "Rule",
     "Rules",
     "SandboxError",

@@ -969,6 +969,17 @@ MUTANTS: dict[str, Mutant] = {
         f"{GUARD}nothing_else_is_served_without_a_token[x]", Edit("fronts/gateway/guard.py", "same_token", "return True")
     ),
     "60 too much": mutant(f"{GUARD}a_caller_can_only_do_so_much", Edit("fronts/gateway/guard.py", "check_use", "pass")),
+    "60 tokens for contexts of E2B": mutant(
+        "fronts/e2b/test_app.py::test_tokens_that_may_only_look_run_nothing", Edit("fronts/e2b/app.py", "check_caller", "pass")
+    ),
+    "60 sessions that are no contexts": mutant(
+        "fronts/e2b/test_contexts.py::test_other_sessions_of_the_user_are_nobodys_business",
+        Edit("fronts/e2b/contexts.py", "language_in", "return 'python'"),
+    ),
+    "60 files that grow": mutant(
+        "fronts/e2b/test_files.py::test_a_body_can_be_compressed_and_cannot_grow_without_end",
+        Edit("fronts/e2b/files.py", "check_size", "pass"),
+    ),
     "60 tokens": mutant(
         "service/store/test_tokens.py::test_almost_the_same_is_not_the_same",
         Edit("service/store/tokens.py", "_same", "return True"),

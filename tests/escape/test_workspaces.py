@@ -31,6 +31,29 @@ async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
     assert (workspace / "file").exists()
 
 
+async def test_a_second_name_of_the_workspace_leads_nowhere_else(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+    """What is kept from the session is kept by both names, and the name itself cannot be changed."""
+    (workspace / ".env").write_text("secret")
+    (workspace / ".git").mkdir()
+    policy = Policy(Filesystem(home_is_workspace=True))
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+        await arm(session)
+        assert await value(session, "[os.readlink('/home/user'), os.environ['HOME']]") == [str(workspace), "/tmp/home"]
+        assert await value(session, "[write('/home/user/file'), os.listdir('/home')]") == [None, ["user"]]
+        for attack in (
+            "read('/home/user/.env')",
+            "write('/home/user/.git/config')",
+            "answer(os.listdir, '/home/user/..')",
+            "answer(os.unlink, '/home/user')",
+            "answer(os.rename, '/home/user', '/home/other')",
+            "answer(os.symlink, '/', '/home/root')",
+        ):
+            found = await value(session, attack)
+            assert found in ("EACCES", "EROFS", "EPERM", ["workspace"]), (attack, found)
+    assert (workspace / "file").exists()
+    assert (workspace / ".env").read_text() == "secret"
+
+
 @pytest.mark.parametrize(("link", "target"), [("task", "{elsewhere}"), ("sub", "../elsewhere"), ("far", "{elsewhere}/..")])
 async def test_a_link_that_a_session_made_does_not_choose_the_next_workspace(
     attacked_host: Host, workspace: Path, tmp_path: Path, link: str, target: str

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
 from cellblock.common.config import Isolate
-from cellblock.errors import InvalidInputError, LaunchError, StateError
+from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import import_guard
 from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
@@ -31,14 +31,15 @@ from cellblock.host.checks import (
 )
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.exchange import Values
+from cellblock.host.holding import Holding
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event
-from cellblock.host.kernels.cells import Cells
+from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.questions import Questions
 from cellblock.host.launch.kernel_spec import OnListener, RunningKernel
-from cellblock.host.options import Defaults, ResolvedOptions, SessionHooks, SessionOptions, kind_of, resolve
+from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of, resolve
 from cellblock.host.output.kept import KeptResults
 from cellblock.host.programs.programs import Programs
 from cellblock.host.reader import Reader
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.eager import Eager
     from cellblock.host.files import Files
     from cellblock.host.files.walls import Walls
     from cellblock.host.host_kernels import Kernels
@@ -127,6 +129,7 @@ class Session(AsyncOnly):
         trace: Its spans, for programs that use OpenTelemetry.
         reader: The reader of its output, for services of the session.
         loaded: The report of `load`; None if nothing was loaded.
+        holding: Holds its tool calls and connections while `eager` runs ahead.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class Session(AsyncOnly):
         self._walls = _walls(resolved, host.facts, self._cwd)
         # An earlier host, or the session that the checkpoint is of, has installed them.
         self._packages = () if start_from is not None or remains is not None else tuple(options.packages)
+        self.holding = Holding()
         around = self._around = SessionSurroundings(
             options,
             resolved,
@@ -160,6 +164,7 @@ class Session(AsyncOnly):
             remains=remains,
             note=lambda line: self.reader.note(line),
             on_host=self._may_reach if options.on_host is not None else None,
+            hold=self.holding.wait,
         )
         takers = self._takers(around.network, hooks)
         self.wanted = around.kernel_spec(options, takers=takers, installer=self._install, session=self._name)
@@ -180,6 +185,7 @@ class Session(AsyncOnly):
         )
         self._values = Values(self._cells.run_silently, self._room)
         self._questions = Questions(self._cells)
+        self._exact = isinstance(kind_of(options.recovery), Exact)
         self._programs = Programs(self._name, self._kernels.live, self._cells.check_running)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
@@ -394,6 +400,34 @@ class Session(AsyncOnly):
         """How its kernels are isolated."""
         return self.wanted.tier.name
 
+    async def close_egress(self, routes: Sequence[str] = ()) -> None:
+        """From now on, let only some hosts be reached, of those that its policy allows: none by default.
+
+        Open connections end. It cannot be taken back, and no branch can be made afterwards, which could reach more.
+
+        Args:
+            routes: The hosts, as in `Network.allow`.
+
+        Raises:
+            InvalidInputError: A host is wrong. Nothing has changed.
+            StateError: The session has branches, which share its network.
+            UnsupportedError: It has no sandbox of ours, whose network can be closed.
+        """
+        self._cells.check_running()
+        network = self._around.network
+        if network is None:
+            raise UnsupportedError(f"the network of a session with isolate={self.isolate!r} cannot be closed by cellblock")
+        kernel = await self._kernels.live()
+        if kernel.family.branched:
+            raise StateError(f"{self._name} has branches, which share its network: close it before they are made")
+        kernel.family.sealed = True
+        await network.close_to(routes)
+
+    def watch(self, watcher: SessionWatcher) -> None:
+        """Tell a watcher about each cell and each program that ends from now on."""
+        self._cells.watchers.append(watcher)
+        self._programs.watchers.append(watcher)
+
     async def wait_for_kernel(self) -> None:
         """Wait for a kernel that takes cells, if the last one has died.
 
@@ -523,6 +557,30 @@ class Session(AsyncOnly):
         async with aclosing(self._cells.stream(cell, timeout)) as events:
             async for event in events:
                 yield event
+
+    def eager(self, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None) -> Eager:
+        """Run a cell while a model still writes it: each statement as soon as it is complete, and all of them as one cell.
+
+        Tool calls, and connections to hosts, wait until the text is complete. If it turns out to be another one, or is
+        withdrawn, the session goes back to before its first statement. A session without exact undo (``recovery="exact"``)
+        runs nothing before the end of the text.
+
+        Args:
+            timeout: Seconds that the code may run once the text is complete; None for no limit.
+            on_input: As for `execute`.
+
+        Returns:
+            An async context manager, whose `feed` takes the text, and whose `finish` returns the result.
+        """
+        from cellblock.host.eager import Eager  # few sessions do it
+
+        check_timeout(timeout)
+        return Eager(
+            self._cells, self.holding, self.undo, self._execute_whole, ahead=self._exact, timeout=timeout, on_input=on_input
+        )
+
+    async def _execute_whole(self, code: str, timeout: float | None) -> CodeExecutionResult:
+        return await self.execute(code, timeout=timeout)
 
     def _checked(self, code: str, timeout: float | None) -> str:
         check_code(code)

@@ -13,7 +13,7 @@ from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, PrivateDirectories
-from cellblock.walls.egress.network import OnHost, SandboxNetwork
+from cellblock.walls.egress.network import Hold, OnHost, SandboxNetwork, nothing_held
 from cellblock.walls.packages.index import PackageIndex
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Policy
@@ -52,6 +52,7 @@ class SessionSurroundings:
         remains: SessionRemains | None,
         note: Callable[[str], None],
         on_host: OnHost | None,
+        hold: Hold = nothing_held,
     ) -> None:
         """Compute the surroundings. Nothing is created yet.
 
@@ -64,6 +65,7 @@ class SessionSurroundings:
             remains: The remains of the session, if another host has made it.
             note: Shows a line to the reader of the session's output.
             on_host: Decides about hosts that the policy does not name.
+            hold: Returns when a connection may be made.
 
         Raises:
             InvalidInputError: A name or a value cannot be in an environment.
@@ -76,7 +78,7 @@ class SessionSurroundings:
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
-        self.network = SandboxNetwork(rules, note, on_host) if tier.ours else None
+        self.network = SandboxNetwork(rules, note, on_host, hold) if tier.ours else None
         # Beside the packages, so that whatever removes those after the host's death removes this as well.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)

@@ -226,6 +226,14 @@ def _from_text(name: str, data: Mapping[str, Any]) -> bytes:
     return data[name].encode() if encoded is None else base64.b64decode(encoded)
 
 
+def passable(text: str) -> bool:
+    """Return whether the system can pass a text to a program: without NUL, as UTF-8 or bytes that `os.fsdecode` has read."""
+    try:
+        return b"\0" not in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
 def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
     """Return a program and its arguments; a text is a command for ``sh -c``.
 
@@ -234,10 +242,10 @@ def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
     """
     argv = ("/bin/sh", "-c", command) if isinstance(command, str) else command
     right = isinstance(argv, Sequence) and not isinstance(argv, bytes)
-    if not right or not argv or not command or not all(isinstance(part, str) and "\0" not in part for part in argv):
+    if not right or not argv or not command or not all(isinstance(part, str) and passable(part) for part in argv):
         raise InvalidInputError(
-            "command must be a list of strings without NUL characters, such as ['ls', '-l'], or a text for the shell, not "
-            f"{shown(command)}"
+            "command must be a list of strings without NUL characters and lone surrogates, such as ['ls', '-l'], or a text "
+            f"for the shell, not {shown(command)}"
         )
     return tuple(argv)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import importlib.util
 import inspect
 import os
@@ -17,7 +18,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import IPython
-from IPython.core import oinspect, ultratb
+from IPython.core import interactiveshell, oinspect, ultratb
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.profiledir import ProfileDir
@@ -41,6 +42,8 @@ _EXPANDED = frozenset("${}")
 """Characters that introduce variables in a line."""
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
+_DATABASE: Any = getattr(interactiveshell, "PickleShareDB", None)
+"""What `Shell.db` is made of in older versions of IPython, which open it when they make a shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Shell(NotebookShell):
     environment: dict[str, str]
     commands: Commands | None = None
     _check: Callable[[], None] | None = None
+    _database: Any = None
 
     def init_ipython_dir(self, ipython_dir: str | None) -> None:
         """Do not touch the disk: the zygote has no home, and each kernel gets its own."""
@@ -88,6 +92,18 @@ class Shell(NotebookShell):
     def init_profile_dir(self, profile_dir: Any) -> None:
         """Do not touch the disk."""
         self.profile_dir = _Profile()
+
+    @property
+    def db(self) -> Any:
+        """What ``%store`` and ``%cd`` keep: in the kernel's home, and opened there when it is first used."""
+        if self._database is None:
+            kind = _DATABASE or importlib.import_module("IPython.external.pickleshare").PickleShareDB
+            self._database = kind(os.path.join(_Profile().location, "db"))
+        return self._database
+
+    @db.setter
+    def db(self, value: Any) -> None:
+        self._database = value
 
     def init_completer(self) -> None:
         """Examine each variable once: IPython's two namespaces are the same here, and it searches both."""
@@ -333,6 +349,8 @@ def create(outbox: Outbox) -> Shell:
     guard_scripts()
     by_value.install()
     whole_lines.install()
+    if _DATABASE is not None:
+        setattr(interactiveshell, "PickleShareDB", lambda root: None)  # noqa: B010  # it would be in this process's home
     shell = Shell.instance(config=config)
     # IPython's hint on how to leave a terminal, shown whenever a cell calls sys.exit().
     warnings.filterwarnings("ignore", message="To exit: use")

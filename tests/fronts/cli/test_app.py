@@ -24,7 +24,7 @@ from cli_runs import run_here
     [
         (["nosuch"], "there is no command 'nosuch' (see 'cellblock --help')"),
         (["lsit"], "there is no command 'lsit'; did you mean 'list'? (see 'cellblock --help')"),
-        (["ps"], "there is no command 'ps'; did you mean 'list'? (see 'cellblock --help')"),
+        (["ps"], "there is no command 'ps'; did you mean 'processes'? (see 'cellblock --help')"),
         (["rm", "a"], "there is no command 'rm'; did you mean 'destroy'? (see 'cellblock --help')"),
         (["files", "lss"], "there is no command 'lss'; did you mean 'ls'? (see 'cellblock files --help')"),
         (["doctor", "--nosuch"], "no such option: --nosuch (see 'cellblock doctor --help')"),

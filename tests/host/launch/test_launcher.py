@@ -137,6 +137,14 @@ async def test_another_environments_packages_are_there_and_ours_are_not(
         assert (await session.complete("impor")).matches == ["import"]
 
 
+@pytest.mark.slow
+async def test_an_older_ipython_keeps_things_in_the_home_of_the_session(other_environment: Path) -> None:
+    """It opens its database when it makes a shell, which the zygote does: in a home that no sandbox has."""
+    async with Host(python=other_environment) as host, host.session() as session:
+        await ok(session, "%cd -q .")
+        assert await value(session, "import os; os.listdir(os.path.expanduser('~/.ipython/profile_default/db'))") == ["dhist"]
+
+
 @pytest.fixture(scope="session")
 def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with an older IPython, and nothing of ours."""
@@ -151,7 +159,9 @@ def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--disable-pip-version-check",
         "ipython==8.37.*",
     ]
-    installed = subprocess.run([*command, "matplotlib-inline"], capture_output=True, text=True, timeout=110, check=False)
+    installed = subprocess.run(
+        [*command, "matplotlib-inline", "pickleshare"], capture_output=True, text=True, timeout=110, check=False
+    )
     if installed.returncode != 0:
         pytest.skip(f"cannot install: {installed.stderr[-300:]}")
     return directory

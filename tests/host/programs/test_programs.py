@@ -156,6 +156,16 @@ async def test_a_slow_reader_slows_the_program(native: Session) -> None:
     assert (await process.wait()).ok
 
 
+async def test_what_was_printed_last_is_not_lost_when_the_reader_comes_late(native: Session) -> None:
+    process = await native.spawn(["sh", "-c", "head -c 1048576 /dev/zero; head -c 50000 /dev/zero"])
+    assert (await process.wait(30)).ok
+    await eventually(lambda: process.gone)
+    total = 0
+    async for piece in process:
+        total += len(piece.data)
+    assert total == 1_098_576
+
+
 async def test_what_nobody_reads_is_dropped_if_that_is_wanted(native: Session) -> None:
     process = await native.spawn(["sh", "-c", "yes | head -c 20000000; echo end"], keep="tail")
     assert (await process.wait(30)).ok
@@ -399,6 +409,9 @@ async def test_ctrl_c_reaches_the_program_of_a_terminal(session: Session) -> Non
         ({"command": b"ls"}, "command must be a list of strings"),
         ({"command": ["ls", 1]}, "command must be a list of strings"),
         ({"command": ["l\0s"]}, "without NUL characters"),
+        ({"command": ["l\ud800s"]}, "lone surrogates"),
+        ({"command": "ls", "env": {"A": "\ud800"}}, r"env\['A'\] must be a string"),
+        ({"command": "ls", "cwd": "\ud800"}, "lone surrogates"),
         ({"command": "ls", "timeout": 0}, "timeout must be a positive number"),
         ({"command": "ls", "cwd": "a\0"}, "cwd must be a string"),
         ({"command": "ls", "env": {"A=B": "1"}}, "without a proper name"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cellblock import Filesystem
 from cellblock.errors import InvalidInputError
 from cellblock.service.named.options import read_options
 
@@ -37,6 +38,16 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InvalidInputError, match=complaint):
         read_options(given)
+
+
+def test_the_home_directory_can_be_the_workspace_in_a_sandbox() -> None:
+    assert read_options({}).session.policy is None
+    read = read_options({"home_is_workspace": True, "allow_hosts": ["a.example"]})
+    assert read.session.policy is not None
+    assert read.session.policy.filesystem == Filesystem(home_is_workspace=True)
+    assert read.session.policy.network.allow == ("a.example",)
+    with pytest.raises(InvalidInputError, match="home_is_workspace describes a sandbox"):
+        read_options({"home_is_workspace": True, "sandbox": False})
 
 
 def test_limits_are_given_by_name() -> None:

@@ -125,6 +125,35 @@ def test_a_plan_without_a_workspace_has_nothing_of_the_host() -> None:
     assert [step.target for step in steps if isinstance(step, Bind)] == ["/data"]
 
 
+def test_the_home_directory_can_be_a_name_of_the_workspace() -> None:
+    """Of a link, nothing else needs to know: what is masked and protected is so by both names."""
+    made, usual = plan(Filesystem(home_is_workspace=True)), plan()
+    assert (made.home, usual.home) == ("/tmp/home", HOME)
+    assert Link(HOME, WORKSPACE) in made.steps
+    assert {*made.steps} - {*usual.steps} == {Link(HOME, WORKSPACE), replace(_tmpfs(usual, HOME), target="/tmp/home")}
+    assert {*usual.steps} - {*made.steps} == {_tmpfs(usual, HOME)}
+
+
+def _tmpfs(made: Plan, target: str) -> Tmpfs:
+    return next(step for step in made.steps if isinstance(step, Tmpfs) and step.target == target)
+
+
+@pytest.mark.parametrize(
+    ("filesystem", "workspace", "interpreter"),
+    [
+        (Filesystem(read=("/",)), WORKSPACE, INTERPRETER),
+        (Filesystem(read=("/home/user/.cache",)), WORKSPACE, INTERPRETER),
+        (Filesystem(), "/home/user/project", INTERPRETER),
+        (Filesystem(), WORKSPACE, ("/home/user/venv",)),
+    ],
+)
+def test_a_name_that_is_needed_for_something_else_is_not_given(
+    filesystem: Filesystem, workspace: str, interpreter: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidInputError, match="home_is_workspace"):
+        plan(replace(filesystem, home_is_workspace=True), workspace, interpreter)
+
+
 def test_settings_are_written_before_they_are_sealed() -> None:
     steps = make_plan(Policy(), FACTS, WORKSPACE, INTERPRETER).steps
     settings = [steps.index(step) for step in steps if isinstance(step, Sysctl)]

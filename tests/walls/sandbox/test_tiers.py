@@ -10,7 +10,7 @@ import pytest
 
 from cellblock import CodeExecutor, Host, InvalidInputError
 from cellblock.common.config import Isolate
-from cellblock.walls.sandbox.policy import Policy
+from cellblock.walls.sandbox.policy import Filesystem, Policy
 from cellblock.walls.sandbox.probe import Facts
 from cellblock.walls.sandbox.srt import SrtPolicy
 from cellblock.walls.sandbox.tiers import LANDLOCK, NATIVE, NONE, SRT, TIERS, Basis, Native, Tier, Unsandboxed
@@ -40,6 +40,14 @@ def test_a_policy_is_fitted_to_what_a_tier_can_hold(monkeypatch: pytest.MonkeyPa
         assert (str(tmp_path / ".env") in tier.fit(Policy()).filesystem.deny_write) is (tier is not LANDLOCK)
     own = SrtPolicy.parse({"filesystem": {"allowWrite": ["."]}})
     assert SRT.fit(own) == own
+
+
+def test_only_a_sandbox_with_mounts_gives_the_workspace_a_second_name() -> None:
+    named = Policy(Filesystem(home_is_workspace=True))
+    assert NATIVE.fit(named).filesystem.home_is_workspace
+    for tier in (LANDLOCK, SRT):
+        with pytest.raises(InvalidInputError, match="home_is_workspace needs isolate='native'"):
+            tier.fit(named)
 
 
 def test_packages_are_where_code_can_see_them() -> None:

@@ -247,7 +247,9 @@ def attach(
 
 def serve(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", min=0, max=65535, help="The port, 8080 by default; 0 takes a free one.")
+    ] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Ask for no tokens. Loopback addresses only.")] = False,
     allow_name: Annotated[
         list[str] | None,
@@ -261,13 +263,33 @@ def serve(
     key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The certificate's private key, if it is in another file.")
     ] = None,
+    e2b: Annotated[
+        bool, typer.Option("--e2b", help="Serve programs for E2B (E2B_DEBUG=true), at ports 49999 and 49983 (docs/e2b.md).")
+    ] = False,
+    workspace: Workspace = None,
+    allow_host: AllowHost = None,
+    sandbox_config: SandboxConfig = None,
+    no_sandbox: NoSandbox = False,
+    option: Option = None,
 ) -> int:
-    """Serve sessions over HTTP until Ctrl-C."""
-    from cellblock.fronts.gateway.options import GatewayOptions
-    from cellblock.fronts.gateway.serve import serve as serve_http
+    """Serve sessions over HTTP until Ctrl-C.
 
-    options = GatewayOptions(auth=not no_auth, hosts=tuple(allow_name or ()), allowed_origins=tuple(allow_origin or ()))
-    serve_http(host, port, options=options, certificate=certificate, key=key)
+    The options from --workspace to --option are those of sessions that are made.
+    """
+    from cellblock.fronts.gateway.options import GatewayOptions
+
+    if e2b:
+        from cellblock.fronts.e2b.serve import serve as serve_http
+    else:
+        from cellblock.fronts.gateway.serve import serve as serve_http
+
+    options = GatewayOptions(
+        auth=not no_auth,
+        hosts=tuple(allow_name or ()),
+        allowed_origins=tuple(allow_origin or ()),
+        session_options=made_options(workspace, allow_host, sandbox_config, no_sandbox, option),
+    )
+    serve_http(host, *([] if port is None else [port]), options=options, certificate=certificate, key=key)
     return 0
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cellblock.host import Session
     from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.eager import Eager
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
     from cellblock.host.programs.files import SessionFiles
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
+    from cellblock.service.session.services import SessionServices
     from cellblock.tools.approvals.request import ApprovalRequest
 
 _log = logging.getLogger("cellblock")
@@ -186,6 +188,10 @@ class CodeExecutor(AsyncOnly):
         """
         return _judge(await self.session.install(*requirements, timeout=timeout), timeout)
 
+    def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> Eager:
+        """Run a cell while a model still writes it, as `Session.eager` does. The result of a failure is returned, too."""
+        return self.session.eager(timeout=self.timeout if timeout is AS_MADE else timeout, on_input=on_input)
+
     # -- programs beside the kernel ---------------------------------------------------------------------------------------
 
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
@@ -320,8 +326,17 @@ class CodeExecutor(AsyncOnly):
         branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
         branch._options, branch._service_options = self._options, self._service_options
         branch.timeout, branch._asks = self.timeout, self._asks
-        branch._start_from = beginning
+        branch.start_from(beginning)
         return branch
+
+    def start_from(self, beginning: Beginning) -> None:
+        """Have the next `start` begin with the state of a checkpoint."""
+        self._start_from = beginning
+
+    @property
+    def services(self) -> SessionServices | None:
+        """The services of its session; None unless it runs."""
+        return None if self._run is None else self._run.services
 
     async def adopt(self, branch: CodeExecutor) -> Changes:
         """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""

@@ -79,7 +79,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            headers = _Headers(scope)
+            headers = Headers(scope)
             headers.token = take_token(scope)  # first: refused requests are logged, too
             check_host(headers.host, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
@@ -93,14 +93,27 @@ class Guard:
         except CellblockError as error:
             await send_problem(scope, receive, send, problem_of(error))
 
+    def is_upload(self, scope: Scope) -> bool:
+        """Return whether the body of a request is a file, which may be larger than all else."""
+        method, path = scope.get("method"), scope["path"]
+        return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
+
+    def token_in(self, scope: Scope, headers: Headers) -> str:
+        """Return the token of a request; empty if it has none."""
+        kind, _, text = headers.authorization.partition(" ")
+        if kind.lower() in ("bearer", "token"):
+            return text.strip()
+        # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
+        return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""
+
     def _most(self, scope: Scope) -> int:
-        return self._options.max_upload if _is_upload(scope) else self._options.max_body
+        return self._options.max_upload if self.is_upload(scope) else self._options.max_body
 
     def _body(self, scope: Scope, receive: Receive) -> _Body:
-        counter = None if _is_upload(scope) else ValueCounter()
+        counter = None if self.is_upload(scope) else ValueCounter()
         return _Body(receive, self._most(scope), self._options.patience, counter)
 
-    def _caller(self, scope: Scope, headers: _Headers) -> Token:
+    def _caller(self, scope: Scope, headers: Headers) -> Token:
         """Return who calls.
 
         Raises:
@@ -112,7 +125,7 @@ class Guard:
         if not self._options.auth:
             check_local(scope)
             return ANYBODY
-        text = _token_of(scope, headers)
+        text = self.token_in(scope, headers)
         if same_token(text, self._options.token):
             return _ONCE
         found = self._check(text) if self._check is not None and text else None
@@ -141,11 +154,6 @@ class Guard:
             use.running -= 1
 
 
-def _is_upload(scope: Scope) -> bool:
-    method, path = scope.get("method"), scope["path"]
-    return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
-
-
 class _Use:
     """How much one caller does.
 
@@ -163,8 +171,17 @@ class _Use:
         self.at = time.monotonic()
 
 
-class _Headers:
-    """The headers that are looked at here."""
+class Headers:
+    """The headers that are looked at here.
+
+    Attributes:
+        host: The name by which the client knows this server.
+        origin: The web page that sends the request, if one does.
+        site: How that page's site and this server's are related.
+        authorization: What it shows to be let in.
+        length: The bytes of the body, if it says so.
+        token: The token in the address.
+    """
 
     __slots__ = ("authorization", "host", "length", "origin", "site", "token")
 
@@ -244,7 +261,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def check_origin(scope: Scope, headers: _Headers, allowed: tuple[str, ...]) -> None:
+def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> None:
     """Check which web page sends a request, if one does.
 
     Raises:
@@ -351,12 +368,3 @@ def take_token(scope: Scope) -> str:
     scope["query_string"] = b"&".join(part for part in parts if not part.startswith(b"token="))
     found = next((part for part in parts if part.startswith(b"token=")), b"")
     return unquote_to_bytes(found.removeprefix(b"token=")).decode("latin-1")
-
-
-def _token_of(scope: Scope, headers: _Headers) -> str:
-    """Return the token of a request; empty if it has none."""
-    kind, _, text = headers.authorization.partition(" ")
-    if kind.lower() in ("bearer", "token"):
-        return text.strip()
-    # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
-    return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""

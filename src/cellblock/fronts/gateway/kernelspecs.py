@@ -34,12 +34,15 @@ def installed(places: list[Path] | None = None) -> dict[str, dict[str, Any]]:
     found = {OWN_KERNEL: {"display_name": "Python 3 (cellblock)", "language": "python", "metadata": {"debugger": False}}}
     if find_spec("jupyter_client") is None:
         return found
-    if places is None:
-        places = [Path(sys.prefix, "share/jupyter/kernels"), *map(Path, _PLACES)]
-    for place in places:
+    for place in places_of(sys.prefix) if places is None else places:
         for name, spec in _specs_in(place):
             found.setdefault(name, spec)
     return found
+
+
+def places_of(prefix: str) -> list[Path]:
+    """Return the directories of kernelspecs that sessions of an environment can read."""
+    return [Path(prefix, "share/jupyter/kernels"), *map(Path, _PLACES)]
 
 
 def _specs_in(place: Path) -> Iterator[tuple[str, dict[str, Any]]]:

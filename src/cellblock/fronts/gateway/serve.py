@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
@@ -20,27 +21,36 @@ from cellblock.service.daemon.starting import connect_or_start
 from cellblock.service.store.tokens import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from starlette.types import ASGIApp
+
+GREETING = "cellblock listens at {} (API: {}/docs)"
 
 
 def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
-    *,
+    *more_ports: int,
     options: GatewayOptions | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
     say: Callable[[str], object] | None = None,
+    make: Callable[[GatewayOptions, Place], ASGIApp] | None = None,
+    greeting: str = GREETING,
 ) -> None:
     """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
 
     Args:
         host: The address to listen at.
         port: The port; 0 for any that is free.
+        more_ports: More ports, at which it serves the same.
         options: How the gateway is set up.
         certificate: A file with the TLS certificate, and those above it.
         key: A file with its private key, if the certificate's file does not hold it.
         say: Takes what is to be said to the user, line by line; standard error by default.
+        make: Makes the application; by default the gateway's own.
+        greeting: What to say when it listens, with ``{}`` for the addresses.
 
     Raises:
         InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
@@ -64,11 +74,12 @@ def serve(
     once = options.auth and not options.token and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))
-    sock = listen(host, port)
-    address = f"{'https' if certificate else 'http'}://{_authority(host, sock)}"
+    socks = listen_at(host, (port, *more_ports))
+    scheme = "https" if certificate else "http"
+    addresses = [f"{scheme}://{_authority(host, sock)}" for sock in socks]
 
     def started() -> None:
-        tell(f"cellblock listens at {address} (API: {address}/docs)")
+        tell(greeting.format(*addresses, addresses[0]))
         if once:
             tell(f"There are no tokens yet. For this run: Authorization: Bearer {options.token}")
         elif options.auth:
@@ -82,7 +93,7 @@ def serve(
             started()
 
     try:
-        Server(config(make_app(options, place), certificate, key)).run(sockets=[sock])
+        Server(config((make or make_app)(options, place), certificate, key)).run(sockets=socks)
     except KeyboardInterrupt:
         pass  # which uvicorn passes on when it has ended
 
@@ -93,14 +104,18 @@ def check_address(host: str, *, auth: bool) -> None:
     Raises:
         InvalidInputError: It could.
     """
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not auth and not local:
+    if not auth and not is_loopback(host):
         raise InvalidInputError(
             f"without tokens, the server can only listen on a loopback address such as 127.0.0.1, not on {host!r}"
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address cannot be reached from other machines."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def check_certificate(certificate: Path | None, key: Path | None) -> None:
@@ -169,6 +184,18 @@ def config(app: Any, certificate: Path | None, key: Path | None) -> Any:
         ws_per_message_deflate=False,  # it costs small messages more than it saves
         timeout_graceful_shutdown=5,
     )
+
+
+def listen_at(host: str, ports: Sequence[int]) -> list[socket.socket]:
+    """Listen at all of some ports, or at none.
+
+    Raises:
+        InvalidInputError: One cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(listen(host, port)) for port in ports]
+        stack.pop_all()
+        return socks
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -65,6 +65,11 @@ class Resuming:
         else:
             listeners = dict(self._wanted.setup.listeners)
             if "egress" in listeners:
+                if family.sealed:
+                    raise CheckpointError(
+                        "the network of this sandbox was closed for good (close_egress): no other session is made in it, "
+                        "which could reach more"
+                    )
                 port = family.next_port(listeners["egress"].port)
                 listeners["egress"] = replace(listeners["egress"], port=port)
                 env = dict(self._environment(port))

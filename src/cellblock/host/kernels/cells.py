@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ from cellblock.host.options import SessionHooks
 from cellblock.host.output.kept import KeptResults
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult, HistoryEntry, OutputItem, StreamName
+from cellblock.model.programs import ExecResult
 from cellblock.wire.messages import VALUE_MIME, Answer, Changed, Question
 
 _log = logging.getLogger("cellblock.sessions")
@@ -60,6 +61,16 @@ class CellObserver(Protocol):
         """Return whether a dead kernel may have left a state to continue from."""
 
 
+class SessionWatcher(Protocol):
+    """Is told what a session has done."""
+
+    def cell_ended(self, code: str, result: CodeExecutionResult) -> None:
+        """Handle the end of a cell that leaves a trace."""
+
+    def program_ended(self, command: Sequence[str], result: ExecResult) -> None:
+        """Handle the end of a program beside the kernel."""
+
+
 class Cells:
     """Runs the cells of one session.
 
@@ -67,6 +78,7 @@ class Cells:
         state: Whether the session takes cells; set by the session.
         current: The cell that runs, or the last one while its result is being made.
         past: The history, and which part of it led to the present state.
+        watchers: Are told of cells that have ended.
     """
 
     def __init__(
@@ -95,6 +107,7 @@ class Cells:
         self.state: Literal["not started", "running", "closed"] = "not started"
         self.current: Cell | None = None
         self.past = Past()
+        self.watchers: list[SessionWatcher] = []
         self._told = ""
         """Why the last cell could not be undone."""
         self._observer: CellObserver
@@ -394,6 +407,8 @@ class Cells:
             kept = self._kept.keep(result)
             entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)
             self.past.add(entry, died=cell.died)
+            for watcher in self.watchers:
+                watcher.cell_ended(cell.code, result)
         if self.state == "running":
             # Not awaited: the caller waits for this result, not for the next kernel.
             self._kernels.replace_dead()
@@ -445,6 +460,11 @@ class Cells:
         begin_stop(kernel, cell, "interrupted")
         await cell.ended.wait()
         return True
+
+    def time_out(self, cell: Cell) -> None:
+        """Begin to stop a running cell because its time is over."""
+        if (kernel := self._kernels.current) is not None and cell is self.current:
+            begin_stop(kernel, cell, "timeout")
 
     async def reset(self) -> None:
         """Stop the running cell and continue with a fresh kernel."""

@@ -89,6 +89,7 @@ class Family:
         ports: How many ports were assigned to listeners of sessions other than the first one.
         awaited: How many kernels of a killed host are still to be taken over or ended.
         programs: How many programs run beside the kernels. They outlive them.
+        sealed: Whether its network was closed for good: no other session may be made in it, which could reach more.
     """
 
     def __init__(self, launcher: Launcher, number: int, group: Group | None, observer: FamilyObserver) -> None:
@@ -115,6 +116,7 @@ class Family:
         self.ports = 0
         self.awaited = 0
         self.programs = 0
+        self.sealed = False
 
     @property
     def shared(self) -> bool:

@@ -86,8 +86,9 @@ class Output:
         self._check_finished()
 
     def close(self) -> None:
-        """Stop reading. It can be repeated."""
+        """Stop reading, after what the program has printed before its end. It can be repeated."""
         for descriptor in [*self._streams]:
+            self._read_rest(descriptor)
             self._drop(descriptor)
         self.finished = True
         self._tell()
@@ -108,6 +109,13 @@ class Output:
         if self._keep == "all" and not self.finished and self._full:
             self._pause()
         self._tell()
+
+    def _read_rest(self, descriptor: int) -> None:
+        """Read what is left in a stream of a program that has ended, whether or not there is room: nobody can do it later."""
+        left = 0 if self._ending is None or self.finished else self._ending.get(descriptor, 0)
+        while left > 0 and (data := read_some(descriptor)):
+            self._add(self._streams[descriptor], data)
+            left -= len(data)
 
     def _add(self, stream: ProgramStream, data: bytes) -> None:
         if self._pieces and self._pieces[-1].stream == stream and len(self._pieces[-1].data) < _SMALL:

@@ -292,6 +292,15 @@ class Process:
         """Wait until it runs, or could not be started."""
         await asyncio.wait([self._begun])
 
+    def when_ended(self, act: Callable[[ExecResult], None]) -> None:
+        """Call something with its result when it has ended."""
+
+        def ended(_future: asyncio.Future[None]) -> None:
+            assert self._result is not None
+            act(self._result)
+
+        self._ended.add_done_callback(ended)
+
     def kill(self, why: str) -> None:
         """End it and all that it has started at once, for a reason, without waiting for it."""
         if not self._ended.done() and self._asked is None:

@@ -29,11 +29,13 @@ from cellblock.model.programs import (
     Scope,
     as_command,
     check_size,
+    passable,
 )
 from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import MAX_SPECIFICATION, SPECIFICATION, Specification
 
 if TYPE_CHECKING:
+    from cellblock.host.kernels.cells import SessionWatcher
     from cellblock.host.kernels.kernel import Kernel
 
 EXEC_TIMEOUT = 120.0
@@ -46,7 +48,11 @@ _MOMENT, _MOMENTS = 0.001, 5000
 
 
 class Programs:
-    """The programs of one session."""
+    """The programs of one session.
+
+    Attributes:
+        watchers: Are told of programs that have ended.
+    """
 
     def __init__(
         self,
@@ -68,6 +74,7 @@ class Programs:
         self._running: dict[str, Process] = {}
         self._ended: dict[str, Process] = {}
         self._hidden: set[Process] = set()
+        self.watchers: list[SessionWatcher] = []
         self._waiting = 0
         self._closed = False
 
@@ -145,7 +152,9 @@ class Programs:
         finally:
             if feeding is not None:
                 feeding.cancel()
-        return collected.with_output(result)
+        result = collected.with_output(result)
+        self._tell(process, result)
+        return result
 
     async def spawn(
         self,
@@ -197,6 +206,8 @@ class Programs:
             raise
         if (ended := process.poll()) is not None and ended.status == "not_started":
             raise ProcessError(ended.reason, ended.errno or 0)
+        if self.watchers:
+            process.when_ended(lambda result: self._tell(process, result))
         return process
 
     def processes(self) -> list[ProcessInfo]:
@@ -222,15 +233,18 @@ class Programs:
         """How many run."""
         return len(self._running)
 
+    def _tell(self, process: Process, result: ExecResult) -> None:
+        for watcher in self.watchers:
+            watcher.program_ended(process.info.command, result)
+
     async def helper(self) -> Process:
         """Start the helper that works with files, which is no program of the session's."""
         return await self._begin(_specification((), stdin=True), ("files",), "all", "", hidden=True)
 
     async def end_all(self, why: str) -> None:
         """End all programs and everything that they have started. It can be repeated."""
-        await asyncio.gather(
-            *(process.end("cancelled", why, 0.0) for process in [*self._running.values(), *self._hidden] if not process.gone)
-        )
+        ending = [process for process in [*self._running.values(), *self._hidden] if not process.gone]
+        await asyncio.gather(*(process.end("cancelled", why, 0.0) for process in ending))
 
     def kill_all(self, why: str) -> bool:
         """End all programs at once, without waiting for it; return whether there were any."""
@@ -362,8 +376,8 @@ def _file(content: bytes) -> IO[bytes]:
 
 
 def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or (not value and what != "command") or "\0" in value:
-        raise InvalidInputError(f"{what} must be a string without NUL characters, not {shown(value)}")
+    if not isinstance(value, str) or not value or not passable(value):
+        raise InvalidInputError(f"{what} must be a string without NUL characters and lone surrogates, not {shown(value)}")
     return value
 
 
@@ -373,9 +387,9 @@ def _checked_env(env: Mapping[str, str | None] | None) -> dict[str, str | None]:
     if not isinstance(env, Mapping):
         raise InvalidInputError(f"env must be a dict of variables, not {shown(env)}")
     for name, value in env.items():
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or not passable(name):
             raise InvalidInputError(f"env has a variable without a proper name: {shown(name)}")
-        if value is not None and (not isinstance(value, str) or "\0" in value):
+        if value is not None and (not isinstance(value, str) or not passable(value)):
             raise InvalidInputError(f"env[{name!r}] must be a string without NUL characters, or None, not {shown(value)}")
     return dict(env)
 

@@ -64,7 +64,7 @@ class Server:
     def end_program(self, session: str, info: dict[str, Any]) -> None:
         """Begin to stop a program whose connection is closed, if it still runs.
 
-        Another one with this id, of a later session, goes on. So does what a program that has ended has left in the background.
+        Another one with this id, of a later session, goes on. So does what an ended program has left in the background.
         """
         named = self.sessions.known(session)
         if named is not None and named.current is not None:

@@ -22,7 +22,7 @@ from cellblock.service.session.policy import requested_policy, requested_tier
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from cellblock.host import Host, Tier
+    from cellblock.host import Host, Policy, Tier
 
 Approve = Literal["auto", "ask"]
 
@@ -46,6 +46,7 @@ class NamedOptions:
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this user.
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
         allow_hosts: Hosts that the code may reach.
+        home_is_workspace: Whether ``/home/user`` is another name of the workspace in the sandbox (`Filesystem`).
         rules: A file of rules that decide before people do (docs/approvals.md).
         limits: Limits of a cell's output (`Limits`), by name.
         durable: Whether the session continues after a reboot: it is saved between its cells, with the files of its workspace
@@ -61,6 +62,7 @@ class NamedOptions:
     sandbox: bool = True
     sandbox_config: Mapping[str, Any] | str | None = None
     allow_hosts: tuple[str, ...] = ()
+    home_is_workspace: bool = False
     rules: str | None = None
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     durable: bool | float = False
@@ -101,6 +103,8 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     tier = requested_tier(named.sandbox, data.get("isolate"), host)
     check_kernel_type(named.kernel_type, tier)
     policy = requested_policy(None, named.sandbox_config, named.allow_hosts, tier)
+    if named.home_is_workspace:
+        policy = _with_name(policy, tier)
     session = SessionOptions(
         **_with_places({name: data[name] for name in _SESSION & data.keys() - {"isolate"}}, named.current_dir, tier),
         isolate=tier.name,
@@ -109,6 +113,20 @@ def read_options(data: Mapping[str, Any], host: Host | None = None) -> Options:
     )
     services = ServiceOptions(**{name: data[name] for name in _SERVICES & data.keys()}, rules=_rules(named.rules))
     return Options(session, services, named)
+
+
+def _with_name(policy: Policy | None, tier: Tier) -> Policy:
+    """Return a policy in which the home directory is the workspace.
+
+    Raises:
+        InvalidInputError: There is no sandbox.
+    """
+    from cellblock.host import Policy
+
+    if not tier.sandboxed:
+        raise InvalidInputError("home_is_workspace describes a sandbox, but sandbox=False turns it off")
+    made = policy or Policy()
+    return dataclasses.replace(made, filesystem=dataclasses.replace(made.filesystem, home_is_workspace=True))
 
 
 def _with_places(given: dict[str, Any], current_dir: str | None, tier: Tier) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def open_session(
     )
     _LOG.info("%s has the id %s", session.wanted.session, session_id)
     services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
+    services.broker.hold = session.holding.wait
     return session, services
 
 

@@ -49,6 +49,7 @@ class Broker:
         on_always: Called with a request that was accepted for the rest of the session, and its key for `remember` and
             `revoke`.
         pending: Pending requests by id, oldest first.
+        hold: Returns when a request may be decided; raises `StateError` if its code was withdrawn. None: at once.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Broker:
         self.timeout = timeout
         self.on_always: Callable[[ApprovalRequest, tuple[str, ...]], None] | None = None
         self.pending: dict[str, ApprovalRequest] = {}
+        self.hold: Callable[[], Awaitable[None]] | None = None
         self._record = record
         self._session = session
         self._calls: dict[str, Call] = {}
@@ -119,7 +121,10 @@ class Broker:
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
+            StateError: The code that asks was withdrawn.
         """
+        if self.hold is not None:
+            await self.hold()
         if self._turn.locked():
             async with self._turn:
                 await asyncio.sleep(0)  # freezing long arguments takes time, too

@@ -13,7 +13,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Literal
 
 from cellblock.common.threads import Threads
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress import addresses
 from cellblock.walls.egress.hang_up import on_hang_up
 from cellblock.walls.egress.names import Address, Target, host_text, unmapped
@@ -24,6 +24,9 @@ Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
 Dial = Callable[[Address, int], Awaitable[socket.socket]]
 """Connects to an address and a port, and returns the non-blocking socket."""
+
+Hold = Callable[[], Awaitable[None]]
+"""Returns when a connection may be made; raises `StateError` if it is no longer wanted."""
 
 Ask = Callable[[str, int], Awaitable[bool]]
 """Decides about a host and a port that no rule names."""
@@ -92,7 +95,9 @@ class Gate:
         resolve: Resolve,
         dial: Dial,
         ask: Ask | None = None,
+        hold: Hold | None = None,
     ) -> None:
+        self._hold = hold
         self._rules = rules
         self._limits = limits
         self._on_denied = on_denied
@@ -102,6 +107,11 @@ class Gate:
         self._slots = asyncio.Semaphore(_LOOKUPS)
         self._lookups: set[asyncio.Task[Sequence[str]]] = set()
         self._questions: set[asyncio.Future[bool]] = set()
+
+    def change(self, rules: Rules) -> None:
+        """Decide by other rules from now on, and ask nobody."""
+        self._rules, self._ask = rules, None
+        self.withdraw()
 
     async def open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
         """Connect to a target, if the rules allow it.
@@ -119,6 +129,11 @@ class Gate:
             UnreachableError: They do, but it cannot be reached.
             OSError: The client has hung up, or no descriptor is left.
         """
+        if self._hold is not None:
+            try:
+                await self._hold()
+            except StateError as error:
+                raise ConnectionAbortedError(str(error)) from None
         if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method, client):
             raise self._denied(target, refusal, method)
         try:

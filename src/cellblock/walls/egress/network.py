@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.walls.sandbox.plan import EGRESS_PORT
@@ -23,6 +24,14 @@ OnHost: TypeAlias = Callable[[str, int], Awaitable[bool]]
 """Decides whether a host and a port that the policy does not name may be reached."""
 
 
+Hold: TypeAlias = Callable[[], Awaitable[None]]
+"""Returns when a connection may be made; raises `StateError` if it is no longer wanted."""
+
+
+async def nothing_held() -> None:
+    """Hold nothing."""
+
+
 class SandboxNetwork:
     """Serves the proxy of one sandbox: of a session, for each of its kernels, or of an MCP server.
 
@@ -30,13 +39,20 @@ class SandboxNetwork:
         denials: The last refused attempts, oldest first.
     """
 
-    def __init__(self, network: Network, note: Callable[[str], None], ask: OnHost | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        note: Callable[[str], None],
+        ask: OnHost | None = None,
+        hold: Hold = nothing_held,
+    ) -> None:
         """Parse the rules.
 
         Args:
             network: The allowed hosts.
             note: Called with a line for each refused attempt.
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
+            hold: Returns when a connection may be made.
 
         Raises:
             InvalidInputError: A pattern is wrong; the message names it.
@@ -44,6 +60,7 @@ class SandboxNetwork:
         self.denials: deque[Denial] = deque(maxlen=_LOG)
         self._note = note
         self._ask = ask if network.ask else None
+        self._hold = hold
         self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -79,8 +96,29 @@ class SandboxNetwork:
         if self._rules is None:
             listener.close()
             return
-        before, self._proxy = self._proxy, EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask)
+        before = self._proxy
+        self._proxy = EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask, hold=self._hold)
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
+
+    async def close_to(self, allow: Sequence[str]) -> None:
+        """From now on, let only some hosts be reached, of those that were allowed. Open connections end, and nobody is asked.
+
+        Args:
+            allow: The hosts, as patterns.
+
+        Raises:
+            InvalidInputError: A pattern is wrong. Nothing has changed.
+        """
+        from cellblock.walls.egress.rules import Rules
+
+        narrowed = replace(Rules.parse(allow), within=self._rules) if self._rules is not None else None
+        if narrowed is None:
+            return  # nothing could be reached
+        self._rules, self._ask = narrowed, None
+        if self._changing is not None:
+            await self._changing
+        if self._proxy is not None:
+            await self._proxy.change(narrowed)
 
     def withdraw_questions(self) -> None:
         """Withdraw open questions about hosts, because the code that asked was stopped, or has ended."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from itertools import islice
 
 from cellblock.errors import InvalidInputError, StateError
-from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Resolve, dial, resolve
+from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Hold, Resolve, dial, resolve
 from cellblock.walls.egress.rules import Denial, Rules
 from cellblock.walls.egress.tunnel import BUFFER
 
@@ -42,12 +41,13 @@ class EgressProxy:
         resolve: Resolve = resolve,
         dial: Dial = dial,
         ask: Ask | None = None,
+        hold: Hold | None = None,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
-        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask)
+        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold)
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -76,6 +76,11 @@ class EgressProxy:
         """Withdraw open questions about hosts: their connections are refused."""
         self._gate.withdraw()
 
+    async def change(self, rules: Rules) -> None:
+        """Decide by other rules from now on, ask nobody, and disconnect all clients."""
+        self._gate.change(rules)
+        await self._cut_off()
+
     async def close(self) -> None:
         """Disconnect all clients and wait for the end of their tasks. Can be called again."""
         if not self._closed:
@@ -85,11 +90,17 @@ class EgressProxy:
                 self._retry.cancel()
             self._listener.close()
         while self._clients:
-            clients = [*islice(self._clients, _CUT_OFF)]
+            await self._cut_off()
+        await self._gate.close()
+
+    async def _cut_off(self) -> None:
+        """Disconnect the clients that there are now."""
+        found = [*self._clients]
+        for start in range(0, len(found), _CUT_OFF):
+            clients = found[start : start + _CUT_OFF]
             for client in clients:
                 client.cancel()
             await asyncio.wait(clients)
-        await self._gate.close()
 
     def _resume(self) -> None:
         if self._loop is not None and not self._accepting and not self._closed:

@@ -130,10 +130,12 @@ class Rules:
     Attributes:
         allowed: A rule without a port means ports 80 and 443.
         denied: A rule without a port means every port.
+        within: Rules that must allow it as well.
     """
 
     allowed: tuple[Rule, ...] = ()
     denied: tuple[Rule, ...] = ()
+    within: Rules | None = None
 
     @classmethod
     def parse(cls, patterns: Sequence[str], denied: Sequence[str] = ()) -> Self:
@@ -168,7 +170,7 @@ class Rules:
         Returns:
             The refusal, or None if the host may be looked up.
         """
-        if refusal := self._denied(target):
+        if refusal := self._denied(target) or (self.within and self.within.judge(target)):
             return refusal
         about = [rule for rule in self.allowed if rule.names(target.host)]
         if any(_covers(rule, target.port) for rule in about):
@@ -188,8 +190,10 @@ class Rules:
         Returns:
             The refusal, or None if it may be dialled.
         """
-        if refusal := self._denied(reached):
+        if refusal := self._denied(reached) or (self.within and self.within.judge_address(target, reached, found)):
             return refusal
+        if self.within is not None:
+            return None  # these decide about addresses: nothing here widens them
         if found is None or any(rule.host == reached.host and _covers(rule, reached.port) for rule in self.allowed):
             return None
         marked = any(rule.private and rule.names(target.host) and _covers(rule, target.port) for rule in self.allowed)

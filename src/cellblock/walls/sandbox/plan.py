@@ -183,16 +183,22 @@ def make_plan(policy: Policy, facts: Facts, workspace: str | None, interpreter: 
         policy = replace(policy, filesystem=replace(files, write=tuple(path for path in files.write if path != ".")))
     else:
         check_workspace(workspace)
-    everything = policy.filesystem.everything
+    everything, named = policy.filesystem.everything, policy.filesystem.home_is_workspace
     resources = policy.resources
     mounts = _mounts(policy, facts, workspace, interpreter)
+    if named and (everything or any(is_inside(path, HOME) for path in (*interpreter, *(step.target for step in mounts)))):
+        raise InvalidInputError(
+            f"home_is_workspace makes {HOME} a name of the workspace, and this sandbox has something else there: "
+            "its policy shows all of the file system, or the workspace, the interpreter or a path of the policy is below it"
+        )
     # If something is mounted into /proc or on it, the seals of /proc must lie on top.
     again = any(is_inside(step.target, "/proc") for step in mounts)
     return Plan(
         everything=everything,
-        home=_HOME_IN_TMP if everything else HOME,
+        home=_HOME_IN_TMP if everything or named else HOME,
         steps=(
-            *_own(facts, resources.tmp, interpreter, everything),
+            *_own(facts, resources.tmp, interpreter, everything, _HOME_IN_TMP if everything or named else HOME),
+            *([Link(HOME, workspace)] if named else []),
             *_proc(),
             # Settings, before they are sealed. Since Linux 6.14 each pid namespace has its own highest pid. It also applies to
             # root, unlike RLIMIT_NPROC. The system never reuses a pid below 300: all sessions start there.
@@ -253,15 +259,15 @@ def usual_beginning(facts: Facts, interpreter: tuple[str, ...]) -> tuple[Step, .
 
     All of them affect only the tree, so nothing of them remains if another tree is built instead.
     """
-    return (*_own(facts, Policy().resources.tmp, interpreter, everything=False), *_proc())
+    return (*_own(facts, Policy().resources.tmp, interpreter, everything=False, home=HOME), *_proc())
 
 
 @functools.lru_cache(maxsize=16)
-def _own(facts: Facts, size: int, interpreter: tuple[str, ...], everything: bool) -> tuple[Step, ...]:
+def _own(facts: Facts, size: int, interpreter: tuple[str, ...], everything: bool, home: str) -> tuple[Step, ...]:
     """Return the steps for private mounts of every session: the same for all workspaces, so computed once."""
     steps: list[Step] = [
         Tmpfs("/tmp", size, 0o1777),  # the session's own; first, because the interpreter may be below it
-        Tmpfs(_HOME_IN_TMP if everything else HOME, size, 0o755),
+        Tmpfs(home, size, 0o755),
     ]
     if everything:
         # Sockets of the host's services are here; a read-only mount does not prevent connecting.

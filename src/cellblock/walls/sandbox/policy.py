@@ -84,12 +84,15 @@ class Filesystem:
         write: Writable paths. ``.`` is the workspace.
         deny_read: Masked paths, except what `read` and `write` name inside them. ``/`` cancels ``/`` in `read`.
         deny_write: Paths that are read-only, or cannot be created, whatever `write` allows.
+        home_is_workspace: Whether ``/home/user`` is another name of the workspace, for programs that know no other place. The
+            home directory is then below ``/tmp``. For the native sandbox only.
     """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = (".",)
     deny_read: tuple[str, ...] = SECRET
     deny_write: tuple[str, ...] = PROTECTED
+    home_is_workspace: bool = field(default=False, kw_only=True)
 
     @property
     def everything(self) -> bool:
@@ -280,6 +283,7 @@ class Policy:
                 other.filesystem.write,
                 _union(self.filesystem.deny_read, other.filesystem.deny_read),
                 _union(self.filesystem.deny_write, other.filesystem.deny_write),
+                home_is_workspace=other.filesystem.home_is_workspace,
             ),
             Network(other.network.allow, _union(self.network.deny, other.network.deny), other.network.ask),
             Resources(**limits),
@@ -290,8 +294,11 @@ class Policy:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the policy from the result of `to_dict`."""
+        files: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list | tuple) else value for name, value in data["filesystem"].items()
+        }
         return cls(
-            Filesystem(**{name: tuple(value) for name, value in data["filesystem"].items()}),
+            Filesystem(**files),
             Network(tuple(data["network"]["allow"]), tuple(data["network"]["deny"]), data["network"]["ask"]),
             Resources(**data["resources"]),
             data["unix_sockets"],

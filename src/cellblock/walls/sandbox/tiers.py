@@ -160,6 +160,7 @@ class Landlock:
                 "isolate='landlock' allows no local sockets except pairs, because others could reach the machine's services: "
                 "take allowAllUnixSockets out of the policy"
             )
+        _check_no_name(policy)
         return fit(policy, names_can_be_held=False)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
@@ -196,6 +197,7 @@ class Srt:
 
     def fit(self, policy: Policy) -> Policy:
         """See `Tier.fit`. The user's own settings of srt are passed on unchanged."""
+        _check_no_name(policy)
         return policy.checked() if isinstance(policy, srt.SrtPolicy) else fit(policy)
 
     def complete(self, setup: Setup, policy: Policy, facts: Facts, interpreter: tuple[str, ...] | None) -> Setup:
@@ -245,6 +247,16 @@ NATIVE, LANDLOCK, SRT, NONE = Native(), Landlock(), Srt(), Unsandboxed()
 
 TIERS: dict[str, Tier] = {tier.name: tier for tier in (NATIVE, LANDLOCK, SRT, NONE)}
 """All tiers by name, in the order of messages."""
+
+
+def _check_no_name(policy: Policy) -> None:
+    """Check that a policy for a sandbox without mounts gives the workspace no second name.
+
+    Raises:
+        InvalidInputError: It does.
+    """
+    if policy.filesystem.home_is_workspace:
+        raise InvalidInputError("home_is_workspace needs isolate='native': other sandboxes cannot give it a second name")
 
 
 @functools.lru_cache(maxsize=64)

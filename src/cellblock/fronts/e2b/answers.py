@@ -1,0 +1,89 @@
+"""Reads what E2B's clients send, and says what is wrong in the forms that they know."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.responses import PlainTextResponse, Response
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import Receive
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+async def read(request: Request, model: type[_Model]) -> _Model:
+    """Return what the body of a request says.
+
+    Raises:
+        InvalidInputError: It is not JSON, or not what the model wants.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        # Web pages of others can send other types without asking.
+        raise InvalidInputError("the Content-Type must be application/json")
+    return parse(await request.body(), model)
+
+
+def parse(body: bytes, model: type[_Model]) -> _Model:
+    """Return what JSON says.
+
+    Raises:
+        InvalidInputError: It is none, or not what the model wants.
+    """
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as wrong:
+        first = wrong.errors()[0]
+        raise InvalidInputError(f"{'.'.join(map(str, first['loc']))[:200] or 'body'}: {first['msg']}") from None
+
+
+def as_text(problem: Problem) -> Response:
+    """Return what is wrong as the code interpreter's clients read it."""
+    return PlainTextResponse(problem.detail, status_of(problem))
+
+
+def as_json(problem: Problem) -> Response:
+    """Return what is wrong as clients of envd read it."""
+    status = status_of(problem)
+    return Response(json.dumps({"code": status, "message": problem.detail}), status, media_type="application/json")
+
+
+def status_of(problem: Problem) -> int:
+    """Return the status for a problem: E2B has 400 for what is wrong in a request."""
+    return 400 if problem.status == 422 else problem.status
+
+
+async def while_here(receive: Receive, work: Coroutine[Any, Any, object]) -> bool:
+    """Do something for a client, for as long as it stays.
+
+    Args:
+        receive: Tells when it leaves; its request has come.
+        work: What to do. It is cancelled when the client leaves.
+
+    Returns:
+        Whether it was done to its end.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        working.result()
+        return True
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.wait([working, leaving])
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,172 @@
+"""The application that E2B's clients talk to. Its paths are those of two servers of theirs, which share none but one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cellblock.errors import AccessError, CellblockError
+from cellblock.fronts.e2b import files, filesystem, processes
+from cellblock.fronts.e2b.answers import as_json, as_text, read
+from cellblock.fronts.e2b.contexts import Contexts, Workspace
+from cellblock.fronts.e2b.executions import execute
+from cellblock.fronts.gateway.guard import Guard, Headers, Refused
+from cellblock.fronts.problems import Problem, problem_of
+from cellblock.service.store.tokens import Token, Tokens
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from cellblock.fronts.gateway.link import DaemonLink
+    from cellblock.fronts.gateway.options import GatewayOptions
+    from cellblock.service.daemon.place import Place
+
+
+class ContextRequest(BaseModel):
+    """A context to make, as E2B's clients send it."""
+
+    model_config = ConfigDict(strict=True)
+
+    cwd: str | None = Field(None, max_length=4096)
+    language: str | None = Field(None, max_length=40)
+
+
+class E2BGuard(Guard):
+    """The gateway's guard, as E2B's clients meet it."""
+
+    def is_upload(self, scope: Scope) -> bool:
+        """See `Guard`."""
+        return scope.get("method") == "POST" and scope["path"] == "/files"
+
+    def token_in(self, scope: Scope, headers: Headers) -> str:
+        """See `Guard`."""
+        sent = next((value for name, value in scope["headers"] if name == b"x-access-token"), b"")
+        return sent.decode("latin-1") or super().token_in(scope, headers)
+
+
+def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace: Workspace) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        options: What the guard lets pass.
+        link: Where the sessions are.
+        place: Where the tokens are.
+        workspace: Where the sessions work.
+    """
+    check = Tokens(place.directory).check() if options.auth else None
+
+    contexts = Contexts(link, workspace)
+    programs = processes.Programs(link, contexts)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await programs.close()
+        await link.close()
+        if check is not None:
+            check.close()
+
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/execute", execute, methods=["POST"]),
+            Route("/contexts", make_context, methods=["POST"]),
+            Route("/contexts", list_contexts, methods=["GET"]),
+            Route("/contexts/{context}", remove_context, methods=["DELETE"]),
+            Route("/contexts/{context}/restart", restart_context, methods=["POST"]),
+            Route("/files", files.download, methods=["GET"]),
+            Route("/files", files.upload, methods=["POST"]),
+            *filesystem.ROUTES,
+            *processes.ROUTES,
+        ],
+        exception_handlers={CellblockError: _on_error, HTTPException: _on_http, Exception: _on_failure},
+        lifespan=lifespan,
+    )
+    app.state.link = link
+    app.state.contexts = contexts
+    app.state.programs = programs
+    app.state.max_upload = options.max_upload
+    return E2BGuard(allowed(app), options, check)
+
+
+def allowed(app: ASGIApp) -> ASGIApp:
+    """Let only those pass who may run code in all sessions: a sandbox has several, and shares its files among them."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != "/health":
+            check_caller(scope["cellblock.caller"])
+        await app(scope, receive, send)
+
+    return checked
+
+
+def check_caller(caller: Token) -> None:
+    """Check that a caller may run code in all sessions.
+
+    Raises:
+        AccessError: It may not.
+    """
+    if caller.session or not caller.may("run"):
+        raise AccessError("this needs a token with the scope 'run', for all sessions")
+
+
+async def health(_: Request) -> Response:
+    """Say that this server runs: it is asked for that alone."""
+    return JSONResponse("OK")
+
+
+async def make_context(request: Request) -> Response:
+    """Make a context."""
+    wanted = await read(request, ContextRequest)
+    return JSONResponse((await _contexts(request).make(wanted.cwd, wanted.language)).to_dict())
+
+
+async def list_contexts(request: Request) -> Response:
+    """List the contexts."""
+    return JSONResponse([one.to_dict() for one in await _contexts(request).all()])
+
+
+async def remove_context(request: Request) -> Response:
+    """End a context."""
+    await _contexts(request).remove(request.path_params["context"])
+    return JSONResponse(None)
+
+
+async def restart_context(request: Request) -> Response:
+    """Give a context a fresh kernel."""
+    await _contexts(request).restart(request.path_params["context"])
+    return JSONResponse(None)
+
+
+def _contexts(request: Request) -> Contexts:
+    contexts: Contexts = request.app.state.contexts
+    return contexts
+
+
+def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CellblockError)
+    return _answer(request, problem_of(error))
+
+
+def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, Refused):
+        return _answer(request, error.problem)
+    detail = f"{request.method[:20]} {request.url.path[:200]}: {error.detail}; this server speaks a part of E2B's protocol"
+    return _answer(request, Problem(error.status_code, "bad_request", detail))
+
+
+def _on_failure(request: Request, error: Exception) -> Response:
+    return _answer(request, Problem(500, "internal", f"the server failed: {type(error).__name__}; see its log"))
+
+
+def _answer(request: Request, problem: Problem) -> Response:
+    return (as_json if request.url.path == "/files" else as_text)(problem)

@@ -1,0 +1,291 @@
+"""E2B's contexts: named sessions of the daemon, which all work in one workspace, as the contexts of one sandbox do."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import posixpath
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
+from cellblock.fronts.gateway.kernelspecs import installed, places_of
+from cellblock.model.sessions import OWN_KERNEL
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Create, Destroy, List, Restart
+
+if TYPE_CHECKING:
+    from cellblock.fronts.gateway.link import DaemonLink
+    from cellblock.operations.base import AnswerT, Request
+
+PYTHON = "python"
+LISTED = (PYTHON, "javascript")
+"""Languages whose default contexts are listed before anybody has used them, as E2B does."""
+
+_ALIASES = {"js": "javascript", "ts": "typescript"}
+_KERNELS = {"javascript": ("javascript", "typescript"), "typescript": ("typescript", "javascript")}
+"""Language → the languages of kernels that run it, as kernelspecs name them; by default its own name."""
+
+_LANGUAGE = re.compile(r"[a-z][a-z0-9_+#]{0,30}")
+MAX_PATH = 4096
+_CWD = "e2b-cwd"
+"""The label of a session that says where its code began to work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """The directory in which all contexts of a sandbox work.
+
+    Attributes:
+        path: Its path outside, without symbolic links.
+        home: The path by which code, and E2B's clients, know it: ``/home/user`` where a sandbox can give it that name.
+        options: The options of sessions in it.
+    """
+
+    path: str
+    home: str
+    options: Mapping[str, Any]
+
+    def inner(self, path: str) -> str:
+        """Return the path of a file relative to the workspace.
+
+        Args:
+            path: The path as E2B's clients have it: absolute, or relative to the home directory.
+
+        Raises:
+            InvalidInputError: It is outside.
+        """
+        if not path or "\0" in path or len(path) > MAX_PATH:
+            raise InvalidInputError(f"path must be a path of at most {MAX_PATH} characters, without NUL")
+        if path == "~" or path.startswith("~/"):
+            path = f"{self.home}{path[1:]}"
+        found = "/" + posixpath.normpath(posixpath.join(self.home, path)).lstrip("/")  # POSIX keeps two slashes
+        for top in (self.home, self.path):
+            if found == top or found.startswith(f"{top}/"):
+                return posixpath.relpath(found, top)
+        raise InvalidInputError(
+            f"{path[:200]!r} is outside of {self.home}: only files of the workspace can be read and written"
+        )
+
+    def outer(self, path: str) -> str:
+        """Return the path of a file as E2B's clients have it, from one relative to the workspace."""
+        return posixpath.normpath(f"{self.home}/{path}")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context.
+
+    Attributes:
+        id: Its id, which is the name of its session.
+        language: Its language.
+        cwd: The directory in which its code began to work.
+    """
+
+    id: str
+    language: str
+    cwd: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as E2B shows it."""
+        return {"id": self.id, "language": self.language, "cwd": self.cwd}
+
+
+class Contexts:
+    """The contexts of one sandbox. Only the daemon keeps them: they outlive this process.
+
+    Attributes:
+        workspace: Where they work.
+        arming: Held while something is submitted that is for the very next cell.
+    """
+
+    def __init__(self, link: DaemonLink, workspace: Workspace) -> None:
+        """Name the sandbox.
+
+        Args:
+            link: Where the sessions are.
+            workspace: Where they work. There is one sandbox for each.
+        """
+        self._link = link
+        self.workspace = workspace
+        self.arming = asyncio.Lock()
+        self._prefix = f"e2b-{hashlib.sha256(os.fsencode(workspace.path)).hexdigest()[:8]}-"
+
+    def find(self, identity: str | None, language: str | None) -> Context:
+        """Return the context of an id, or the default one of a language. It is not known whether it has a session.
+
+        Args:
+            identity: The id; None if there is none.
+            language: The language; None stands for Python.
+
+        Raises:
+            NotFoundError: The id is not that of a context.
+            InvalidInputError: The language is none.
+        """
+        if not identity:
+            return self._default(_normal(language))
+        if (found := language_in(identity, self._prefix)) is None:
+            raise _missing(identity)
+        return Context(identity, found, self.workspace.home)
+
+    async def ask(
+        self, request: Callable[[str], Request[AnswerT]], body: bytes = b"", context: Context | None = None
+    ) -> AnswerT:
+        """Ask the session of a context for something. That of a default one is made if there is none.
+
+        Args:
+            request: Returns what to ask, from the name of the session.
+            body: What comes with it.
+            context: The context; by default the default one of Python, whose files and programs are those of the sandbox.
+
+        Raises:
+            NotFoundError: The context has no session, and is no default one.
+            UnsupportedError: There is no kernel for its language.
+            CellblockError: What else the daemon has met.
+        """
+        context = context or self._default(PYTHON)
+        try:
+            return await self._link.call(request(context.id), body)
+        except NotFoundError:
+            if context.id != self._default(context.language).id:
+                raise _missing(context.id) from None
+            await self._create(context)
+            return await self._link.call(request(context.id), body)
+
+    async def all(self) -> list[Context]:
+        """Return all contexts: the default ones, and the others by age."""
+        found = {name: self._default(name) for name in LISTED}
+        for record in await self._link.call(List()):
+            name: str = record["name"]
+            if (language := language_in(name, self._prefix)) is not None:
+                cwd = record["tags"].get(_CWD, self.workspace.home)
+                found[name.removeprefix(self._prefix)] = Context(name, language, cwd)
+        return [*found.values()]
+
+    async def make(self, cwd: str | None, language: str | None) -> Context:
+        """Make a context.
+
+        Args:
+            cwd: Where its code begins to work. If that is no directory, or one that code may not enter, it is the home
+                directory, and the context says so.
+            language: Its language; None stands for Python.
+
+        Raises:
+            InvalidInputError: One of them is wrong.
+            UnsupportedError: There is no kernel for this language.
+        """
+        language = _normal(language)
+        if language == "bash":
+            raise UnsupportedError("bash has one context, without variables from one script to the next")
+        if cwd is not None and (not cwd or "\0" in cwd or len(cwd) > MAX_PATH):
+            raise InvalidInputError("cwd must be the path of a directory")
+        context = Context(f"{self._prefix}{language}-{secrets.token_hex(8)}", language, cwd or self.workspace.home)
+        await self._create(context)
+        if context.cwd == self.workspace.home or await self._has_entered(context):
+            return context
+        await self.remove(context.id)
+        return await self.make(None, language)
+
+    async def restart(self, identity: str) -> None:
+        """Give a context a fresh kernel.
+
+        Raises:
+            NotFoundError: There is no such context.
+        """
+        await self.ask(Restart, context=self.find(identity, None))
+
+    async def remove(self, identity: str) -> None:
+        """End a context.
+
+        Raises:
+            NotFoundError: There is no such context.
+        """
+        if not await self._link.call(Destroy(self.find(identity, None).id)):
+            raise _missing(identity)
+
+    def _default(self, language: str) -> Context:
+        # Scripts for bash run where Python does, by %%bash: no kernel is needed for them.
+        return Context(f"{self._prefix}{PYTHON if language == 'bash' else language}", language, self.workspace.home)
+
+    async def _create(self, context: Context) -> None:
+        kernel = await asyncio.to_thread(
+            kernel_for, context.language, str(self.workspace.options.get("python", sys.executable))
+        )
+        options = {**self.workspace.options, "kernel_type": kernel}
+        if kernel == OWN_KERNEL:
+            options["startup_code"] = startup_code(self.workspace.home, context.cwd)
+        await self._link.call(Create(context.id, options, {_CWD: context.cwd}))
+
+    async def _has_entered(self, context: Context) -> bool:
+        """Return whether a fresh kernel works where it should."""
+        asked = Submit(context.id, silent=True, wait=True, timeout=10_000)
+        result = await self._link.call(asked, b"print(get_ipython().e2b.directory)")
+        return bool(result["output"] == f"{context.cwd}\n")
+
+
+def language_in(name: str, prefix: str) -> str | None:
+    """Return the language of a context from its name; None for other sessions of this user, which are nobody's business here.
+
+    Args:
+        name: The name.
+        prefix: How the names of the sandbox's contexts begin.
+    """
+    found = re.fullmatch(re.escape(prefix) + rf"({_LANGUAGE.pattern})(-[0-9a-f]+)?", name)
+    return None if found is None else found[1]
+
+
+def startup_code(home: str, cwd: str) -> str:
+    """Return the start-up code of a context.
+
+    Args:
+        home: The home directory.
+        cwd: Where its code begins to work.
+    """
+    # It leaves no name behind: a program that lists what it has defined finds nothing else.
+    return f"__import__('cellblock.worker.e2b').worker.e2b.prepare({home!r}, {cwd!r})"
+
+
+def _normal(language: str | None) -> str:
+    """Return the name of a language as it is written here.
+
+    Raises:
+        InvalidInputError: It is not the name of one.
+    """
+    name = (language or PYTHON).strip().lower()
+    name = _ALIASES.get(name, name)
+    if not _LANGUAGE.fullmatch(name):
+        raise InvalidInputError(f"language must be the name of one, not {name[:40]!r}")
+    return name
+
+
+def kernel_for(language: str, python: str = sys.executable) -> str:
+    """Return the kernelspec that runs a language.
+
+    Args:
+        language: The language.
+        python: The interpreter of the session, or its environment's directory.
+
+    Raises:
+        UnsupportedError: None does.
+    """
+    if language in (PYTHON, "bash"):
+        return OWN_KERNEL
+    prefix = python if os.path.isdir(python) else os.path.dirname(os.path.dirname(shutil.which(python) or python))
+    specs = installed(places_of(prefix))
+    for wanted in _KERNELS.get(language, (language,)):
+        for name, spec in specs.items():
+            if str(spec["language"]).lower() == wanted and name != OWN_KERNEL:
+                return name
+    raise UnsupportedError(
+        f"there is no Jupyter kernel for {language!r} here: install one, and jupyter_client, where the sessions have Python"
+    )
+
+
+def _missing(identity: str) -> NotFoundError:
+    return NotFoundError(f"Context {identity[:100]} not found")

@@ -1,0 +1,157 @@
+"""Runs code for E2B's clients, and tells them what it shows while it runs. Whoever leaves stops the code."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.fronts.e2b.answers import read, while_here
+from cellblock.fronts.e2b.contexts import PYTHON, Contexts
+from cellblock.fronts.e2b.results import END, KEEPALIVE, error, messages
+from cellblock.fronts.gateway.answers import in_turns, json_pieces
+from cellblock.model.sessions import OWN_KERNEL, Language
+from cellblock.operations.executions import Cancel, Follow, Submit
+from cellblock.service.named.kernel_types import cell
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from cellblock.fronts.gateway.link import DaemonLink
+
+_QUIET = 5.0
+"""Seconds without output after which something is sent, so that nobody between gives the connection up."""
+
+_MAX_VARIABLES = 1000
+
+
+class ExecuteRequest(BaseModel):
+    """Code to run, as E2B's clients send it. They may send more, which newer ones do."""
+
+    model_config = ConfigDict(strict=True)
+
+    code: str
+    context_id: str | None = Field(None, max_length=200)
+    language: str | None = Field(None, max_length=40)
+    env_vars: dict[str, str] | None = Field(None, max_length=_MAX_VARIABLES)
+
+
+async def execute(request: Request) -> Response:
+    """Run code. What is wrong before it begins is said by the status; afterwards, it is a message."""
+    wanted = await read(request, ExecuteRequest)
+    if wanted.context_id and wanted.language:
+        raise InvalidInputError("Only one of context_id or language can be provided")
+    contexts: Contexts = request.app.state.contexts
+    link: DaemonLink = request.app.state.link
+    context = contexts.find(wanted.context_id, wanted.language)
+    language: Language = "bash" if context.language == "bash" else "python"
+    code = wanted.code.encode("utf-8", "surrogatepass")
+    # Its client says how long it waits, and leaves then.
+    submit = partial(Submit, language=language, timeout=-1, live=True)
+    if not wanted.env_vars:
+        async with contexts.arming:
+            return Lines(link, (await contexts.ask(submit, code, context))["id"])
+    name = secrets.token_hex(8)
+    arm = _arm(name, cell(wanted.code, language, OWN_KERNEL), wanted.env_vars, context.language)
+    silently = partial(Submit, silent=True)
+
+    async def disarm() -> None:
+        await contexts.ask(silently, f"get_ipython().e2b.disarm({name!r})".encode(), context)
+
+    async with contexts.arming:  # so that its cell is the next one
+        await contexts.ask(silently, arm, context)
+        return Lines(link, (await contexts.ask(submit, code, context))["id"], disarm)
+
+
+def _arm(name: str, code: str, variables: dict[str, str], language: str) -> bytes:
+    """Return code that sets variables for one cell only, which comes next.
+
+    Args:
+        name: A name for the cell.
+        code: Its code.
+        variables: The variables.
+        language: The language of the context.
+
+    Raises:
+        InvalidInputError: They cannot be set.
+    """
+    if language not in (PYTHON, "bash"):
+        raise InvalidInputError(f"env_vars are for Python and bash, not for {language}")
+    for variable, value in variables.items():
+        if not variable or "=" in variable or "\0" in variable + value:
+            raise InvalidInputError(f"env_vars: {variable[:40]!r} cannot be set to this value")
+    digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"get_ipython().e2b.arm({name!r}, {digest!r}, {variables!r})".encode("utf-8", "surrogatepass")
+
+
+class Lines(Response):
+    """Tells what an execution shows: JSON objects, one in a line. If the client leaves, the execution is stopped."""
+
+    def __init__(self, link: DaemonLink, execution: str, on_stop: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Tell of an execution.
+
+        Args:
+            link: Where it runs.
+            execution: Its id.
+            on_stop: Called when it was stopped, perhaps before it began.
+        """
+        super().__init__(media_type="application/json")
+        self._link = link
+        self._execution = execution
+        self._on_stop = on_stop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        told = False
+        try:
+            told = await while_here(receive, self._tell(send))
+        finally:
+            if not told:
+                await asyncio.shield(asyncio.create_task(self._stop()))
+
+    async def _tell(self, send: Send) -> None:
+        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._messages()) as told:
+            async for message in told:
+                async for piece in in_turns(json_pieces(message)):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _messages(self) -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            async with aclosing(self._link.follow(Follow(self._execution))) as events:
+                following = asyncio.ensure_future(anext(events, None))
+                try:
+                    while True:
+                        await asyncio.wait([following], timeout=_QUIET)
+                        if not following.done():
+                            yield KEEPALIVE
+                            continue
+                        if (event := following.result()) is None:
+                            break
+                        for message in messages(event):
+                            yield message
+                        following = asyncio.ensure_future(anext(events, None))
+                finally:
+                    following.cancel()
+                    await asyncio.wait([following])
+        except CellblockError as failed:
+            yield error(type(failed).__name__, str(failed))
+        yield END
+
+    async def _stop(self) -> None:
+        with suppress(CellblockError):  # the daemon has ended, and the execution with it
+            await self._link.call(Cancel(self._execution))
+            if self._on_stop is not None:
+                await self._on_stop()

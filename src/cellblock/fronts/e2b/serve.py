@@ -1,0 +1,98 @@
+"""Runs a server for E2B's clients: `cellblock serve --e2b`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cellblock.fronts.e2b.app import make_app
+from cellblock.fronts.e2b.contexts import Workspace
+from cellblock.fronts.gateway.link import DaemonLink
+from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.serve import is_loopback
+from cellblock.fronts.gateway.serve import serve as serve_gateway
+from cellblock.host.checks import check_maker_directory
+from cellblock.service import settings
+from cellblock.service.session.policy import requested_tier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from starlette.types import ASGIApp
+
+    from cellblock.service.daemon.place import Place
+
+PORTS = (49999, 49983)
+"""Where E2B's clients look for the code interpreter, and for envd, which has files and programs."""
+
+HOME = "/home/user"
+"""The home directory of E2B's sandboxes, where code begins to work, and has its files."""
+
+TEXT_LIMIT = 8 * 1024 * 1024
+"""Bytes of the text that one cell prints."""
+
+
+def serve(
+    host: str = "127.0.0.1",
+    *ports: int,
+    options: GatewayOptions | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    say: Callable[[str], object] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
+
+    At a loopback address, no tokens are asked for: E2B's clients have none to send.
+
+    Args:
+        host: The address to listen at.
+        ports: The ports, each of which serves everything; by default those that E2B's clients know.
+        options: Who may come, and the options of the sessions.
+        certificate: As for the gateway.
+        key: As for the gateway.
+        say: As for the gateway.
+
+    Raises:
+        CellblockError: As for the gateway.
+    """
+    options = options or GatewayOptions()
+    options = replace(options, auth=options.auth and not is_loopback(host))
+    workspace = workspace_for(settings.current().session_options(options.session_options))
+
+    def make(options: GatewayOptions, place: Place) -> ASGIApp:
+        return make_app(options, DaemonLink(place), place, workspace)
+
+    serve_gateway(
+        host,
+        *(ports or PORTS),
+        options=options,
+        certificate=certificate,
+        key=key,
+        say=say,
+        make=make,
+        greeting="cellblock listens at {} for programs that use E2B: they need E2B_DEBUG=true",
+    )
+
+
+def workspace_for(given: Mapping[str, Any]) -> Workspace:
+    """Return where the sessions work, with all of their options.
+
+    Args:
+        given: The options that the user has chosen.
+
+    Raises:
+        InvalidInputError: The server was started in the home directory, and no other place is named.
+    """
+    options = {"current_dir": os.getcwd(), "python": sys.executable, "limits": {"text": TEXT_LIMIT}, **given}
+    path = os.path.realpath(options.get("working_dir") or options["current_dir"])
+    tier = requested_tier(options.get("sandbox", True), options.get("isolate"), None)
+    if options.get("working_dir") is None:
+        check_maker_directory(path, tier)  # here, and not when the first program comes
+    # A configuration of the sandbox shows all of the machine's files, and with them the home directories.
+    named = tier.name == "native" and options.get("sandbox_config") is None
+    if not named or any(f"{os.path.realpath(one)}/".startswith(f"{HOME}/") for one in (path, sys.prefix, sys.base_prefix)):
+        return Workspace(path, path, options)
+    return Workspace(path, HOME, {**options, "home_is_workspace": True})

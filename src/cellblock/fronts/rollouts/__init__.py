@@ -1,0 +1,1 @@
+"""Rollouts: many short-lived sessions for evaluations and reinforcement learning, each with files of its own."""

@@ -1,0 +1,211 @@
+"""One rollout: a session with files of its own, a lifetime, and a record of what happens in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Unpack
+
+from cellblock.errors import StateError
+from cellblock.fronts.rollouts.trajectory import Files, Trajectory, changes
+
+if TYPE_CHECKING:
+    from cellblock.fronts.executor.executor import CodeExecutor
+    from cellblock.host import Session
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.files import Files as WorkspaceFiles
+    from cellblock.host.programs.files import SessionFiles
+    from cellblock.host.programs.process import Process
+    from cellblock.model import CodeExecutionResult
+    from cellblock.model.programs import ExecKeywords, ExecResult, SpawnKeywords
+
+
+class Rollout:
+    """One rollout, made by `Pool.rollout`. Its calls have no time limit of their own: the lifetime is the limit.
+
+    Attributes:
+        key: Names it in its pool.
+        seed: What random numbers begin with; None: something new.
+        labels: Its labels, with those of the pool.
+        executor: What its code runs in.
+        trajectory: What has happened.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        seed: int | None,
+        labels: Mapping[str, str],
+        executor: CodeExecutor,
+        clock: Clock,
+        trajectory: Trajectory,
+    ) -> None:
+        """Take over an executor that runs.
+
+        Args:
+            key: Names it in its pool.
+            seed: What random numbers begin with.
+            labels: Its labels.
+            executor: What its code runs in.
+            clock: Ends it.
+            trajectory: Records what happens.
+        """
+        self.key = key
+        self.seed = seed
+        self.labels = dict(labels)
+        self.executor = executor
+        self.trajectory = trajectory
+        self._clock = clock
+        self._files: Files = {}
+
+    def __repr__(self) -> str:
+        return f"<Rollout {self.key!r} in {self.workspace!r}>"
+
+    @property
+    def session(self) -> Session:
+        """Its session, for everything else: what runs there is in the trajectory, too."""
+        return self.executor.session
+
+    @property
+    def files(self) -> WorkspaceFiles:
+        """Files of its workspace, from outside (docs/files.md)."""
+        return self.session.files
+
+    @property
+    def fs(self) -> SessionFiles:
+        """Files as its code sees them (docs/programs.md)."""
+        return self.session.fs
+
+    @property
+    def workspace(self) -> str:
+        """The directory of its files, which is removed with it."""
+        return self.session.workspace
+
+    async def execute(self, code: str, timeout: float | None = None) -> CodeExecutionResult:
+        """Run a cell and return its result, whatever its outcome, as `Session.execute` does."""
+        async with self._clock.busy():
+            return await self.session.execute(code, timeout=timeout)
+
+    async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
+        """Run a program beside the kernel, as `Session.exec` does: for verifiers, which the code cannot answer for."""
+        how.setdefault("timeout", None)
+        async with self._clock.busy():
+            return await self.session.exec(command, **how)
+
+    async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
+        """Start a program beside the kernel, as `Session.spawn` does."""
+        async with self._clock.busy():
+            return await self.session.spawn(command, **how)
+
+    async def close_egress(self, routes: Sequence[str] = ()) -> None:
+        """From now on, let only some hosts be reached, of those that were allowed: none by default.
+
+        For set-up with a network, such as an installation, and an agent without one. All connections that are open end. It
+        cannot be taken back.
+
+        Args:
+            routes: Hosts as in ``allow_hosts``.
+
+        Raises:
+            InvalidInputError: A host is wrong.
+        """
+        await self.session.close_egress(routes)
+        self.trajectory.add("note", egress=list(routes))
+
+    async def snapshot(self, name: str = "") -> Checkpoint:
+        """Keep its state, files included, as `Session.checkpoint` does. The trajectory gets the files that have changed."""
+        async with self._clock.busy():
+            made = await self.session.checkpoint(name, files="copy")
+            await self.look_at_files()
+            return made
+
+    async def look_at_files(self) -> None:
+        """Add to the trajectory which files have changed since it was done before, or since the rollout began."""
+        found = {
+            one.path: (one.size, one.modified) for one in await self.files.list(recursive=True) if one.kind != "directory"
+        }
+        before, self._files = self._files, found
+        self.trajectory.add("files", **changes(before, found))
+
+    async def remember_files(self) -> None:
+        """Take the files that there are for those that it began with."""
+        await self.look_at_files()
+        self.trajectory.events.pop()
+
+
+class Clock:
+    """Ends a rollout at the end of its lifetime, or when nothing was asked of it for a while."""
+
+    def __init__(self, lifetime: float | None, idle: float | None) -> None:
+        """Prepare; nothing ends before `run`.
+
+        Args:
+            lifetime: Seconds from admission to the end; None for no limit.
+            idle: Seconds without a call; None for no limit.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._end = None if lifetime is None else self._loop.time() + lifetime
+        self._idle = idle
+        self._calls = 0
+        self._timeout: asyncio.Timeout | None = None
+        self._for_idleness = False
+
+    @asynccontextmanager
+    async def run(self, key: str, lifetime: float | None) -> AsyncIterator[None]:
+        """Run a rollout within its limits.
+
+        Raises:
+            TimeoutError: It was ended.
+        """
+        try:
+            async with asyncio.timeout_at(self._end) as self._timeout:
+                self._set()
+                yield
+        except TimeoutError:
+            if self._timeout is None or not self._timeout.expired():
+                raise
+            why = f"nothing was asked of it for {self._idle:g} s" if self._for_idleness else f"its lifetime is {lifetime:g} s"
+            raise TimeoutError(f"rollout {key!r} was ended: {why}") from None
+
+    @asynccontextmanager
+    async def busy(self) -> AsyncIterator[None]:
+        """Count a call: while there is one, it is not idle."""
+        if self._timeout is None:
+            raise StateError("the rollout has ended")
+        self._calls += 1
+        self._set()
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._set()
+
+    def _set(self) -> None:
+        timeout = self._timeout
+        if timeout is None or timeout.expired():
+            return
+        end, self._for_idleness = self._end, False
+        if self._idle is not None and not self._calls and (end is None or self._loop.time() + self._idle < end):
+            end, self._for_idleness = self._loop.time() + self._idle, True
+        if timeout.when() != end:
+            timeout.reschedule(end)
+
+
+def check_template(template: str | os.PathLike[str] | None) -> Any:
+    """Return the directory whose files every rollout begins with.
+
+    Raises:
+        InvalidInputError: It is not a directory.
+    """
+    from pathlib import Path
+
+    from cellblock.errors import InvalidInputError
+
+    if template is None:
+        return None
+    found = Path(template)
+    if not found.is_dir():
+        raise InvalidInputError(f"template must be a directory, and {os.fspath(template)!r} is none")
+    return found

@@ -1,0 +1,269 @@
+"""Runs code while a model still writes it: each statement as soon as it is complete, and all of it as one cell.
+
+What has run is undone if the text turns out to be another one, or is withdrawn. So only a session with exact undo runs ahead;
+in others the code waits for the end of the text. Tool calls and connections wait for it in any case.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from cellblock.errors import InvalidInputError, StateError
+from cellblock.host.checks import check_code
+from cellblock.host.closing import AsyncOnly
+from cellblock.host.kernels.cell import Cell, Prompt
+from cellblock.host.kernels.stopping import despite_cancellation
+
+if TYPE_CHECKING:
+    from cellblock.host.holding import Holding
+    from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.kernels.cells import Cells
+    from cellblock.model import CodeExecutionResult
+
+_CODE = "await __import__('cellblock.worker.eager', fromlist=['run']).run()"
+_LONGEST = 32 * 1024
+"""Characters of a statement. A longer one, and what follows, waits for the end of the text: looking for its end takes time."""
+_MOMENT = 0.05  # seconds between attempts to stop a cell that is just beginning
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_GOES_ON = frozenset(("else", "elif", "except", "finally"))
+"""Words at the beginning of a line that continue the statement before."""
+_AHEAD = re.compile(r"[ \t]*(#.*)?$")
+"""A line that neither begins a statement nor ends one."""
+
+
+def ready(text: str) -> int:
+    """Return how many characters of a text are whole statements, whatever follows: they can run.
+
+    The last statement is never among them: until another one begins, it may go on.
+
+    Args:
+        text: The text so far, from the beginning of a statement.
+    """
+    lines = text.splitlines(keepends=True)
+    position = len(text)
+    for line in reversed(lines):
+        position -= len(line)
+        if position == 0:
+            return 0
+        if not _begins_statement(line):
+            continue
+        try:
+            ast.parse(text[:position])
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            continue
+        return position
+    return 0
+
+
+def _begins_statement(line: str) -> bool:
+    """Whether a line surely begins another statement, even if more is still to come."""
+    if not line or line[0] in " \t\r\n\f#)]}" or _AHEAD.fullmatch(line.rstrip("\r\n")):
+        return False
+    word = _WORD.match(line)
+    if word is None:
+        return True
+    if word.end() == len(line):  # the word may go on
+        return not any(name.startswith(word[0]) for name in _GOES_ON)
+    return word[0] not in _GOES_ON
+
+
+def parses(text: str) -> bool:
+    """Whether a text is plain Python: no magics, no commands, no fence, no mistake."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+class Eager(AsyncOnly):
+    """One cell whose text is still being written, made by `Session.eager`.
+
+    An async context manager::
+
+        async with session.eager() as eager:
+            async for part in model:
+                eager.feed(part)
+            result = await eager.finish()
+
+    If the block is left without `finish`, the session goes back to before the cell.
+    """
+
+    def __init__(
+        self,
+        cells: Cells,
+        holding: Holding,
+        undo: Callable[[], Awaitable[object]],
+        execute: Callable[[str, float | None], Awaitable[CodeExecutionResult]],
+        *,
+        ahead: bool,
+        timeout: float | None,
+        on_input: OnInput | None,
+    ) -> None:
+        """Prepare; nothing runs before there is a whole statement.
+
+        Args:
+            cells: Runs the cell.
+            holding: Holds tool calls and connections until the text is complete.
+            undo: Undoes the last cell.
+            execute: Runs a whole text.
+            ahead: Whether the session can go back, so that statements run before the text is complete.
+            timeout: Seconds that the code may run once the text is complete.
+            on_input: Answers `input()`.
+        """
+        self._cells = cells
+        self._holding = holding
+        self._undo = undo
+        self._execute = execute
+        self._ahead = ahead
+        self._timeout = timeout
+        self._on_input = on_input
+        self._text = ""
+        self._sent = 0
+        """How many characters the cell has been given, or is about to be."""
+        self._pieces: asyncio.Queue[str] = asyncio.Queue()
+        self._cell: Cell | None = None
+        self._running: asyncio.Task[CodeExecutionResult] | None = None
+        self._finished = False
+        self._begun = False
+
+    async def __aenter__(self) -> Self:
+        self._cells.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._finished:
+            self._finished = True
+            await despite_cancellation(asyncio.create_task(self._withdraw()))
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._text
+
+    @property
+    def ran(self) -> str:
+        """The part of the text that has run, or runs."""
+        return self._text[: self._sent]
+
+    def feed(self, part: str) -> None:
+        """Add what the model has written next; whole statements begin to run.
+
+        Raises:
+            InvalidInputError: It is no text, or cannot be code.
+            StateError: It was finished already.
+        """
+        if not isinstance(part, str):
+            raise InvalidInputError(f"part must be a string, not {type(part).__name__}")
+        if self._finished:
+            raise StateError("this cell is finished already: make another one with session.eager()")
+        self._text += part
+        if "\n" in part or "\n" in self._text[self._sent :]:
+            self._run_ahead()
+
+    async def replace(self, text: str) -> None:
+        """Replace the whole text, because the model has begun anew. If what has run is not its beginning, it is undone."""
+        if self._finished:
+            raise StateError("this cell is finished already: make another one with session.eager()")
+        check_code(text)
+        if not text.startswith(self.ran):
+            await self._withdraw()
+        self._text = text
+        self._run_ahead()
+
+    async def finish(self) -> CodeExecutionResult:
+        """Run the rest, and return the result of the cell, as `Session.execute` would for the whole text.
+
+        Raises:
+            InvalidInputError, StateError, LaunchError: As for `Session.execute`.
+        """
+        if self._finished:
+            raise StateError("this cell is finished already: make another one with session.eager()")
+        check_code(self._text)
+        self._finished = True
+        if self._running is None or self._cell is None or not parses(self._text):
+            # Nothing has run; or it has magics or a mistake somewhere, with which the text means something as a whole only.
+            await despite_cancellation(asyncio.create_task(self._withdraw()))
+            return await self._execute(self._text, self._timeout)
+        self._cell.code = self._text
+        self._holding.release()
+        self._pieces.put_nowait(_piece(self._text[self._sent :], last=True))
+        self._sent = len(self._text)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await asyncio.shield(self._running)
+        except TimeoutError:
+            self._cells.time_out(self._cell)
+            return await self._running
+        except asyncio.CancelledError:
+            self._running.cancel()
+            await despite_cancellation(self._running)
+            raise
+
+    def _run_ahead(self) -> None:
+        if not self._ahead or len(self._text) - self._sent > _LONGEST or (self._sent == 0 and self._text[:1] in " \t`%!?"):
+            return
+        if self._running is not None and self._running.done():
+            return  # it has failed: what follows does not run, unless the text is replaced
+        if not (count := ready(self._text[self._sent :])):
+            return
+        piece = self._text[self._sent : self._sent + count]
+        self._sent += count
+        self._pieces.put_nowait(_piece(piece, last=False))
+        if self._running is None:
+            self._holding.hold()
+            self._begun = False
+            self._cell = Cell(_CODE, self._next, queue_limit=None, on_begin=self._note_begin)
+            self._running = asyncio.create_task(self._cells.run(self._cell, None))
+            self._running.add_done_callback(_mark)
+
+    async def _next(self, prompt: Prompt) -> str | None:
+        """Answer the cell that runs the pieces, or `input()` of the code."""
+        if not prompt.password or prompt:
+            if self._on_input is None:
+                return None
+            answer = self._on_input(prompt)
+            return await answer if isinstance(answer, Awaitable) else answer
+        assert self._cell is not None
+        if self._cell.not_undoable and not self._finished:
+            await asyncio.Event().wait()  # it could not be undone: it waits for the end, which begins anew
+        return await self._pieces.get()
+
+    def _note_begin(self, position: str) -> None:
+        self._begun = self._begun or bool(position)
+
+    async def _withdraw(self) -> None:
+        """Go back to before the cell, if any of it has run."""
+        cell, running = self._cell, self._running
+        self._cell = self._running = None
+        self._sent, self._pieces = 0, asyncio.Queue()
+        self._holding.refuse()
+        if running is None or cell is None:
+            return
+        cell.code = self._text
+        if not self._begun:
+            running.cancel()
+        while not running.done():
+            # Stopped like any other, and not cancelled: a cell that is cancelled has no result, and is not undone by itself.
+            if self._cells.current is cell:
+                await self._cells.stop()
+            await asyncio.wait([running], timeout=_MOMENT)
+        if self._begun:
+            await self._undo()
+
+
+def _piece(code: str, *, last: bool) -> str:
+    return json.dumps({"code": code, "last": last})
+
+
+def _mark(task: asyncio.Task[CodeExecutionResult]) -> None:
+    if not task.cancelled():
+        task.exception()  # mark as retrieved: the caller may never ask

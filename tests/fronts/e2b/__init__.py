@@ -1,0 +1,1 @@
+"""Tests of what E2B's clients are served."""

@@ -1,0 +1,150 @@
+"""Who may talk to the server for E2B's clients, and what it does not serve."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cellblock.errors import InvalidInputError
+from cellblock.fronts.e2b.serve import HOME, serve, workspace_for
+from fronts.e2b.conftest import run
+from gateways import Gateway, own_gateway, token
+from processes import eventually
+
+REQUESTS = (
+    ("POST", "/execute"),
+    ("POST", "/contexts"),
+    ("GET", "/contexts"),
+    ("DELETE", "/contexts/x"),
+    ("POST", "/contexts/x/restart"),
+    ("GET", "/files"),
+    ("POST", "/files"),
+    ("POST", "/filesystem.Filesystem/ListDir"),
+    ("POST", "/process.Process/Start"),
+    ("POST", "/nowhere"),
+)
+
+
+def test_it_says_that_it_runs(api: httpx.Client) -> None:
+    answer = api.get("/health")
+    assert (answer.status_code, answer.json()) == (200, "OK")
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+def test_web_pages_and_rebound_names_are_refused_whatever_they_ask_for(api: httpx.Client, method: str, path: str) -> None:
+    for headers, status in (
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:49999"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ):
+        answer = api.request(method, path, headers=headers, json={"code": "1"} if method == "POST" else None)
+        assert answer.status_code == status, (headers, answer.text)
+
+
+@pytest.mark.parametrize("path", [path for method, path in REQUESTS if method == "POST" and path != "/nowhere"])
+def test_forms_and_texts_that_pages_can_send_unasked_are_refused(api: httpx.Client, path: str) -> None:
+    """Also by a browser that sends no Origin. Only ``/files`` takes forms."""
+    if path in ("/files", "/contexts/x/restart"):
+        return
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        answer = api.post(path, content=b'{"code": "1"}', headers={"Content-Type": kind})
+        assert "Content-Type must be" in answer.text
+        assert answer.status_code == (200 if path.endswith("Start") else 400)  # the status of a stream is in its last message
+
+
+def test_bodies_are_limited(server: Gateway) -> None:
+    with own_gateway("e2b", max_body=100_000) as made, made.client() as client:
+        assert client.post("/execute", json={"code": "#" * 100_001}).status_code == 413
+    with server.client() as client:
+        many = b'{"code": "1", "more": [' + b"0," * 60_000 + b"0]}"
+        answer = client.post("/execute", content=many, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+        answer = client.post("/filesystem.Filesystem/Stat", content=many, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+
+
+def test_what_is_not_served_is_named(api: httpx.Client) -> None:
+    answer = api.get("/nowhere")
+    assert (answer.status_code, "a part of E2B's protocol" in answer.text) == (404, True)
+    assert api.get("/execute").status_code == 405
+
+
+def test_beyond_this_machine_a_token_is_asked_for(server: Gateway) -> None:
+    with own_gateway("e2b", host="0.0.0.0") as made:
+        address = f"http://127.0.0.1:{made.port}"
+        with httpx.Client(base_url=address, timeout=60) as client:
+            assert client.get("/health").status_code == 200
+            for method, path in REQUESTS:
+                assert client.request(method, path).status_code == 401, path
+                assert client.request(method, path, headers={"X-Access-Token": "cb_wrong"}).status_code == 401, path
+        run_token = token("run")
+        for headers in ({"X-Access-Token": run_token}, {"Authorization": f"Bearer {run_token}"}):
+            with httpx.Client(base_url=address, timeout=60, headers=headers) as client:
+                assert run(client, "6 * 7")[-1]["text"] == "42"
+
+
+def test_tokens_that_may_only_look_run_nothing(server: Gateway) -> None:
+    """A token for one session is none for the sandbox, either: it has several."""
+    with own_gateway("e2b", host="0.0.0.0") as made:
+        for secret in (token("read"), token("run", session="x"), token("approve")):
+            headers = {"X-Access-Token": secret}
+            with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60, headers=headers) as client:
+                assert client.get("/health").status_code == 200
+                for method, path in REQUESTS:
+                    assert client.request(method, path, json={"code": "1"}).status_code == 403, path
+
+
+def test_the_workspace_has_the_name_that_programs_know_where_the_sandbox_can_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert workspace_for({}).home == HOME
+    assert workspace_for({}).options["home_is_workspace"] is True
+    (link := tmp_path / "link").symlink_to(tmp_path)
+    assert workspace_for({"working_dir": str(link)}).path == str(tmp_path)
+    unlike: list[dict[str, Any]] = [{"isolate": "landlock"}, {"sandbox": False}, {"sandbox_config": {}}]
+    for given in unlike:
+        found = workspace_for(given)
+        assert (found.home, found.options.get("home_is_workspace")) == (str(tmp_path), None)
+    assert workspace_for({"working_dir": "/home/user/project"}).home == "/home/user/project"
+
+
+def test_a_home_directory_is_no_workspace_by_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(InvalidInputError, match="contains your home directory"):
+        workspace_for({})
+    assert workspace_for({"working_dir": str(tmp_path)}).path == str(tmp_path)
+
+
+async def test_the_command_serves_with_the_options_of_sessions(server: Gateway, tmp_path: Path) -> None:
+    (place := tmp_path / "place").mkdir()
+    with open(log := tmp_path / "log", "wb") as file:
+        command = ("serve", "--e2b", "--port", "0", "--workspace", str(place), "-o", 'kernel_env={"A": "given"}')
+        process = subprocess.Popen([sys.executable, "-m", "cellblock", *command], stderr=file)
+        try:
+            await eventually(lambda: b"listens at" in log.read_bytes(), 60)
+            found = re.search(r"listens at (\S+) for programs that use E2B", log.read_text())
+            assert found is not None
+            with httpx.Client(base_url=found[1], timeout=60) as client:
+                assert run(client, "import os\nopen('made', 'w').close()\nos.environ['A']")[-1]["text"] == "given"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    assert (place / "made").exists()
+    assert "No token is required" in log.read_text()
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Gateway) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InvalidInputError, match="another program listens"):
+        serve("127.0.0.1", 0, taken.getsockname()[1])
