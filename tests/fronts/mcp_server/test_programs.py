@@ -52,7 +52,7 @@ async def test_a_program_runs_beside_the_kernel(client: Connect, tmp_path: Path)
         assert (text(done), done.is_error) == (f"{tmp_path}/d\nerr\n[exit status 3]", False)
         assert data(done) == {"status": "exited", "exit_code": 3}
         cell = asyncio.create_task(run(connected, "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n'on'"))
-        assert text(await program(connected, "touch go")) == ""
+        assert text(await program(connected, "touch go")) == "(no output)"
         assert text(await cell) == "'on'"
 
 
@@ -100,7 +100,7 @@ async def test_a_person_is_asked(client: Connect, tmp_path: Path, era: Era) -> N
         refused = await program(connected, "touch made")
         assert (text(refused), refused.is_error) == ("AccessError: the command was not approved: rejected", True)
         assert not (tmp_path / "made").exists()
-        assert text(await program(connected, "touch made")) == ""
+        assert text(await program(connected, "touch made")) == "(no output)"
         assert (tmp_path / "made").exists()
         assert (await program(connected, "touch made")).is_error
     expected = f"The agent wants to run a command: shell.shell(command='touch made', cwd={str(tmp_path)!r})"

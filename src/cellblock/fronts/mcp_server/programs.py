@@ -78,7 +78,7 @@ async def run(
 
 
 async def _answer(named: NamedSession, result: ExecResult, most: int, handle: str) -> CallToolResult:
-    shown = result.for_model()
+    shown = result.for_model() or "(no output)"
     if len(shown) > most:
         kept = f"outputs/program-{secrets.token_hex(4)}.txt"
         try:
