@@ -22,18 +22,19 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help demo test test-all slow mutants attacks srt npm clients libraries user pythons lint types fuzz site bench clean
+.PHONY: help demo test test-all slow mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
-	@echo 'make test-all   everything else: slow srt npm clients demo fuzz user pythons, each of which is a target, too'
+	@echo 'make test-all   everything else: slow srt npm clients frameworks demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
 	@echo 'make mutants    defences switched off whose sources have changed, and the record of it (ALL=1: all, before a release)'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
 	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
+	@echo 'make frameworks adapters for agent frameworks with their newest and lowest releases, and the table in docs/frameworks.md'
 	@echo 'make libraries  try what survives in a copy of its process, and write the table in docs/checkpoints.md'
 	@echo 'make user       quick tests about users and the attacks as an ordinary user, if this is root'
 	@echo 'make pythons    quick tests about the language on another Python (.ci/selected/)'
@@ -73,7 +74,7 @@ demo: $(VENV)/examples.stamp
 test: $(VENV)/test.stamp
 	$(call run,$(QUICK))
 
-test-all: slow srt npm clients fuzz user pythons
+test-all: slow srt npm clients frameworks fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
 slow: $(VENV)/slow.stamp
@@ -88,8 +89,8 @@ attacks: $(VENV)/slow.stamp
 	@$(PYTEST) -m 'slow and not srt and not npm and not clients' -n $(WORKERS) tests/escape \
 		--ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
 
-# One after the other: these tests look at a directory that all sandboxes of srt share.
-srt: WORKERS := 0
+# Each sandbox of srt is a Node of its own, which takes a core for a moment.
+srt: WORKERS := 2
 srt: $(VENV)/slow.stamp
 	$(call run,srt)
 
@@ -104,6 +105,12 @@ $(VENV)/clients.stamp: $(VENV)/test.stamp
 clients: WORKERS := 0
 clients: $(VENV)/clients.stamp
 	$(call run,clients)
+
+# The frameworks conflict with what is in .venv, so they have environments of their own, which uv sets up in seconds. To run some
+# suites alone, without the table: make frameworks ONLY='deepagents dspy'
+frameworks: $(VENV)/test.stamp
+	@$(BIN)/python -c 'import uv' 2>/dev/null || $(PIP) uv
+	@$(BIN)/python tests/frameworks/run.py $(ONLY)
 
 # They take several GB; less with a build of torch for the processor alone, where there is one: TORCH='torch==2.13.0+cpu'
 TORCH ?= torch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import shutil
@@ -110,6 +112,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def empty_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run the tests in an empty directory: sessions without a workspace of their own have it, and read all files in theirs."""
+    with contextlib.chdir(tmp_path_factory.mktemp("current")):
+        yield Path.cwd()
+
+
 @pytest.fixture(scope="session")
 async def zygote_host() -> AsyncIterator[Host]:
     """A warm host that forks its kernels."""
@@ -200,6 +209,7 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     before: set[int] = await eventually(_warm_processes)
     files = {*os.listdir(tempfile.gettempdir())}
     opened = len(_opened())
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
     yield
     try:
         await eventually(lambda: len(below(os.getpid())) < len(before))
@@ -209,5 +219,9 @@ async def nothing_left_behind() -> AsyncIterator[None]:
         await eventually(lambda: len(_opened()) <= opened)
     except AssertionError:
         pytest.fail(f"descriptors are left: there were {opened}, there are {_opened()}")
+    try:
+        await eventually(lambda: not ready)
+    except AssertionError:
+        pytest.fail(f"callbacks that call themselves are left, and keep the loop busy for ever: {ready}")
     left = {*os.listdir(tempfile.gettempdir())} - files
     assert not {name for name in left if not name.startswith("pytest-of-")}

@@ -1,20 +1,20 @@
 """Writes the table of slow tests in docs/testing.md: what they protect, how many there are, and how long they took.
 
-    .venv/bin/python -m pytest -m slow -n 2 --junitxml=build/slow.xml
-    .venv/bin/python tests/slow_tests.py [build/slow.xml]
+    .venv/bin/python -m pytest -m slow -p processor_time
+    .venv/bin/python tests/slow_tests.py [build/processor-time.jsonl]
 
-Times are those of the machine that ran the tests. Without them, the table keeps those that it has.
+Without measured times, the table keeps those that it has.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "testing.md"
@@ -41,10 +41,11 @@ def counted() -> dict[str, int]:
 
 
 def timed(report: str) -> dict[str, float]:
-    """Return how many seconds each file took, from pytest's report in XML."""
+    """Return how many seconds each file took, from the report of `processor_time`."""
     found: defaultdict[str, float] = defaultdict(float)
-    for case in ET.parse(report).iter("testcase"):
-        found[f"{case.attrib['classname'].removeprefix('tests.').replace('.', '/')}.py"] += float(case.attrib["time"])
+    for line in Path(report).read_text().splitlines():
+        name, seconds, *_ = json.loads(line)
+        found[name.partition("::")[0].removeprefix("tests/")] += seconds
     return found
 
 

@@ -36,10 +36,8 @@ def test_the_table_says_what_the_files_say() -> None:
 
 
 def test_times_are_added_up_by_file(tmp_path: Path) -> None:
-    cases = "".join(
-        f'<testcase classname="tests.cli.test_{name}" name="t" time="{time}"/>'
-        for name, time in (("a", 1.5), ("a", 2), ("b", 1))
+    report = tmp_path / "times.jsonl"
+    report.write_text(
+        '["tests/cli/test_one.py::a", 1.5]\n["tests/cli/test_one.py::b[x::y]", 2]\n["tests/cli/test_two.py::a", 3]\n'
     )
-    report = tmp_path / "slow.xml"
-    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    assert slow_tests.timed(str(report)) == {"cli/test_a.py": 3.5, "cli/test_b.py": 1.0}
+    assert slow_tests.timed(str(report)) == {"cli/test_one.py": 3.5, "cli/test_two.py": 3.0}

@@ -19,7 +19,7 @@ from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.rules import Rule, Rules
 from cellblock.tools.calling.content import ToolOutcome
 from cellblock.tools.mcp import dialogue
-from cellblock.tools.mcp.params import HttpServer, StdioServer
+from cellblock.tools.mcp.params import RemoteServer, StdioServer
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.registry.approvals import Approvals
 from cellblock.tools.serving.app import session_app
@@ -156,7 +156,9 @@ async def case_denials() -> None:
 async def _call_over_http(tool: str, path: str = "mcp", seconds: float = 2.0, **arguments: Any) -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, str(_WEB_SERVER), stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
-    params = HttpServer(f"http://127.0.0.1:{int(await process.stdout.readline())}/{path}", "sse" if path == "sse" else "http")
+    params = RemoteServer(
+        f"http://127.0.0.1:{int(await process.stdout.readline())}/{path}", "sse" if path == "sse" else "http"
+    )
     try:
         async with Servers(lambda _: params, environment={}) as servers:
             with contextlib.suppress(McpServerError):

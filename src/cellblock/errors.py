@@ -114,7 +114,7 @@ class NotFoundError(CellblockError, LookupError):
 
 
 class ConflictError(CellblockError):
-    """What was to be made exists already."""
+    """Something of that name already exists."""
 
 
 class BusyError(CellblockError):
@@ -142,7 +142,7 @@ class NotRunError(DaemonError):
 
 
 class OutcomeUnknownError(DaemonError):
-    """What ran the code ended before it could tell the outcome. Nothing is run again by itself.
+    """The process that ran the code ended before it reported the outcome. Code is never rerun automatically.
 
     Attributes:
         execution: The id of the execution; empty if it is not known.

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from cellblock import CodeExecutionResult, Host, Session, StateError
+from cellblock.host.kernels import stopping
+from cellblock.host.kernels.kernel import Kernel
 from cells import ok, running, value
 from processes import eventually
 
@@ -81,9 +83,18 @@ async def test_an_await_that_swallows_its_cancellation_is_stopped_by_the_second_
     assert await value(session, "kept") == 1
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let interrupts have a tenth of the time in which they usually work: here they never do."""
+    steps = [(name, act, seconds / 10 if act is Kernel.interrupt else seconds) for name, act, seconds in stopping._LADDER]
+    monkeypatch.setattr(stopping, "_LADDER", tuple(steps))
+
+
 @pytest.mark.launcher
 @pytest.mark.slow
-async def test_a_cell_that_waits_for_a_stubborn_child_is_stopped_by_killing_the_child(session: Session) -> None:
+async def test_a_cell_that_waits_for_a_stubborn_child_is_stopped_by_killing_the_child(
+    session: Session, impatient: None
+) -> None:
     code = """
 import subprocess
 kept = 1
@@ -113,7 +124,9 @@ STUBBORN = {
 @pytest.mark.launcher
 @pytest.mark.slow
 @pytest.mark.parametrize("code", STUBBORN.values(), ids=STUBBORN)
-async def test_a_cell_that_ignores_signals_is_stopped_and_costs_only_itself(session: Session, code: str) -> None:
+async def test_a_cell_that_ignores_signals_is_stopped_and_costs_only_itself(
+    session: Session, impatient: None, code: str
+) -> None:
     await ok(session, "kept = 1")
     result = await session.execute(f"kept = 2; print('said')\n{code}", timeout=0.2)
     assert result.status == "timeout"

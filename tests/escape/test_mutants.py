@@ -70,6 +70,7 @@ ENDLESS = frozenset(
 )
 
 EGRESS, FILES, HERE = "walls/egress/test_attacks.py::test_", "host/files/test_attacks.py::test_", "escape/test_"
+VERIFIER = "escape/test_verifier.py::test_"
 WALLS = "host/files/test_walls.py::test_"
 GUARD = "fronts/gateway/test_guard.py::test_"
 SNAPSHOTS = "host/snapshots/"
@@ -1348,8 +1349,39 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "65 what is written": mutant(
         f"{WALLS}what_a_session_may_not_write_nobody_writes_for_it[.vscode/tasks.json]",
-        Edit("host/files/walls.py", "Bounds.protects", "return False"),
+        Edit("host/files/walls.py", "Bounds.why_unwritable", 'return ""'),
         Edit("host/files/walls.py", "Bounds.check_removable", "pass"),
+    ),
+    "67 the kernel stands apart": mutant(
+        f"{VERIFIER}a_verifier_is_out_of_reach_of_a_running_cell",
+        Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')"),
+    ),
+    "67 programs stand apart from each other": mutant(
+        f"{VERIFIER}a_verifier_is_out_of_reach_of_programs_that_were_started_before",
+        Edit(
+            "launch/init/watcher.py",
+            "_confine",
+            "if around.confinement is not None:\n    confine(around.confinement, supervisor)",
+        ),
+    ),
+    "67 a watcher hides": mutant(
+        f"{VERIFIER}what_watches_programs_is_out_of_reach", Edit("launch/init/watcher.py", "_hide", "pass")
+    ),
+    "67 the whole tree": mutant(
+        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-in a session of its own]",
+        Edit("launch/init/watcher.py", "_below", "return processes.children(os.getpid())[:1]"),
+    ),
+    "67 what is held": mutant(
+        "host/test_eager.py::test_connections_wait_for_the_end_of_the_text",
+        Edit("host/holding.py", "Holding.hold", "self._held = None"),
+    ),
+    "67 egress that is closed": mutant(
+        "fronts/rollouts/test_pool.py::test_egress_is_closed_for_good",
+        Edit("walls/egress/gate.py", "Gate.change", "self.withdraw()"),
+    ),
+    "67 branches of what is closed": mutant(
+        "fronts/rollouts/test_pool.py::test_egress_is_closed_for_good",
+        Edit("host/kernels/family.py", "Family.seal", "self.sealed = False"),
     ),
     "66 decisions that were taken": mutant(
         "service/named/test_approvals.py::test_what_was_allowed_says_so_if_it_is_not_kept_whole",

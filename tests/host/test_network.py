@@ -75,8 +75,8 @@ async def test_the_network_is_there_again_after_a_reset(port: int, tmp_path: Pat
         assert await fetch(session, f"http://127.0.0.1:{port}/") == "'hello'"
 
 
-async def test_without_a_rule_there_is_no_proxy_and_names_are_not_resolved(tmp_path: Path) -> None:
-    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+async def test_without_a_rule_there_is_no_proxy_and_names_are_not_resolved(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
         proxies = await session.execute("import os; [name for name in os.environ if 'proxy' in name.lower()]")
         result = await session.execute("import urllib.request; urllib.request.urlopen('http://example.org')")
     assert proxies.return_value == "[]"
@@ -99,8 +99,8 @@ CONNECTIONS = [
 ]
 
 
-async def test_a_failed_connection_without_a_network_says_so_and_what_to_do(tmp_path: Path) -> None:
-    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+async def test_a_failed_connection_without_a_network_says_so_and_what_to_do(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
         await session.execute("import asyncio, socket, urllib.request")
         for connection in CONNECTIONS:
             result = await session.execute(connection)
@@ -118,8 +118,10 @@ async def test_a_failed_connection_beside_the_proxy_says_that_there_is_one(tmp_p
             assert ONLY_PROXY in result.error.evalue
 
 
-async def test_what_refuses_on_the_sessions_own_loopback_interface_is_not_the_networks_fault(tmp_path: Path) -> None:
-    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+async def test_what_refuses_on_the_sessions_own_loopback_interface_is_not_the_networks_fault(
+    native_host: Host, tmp_path: Path
+) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
         result = await session.execute("import socket; socket.create_connection(('127.0.0.1', 9))")
     assert result.error is not None
     assert result.error.ename == "ConnectionRefusedError"
@@ -127,19 +129,19 @@ async def test_what_refuses_on_the_sessions_own_loopback_interface_is_not_the_ne
 
 
 @pytest.mark.slow
-async def test_pip_does_not_try_again_without_a_network(tmp_path: Path) -> None:
-    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+async def test_pip_does_not_try_again_without_a_network(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
         result = await session.execute("%%bash\npython -m pip download --no-deps six 2>&1 || true")
     assert "No matching distribution" in (result.text or "")
     assert "Retrying" not in (result.text or "")
 
 
 @pytest.mark.slow
-async def test_a_caller_decides_about_retries_and_a_network_has_them(tmp_path: Path) -> None:
+async def test_a_caller_decides_about_retries_and_a_network_has_them(native_host: Host, tmp_path: Path) -> None:
     names = "import os; [os.environ.get(name) for name in ('PIP_RETRIES', 'UV_HTTP_RETRIES')]"
     async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
         assert (await session.execute(names)).return_value == "[None, None]"
-    async with Host(isolate="native") as host, host.session(working_dir=tmp_path, kernel_env={"PIP_RETRIES": "3"}) as session:
+    async with native_host.session(working_dir=tmp_path, kernel_env={"PIP_RETRIES": "3"}) as session:
         assert (await session.execute(names)).return_value == "['3', '0']"
 
 
@@ -169,16 +171,13 @@ kept.sendall(b"CONNECT asked.test:443 HTTP/1.1\\r\\nHost: asked.test:443\\r\\n\\
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel", "restore", "reset", "death", "hang up"])
-async def test_a_question_about_a_host_ends_with_the_code_that_asked(how: str, tmp_path: Path) -> None:
+async def test_a_question_about_a_host_ends_with_the_code_that_asked(how: str, native_host: Host, tmp_path: Path) -> None:
     person = Person()
     asking = Policy(network=Network(ask=True))
     waits = {"death": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "hang up": "kept.close()"}.get(
         how, "kept.recv(9)"
     )
-    async with (
-        Host(isolate="native") as host,
-        host.session(working_dir=tmp_path, policy=asking, on_host=person.decide, recovery="none") as session,
-    ):
+    async with native_host.session(working_dir=tmp_path, policy=asking, on_host=person.decide, recovery="none") as session:
         before = await session.checkpoint("before")
         cell = asyncio.create_task(session.execute(ASK + waits, timeout=1 if how == "timeout" else 60))
         await eventually(lambda: person.asked == 1)
@@ -193,13 +192,12 @@ async def test_a_question_about_a_host_ends_with_the_code_that_asked(how: str, t
         await eventually(lambda: person.withdrawn == 1)
 
 
-async def test_a_question_of_background_work_outlives_its_cell_until_another_is_stopped(tmp_path: Path) -> None:
+async def test_a_question_of_background_work_outlives_its_cell_until_another_is_stopped(
+    native_host: Host, tmp_path: Path
+) -> None:
     person = Person()
     asking = Policy(network=Network(ask=True))
-    async with (
-        Host(isolate="native") as host,
-        host.session(working_dir=tmp_path, policy=asking, on_host=person.decide, recovery="none") as session,
-    ):
+    async with native_host.session(working_dir=tmp_path, policy=asking, on_host=person.decide, recovery="none") as session:
         await session.execute(ASK)
         await eventually(lambda: person.asked == 1)
         await session.execute("'another cell'")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
-from cellblock.host.place import PrivateDirectories, SessionPlace
+import pytest
+
+from cellblock.host.place import PrivateDirectories, SessionPlace, new_workspace
 from processes import eventually
 
 
@@ -36,3 +39,22 @@ async def test_empty_private_directories_are_removed_at_once(tmp_path: Path) -> 
     private.make()
     await private.remove(0)
     assert not os.path.exists(private.path)
+
+
+async def test_a_workspace_is_new_and_those_of_killed_programs_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    killed = os.fork()
+    if not killed:
+        place = new_workspace()
+        Path(place.path, "left").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(killed, 0)
+    (abandoned,) = tmp_path.iterdir()
+    first, second = new_workspace(), new_workspace()
+    assert {*tmp_path.iterdir()} == {Path(first.path), Path(second.path)}
+    assert not abandoned.exists()
+    for place in (first, second):
+        await place.remove()
+    assert [*tmp_path.iterdir()] == []

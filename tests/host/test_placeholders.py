@@ -215,13 +215,6 @@ async def test_what_the_user_makes_of_one_stays_and_is_read_only(native_host: Ho
     assert (workspace / ".vscode" / "settings.json").read_text() == "{}"
 
 
-@pytest.fixture(scope="session")
-async def native_host() -> AsyncIterator[Host]:
-    """A warm host that sandboxes its kernels."""
-    async with Host(isolate="native") as host:
-        yield host
-
-
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)

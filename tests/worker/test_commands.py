@@ -62,13 +62,6 @@ def decider() -> Decider:
     return Decider()
 
 
-@pytest.fixture(scope="module")
-async def native_host() -> AsyncIterator[Host]:
-    """A warm host that sandboxes its kernels."""
-    async with Host(isolate="native") as host:
-        yield host
-
-
 @pytest.fixture(params=["asked", pytest.param("forbidden", marks=linux)])
 async def shell(
     request: pytest.FixtureRequest, host: Host, native_host: Host, tmp_path: Path, decider: Decider

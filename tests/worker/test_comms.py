@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-import pytest
-
-from cellblock.host import Host, Session
+from cellblock.host import Session
 from cellblock.host.kernels.cell import Prompt
 from cellblock.model import CodeExecutionResult, OutputItem
 from cellblock.wire.messages import VALUE_MIME, Comm
 
 ASK = "__import__('cellblock.worker.comms', fromlist=['answer']).answer({!r}, {!r})"
 TAKE = "__import__('cellblock.worker.comms', fromlist=['take']).take({!r}, {!r}, {!r})"
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[Session]:
-    async with Host(isolate="none") as host, host.session() as made:
-        yield made
 
 
 async def run(session: Session, code: str, parent: str = "p", **options: Any) -> tuple[list[Any], CodeExecutionResult]:

@@ -1,1 +1,1 @@
-"""What users see: executors, functions, clients, the gateway, Jupyter, MCP, the command line."""
+"""The public interfaces: executors, functions, clients, the gateway, Jupyter, MCP, the command line."""

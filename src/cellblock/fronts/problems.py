@@ -57,7 +57,7 @@ _FILE_STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What went wrong with one request.
+    """An error of one request, as it is answered.
 
     Attributes:
         status: The HTTP status.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
+import tempfile
 
 from cellblock.common.threads import run_aside
-from cellblock.launch.leftovers import make_place, remove_place
+from cellblock.launch.leftovers import find_places, make_place, remove_abandoned, remove_place
 from cellblock.wire.sandbox import Bind
 
 
@@ -134,3 +136,19 @@ class PrivateDirectories(SessionPlace):
             with contextlib.suppress(OSError):  # not empty
                 os.rmdir(path)
         await super().remove(patience)
+
+
+def new_workspace() -> SessionPlace:
+    """Create a directory for one session to work in, in the directory for temporary files. Its maker removes it.
+
+    Those of programs that were killed are removed here.
+
+    Raises:
+        OSError: It cannot be created.
+    """
+    beginning = os.path.join(os.path.realpath(tempfile.gettempdir()), f"cellblock-work-{os.geteuid()}-")
+    for abandoned in find_places(beginning):
+        remove_abandoned(abandoned)
+    place = SessionPlace(beginning + secrets.token_hex(8))
+    place.make()
+    return place

@@ -420,7 +420,7 @@ class Session(AsyncOnly):
         kernel = await self._kernels.live()
         if kernel.family.branched:
             raise StateError(f"{self._name} has branches, which share its network: close it before they are made")
-        kernel.family.sealed = True
+        kernel.family.seal()
         await network.close_to(routes)
 
     def watch(self, watcher: SessionWatcher) -> None:

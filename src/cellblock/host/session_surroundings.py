@@ -1,4 +1,4 @@
-"""What a session's kernels have around them, even before the first one, and their specification."""
+"""The environment of a session's kernels: workspace, directories, network, and the specification for the launcher."""
 
 from __future__ import annotations
 

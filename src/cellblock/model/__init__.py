@@ -1,4 +1,4 @@
-"""What executing a cell returns: results, outputs, errors, chunks. Plain frozen data, standard library only."""
+"""Results of cells: outputs, errors, chunks. Plain frozen data; standard library only."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ class CodeExecutionChunk:
 
 @dataclass(frozen=True, slots=True)
 class Completions:
-    """What could complete the code at a cursor.
+    """Completions of the code at a cursor.
 
     Attributes:
         matches: The candidates, best first.

@@ -1,10 +1,10 @@
-"""What is said about checkpoints, as data."""
+"""Data about checkpoints: records, undone cells, changed files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from cellblock.errors import InvalidInputError, shown
 from cellblock.model import HistoryEntry
@@ -13,6 +13,14 @@ from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
 """What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+
+
+class ForkKeywords(TypedDict, total=False):
+    """The arguments of `Session.fork` that do not change what it returns, for type checkers; a test compares the two."""
+
+    files: FilesMode | None
+    seeds: Sequence[int] | None
+    same_random_state: bool
 
 
 def check_seeds(seeds: Iterable[object]) -> None:
@@ -72,7 +80,7 @@ class CheckpointRecord(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Undone(Plain):
-    """What `Session.undo` has undone.
+    """The result of `Session.undo`.
 
     Attributes:
         cells: The cells, oldest first.
@@ -91,7 +99,7 @@ class Undone(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Plain):
-    """What a restore has done with files. Paths are relative to the workspace.
+    """Files that a restore has changed. Paths are relative to the workspace.
 
     Attributes:
         written: Files and links that were made or replaced.
@@ -138,7 +146,7 @@ MAX_FILE_CHANGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """What differs between two states of a workspace, by path.
+    """Differences between two states of a workspace, by path.
 
     Attributes:
         new: What is there only after.
@@ -155,7 +163,7 @@ class FileChanges:
 
 @dataclass(frozen=True, slots=True)
 class StateChanges(Plain):
-    """What has changed between a checkpoint and now.
+    """Differences between a checkpoint and the present state.
 
     Attributes:
         variables: New, changed and deleted variables, and those that cannot be compared.

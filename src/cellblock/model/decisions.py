@@ -1,4 +1,4 @@
-"""What code wants to do outside of its session, and what was decided about that."""
+"""Actions outside of a session that code asks for, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CommandRequest(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about one call, and by whom: what the audit trail keeps.
+    """The decision about one call, and who made it, as the audit trail keeps it.
 
     Attributes:
         outcome: ``allow`` or ``deny``.

@@ -1,4 +1,4 @@
-"""What is known of a file in a workspace."""
+"""Information about a file in a workspace."""
 
 from __future__ import annotations
 

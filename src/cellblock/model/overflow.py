@@ -15,7 +15,7 @@ _LONGEST = 8 * 1024 * 1024
 
 
 class Overflow(NamedTuple):
-    """What is to be written before the model reads the text.
+    """A file to write before the model reads the text, which names it.
 
     Attributes:
         path: The file, from the top of the workspace.

@@ -1,4 +1,4 @@
-"""What saving a session and loading it again report."""
+"""Reports about saving and loading a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class SaveReport(Plain):
-    """What `Session.save` has written.
+    """The report of `Session.save`.
 
     Attributes:
         path: The file.
@@ -44,7 +44,7 @@ class SaveReport(Plain):
 
 @dataclass(frozen=True, slots=True)
 class LoadReport(Plain):
-    """What `Session.load` has brought back.
+    """The report of `Session.load`.
 
     Attributes:
         loaded: The variables.

@@ -184,7 +184,7 @@ class PendingApproval(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Permission(Plain):
-    """What was allowed for the rest of a session. It can be revoked.
+    """A permission for the rest of a session. It can be revoked.
 
     Attributes:
         id: Its id.

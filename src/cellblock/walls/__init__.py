@@ -1,1 +1,1 @@
-"""What contains code: the sandbox, what Linux offers for it, the way out to the network, and where packages come from."""
+"""Isolation: the sandbox, the Linux features that it uses, egress, and package sources."""

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import cellblock
-from cellblock.fronts.cli.app import app
+from cellblock.fronts.cli.app import made_command
 
 _SOURCES = Path(cellblock.__file__).parent
 _HINT = re.compile(r"'cellblock ([a-z][^']*)'|\(cellblock ([a-z][^()]*)\)")
@@ -26,7 +25,7 @@ def hints() -> list[str]:
 
 def command_of(words: list[str]) -> Any:
     """Return the command that words name."""
-    command: Any = typer.main.get_command(app)
+    command = made_command()
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     return command

@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.options import GatewayOptions
-from cellblock.fronts.gateway.serve import check_certificate, check_key, listen, serve
+from cellblock.fronts.gateway.serve import check_certificate, check_key, serve
 from cli_runs import run_here
 from daemons import own_daemon
 from gateways import Gateway, certificate_for_localhost, own_gateway, token
@@ -49,11 +49,6 @@ def free_port() -> int:
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate for localhost, and its key."""
     return certificate_for_localhost(tmp_path)
-
-
-def test_a_port_that_is_in_use_is_told_in_one_line() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(InvalidInputError, match="another program listens there"):
-        listen("127.0.0.1", taken.getsockname()[1])
 
 
 def test_certificates_that_cannot_be_used_are_told(tmp_path: Path, pair: tuple[Path, Path]) -> None:

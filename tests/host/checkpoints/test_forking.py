@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
 from cellblock import CodeExecutor, Host, InvalidInputError, Session, SnapshotError
 from cellblock.host.checkpoints import branches as branching
+from cellblock.model.checkpoints import ForkKeywords
 
 
 @pytest.fixture
@@ -65,3 +67,9 @@ async def test_executors_have_branches_with_files(zygote_host: Host, workspace: 
         assert (await executor.adopt(first)).written == ("a",)
         assert (workspace / "a").read_text() == "2"
         await second.stop()
+
+
+def test_the_arguments_for_type_checkers_are_those_that_there_are() -> None:
+    for method in (Session.fork, CodeExecutor.fork):
+        names = [name for name in inspect.signature(method).parameters if name not in ("self", "n", "return_exceptions")]
+        assert names == [*ForkKeywords.__annotations__]

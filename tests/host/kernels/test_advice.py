@@ -101,9 +101,9 @@ def test_a_git_that_could_not_write_is_recognised_by_what_it_says() -> None:
     assert advice.on_output("see .git/config\n" + "Read-only file system") == ""
 
 
-async def test_git_and_python_say_why_they_cannot_write(tmp_path: Path) -> None:
+async def test_git_and_python_say_why_they_cannot_write(native_host: Host, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    async with Host(isolate="native") as host, host.session(working_dir=tmp_path) as session:
+    async with native_host.session(working_dir=tmp_path) as session:
         result = await session.execute("!git -c user.name=x -c user.email=x commit --allow-empty -m x")
         assert "Read-only file system" in (result.text or "")
         assert result.stderr.count("[cellblock] a session can read .git, not write it: its hooks") == 1

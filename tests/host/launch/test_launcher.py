@@ -75,7 +75,7 @@ async def test_an_interpreter_without_ipython_says_how_to_install_it(tmp_path: P
     [
         ("exit 3", "{python}"),
         ("kill -9 $$", "{python}"),
-        ("sleep 600", "not ready within 0.5 s"),
+        ("exec sleep 600", "not ready within 0.5 s"),
         ("echo no python here >&2; exit 1", "no python here"),
     ],
 )

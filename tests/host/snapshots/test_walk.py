@@ -20,7 +20,7 @@ def test_what_is_too_much_is_left_out_named_and_never_removed(make: Make, worksp
     (workspace / "large").write_bytes(b"123456")
     snapshots = make(max_file_bytes=5, max_total_bytes=8)
     snapshot = snapshots.take()
-    assert snapshot.left_out_count == 2
+    assert snapshot.root.totals.left_out == 2
     assert dict(snapshot.left_out)["large"] == "it is too large"
     assert (snapshot.files, snapshot.bytes) == (2, 8)
     (workspace / "large").write_bytes(b"12345678")

@@ -27,6 +27,7 @@ from cellblock.launch.custody.client import Custodian
 from cellblock.launch.custody.custodian import SOCKET
 from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
+from warm_python import WarmPython
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 TESTS = Path(__file__).parents[2]
@@ -67,7 +68,8 @@ asyncio.run(main())
 class Killed:
     """A custodian's directory, and hosts that are killed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, python: WarmPython) -> None:
+        self.python = python
         self.state = directory / "state"
         self.workspace = directory / "workspace"
         self.state.mkdir(0o700)
@@ -82,8 +84,8 @@ class Killed:
             code=code,
             body=textwrap.indent(textwrap.dedent(body), "    "),
         )
-        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-        assert ran.returncode == -signal.SIGKILL, ran.stderr
+        ran = self.python.run(program)
+        assert ran.returncode == -signal.SIGKILL, ran.stdout
 
     @asynccontextmanager
     async def session(self, isolate: str = "none", **options: Any) -> AsyncIterator[Session]:
@@ -98,9 +100,9 @@ class Killed:
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Iterator[Killed]:
+def killed(tmp_path: Path, warm_python: WarmPython) -> Iterator[Killed]:
     """Hosts that are killed, and a custodian that ends with the test."""
-    made = Killed(tmp_path)
+    made = Killed(tmp_path, warm_python)
     yield made
     try:
         Custodian.connect(made.state).end()

@@ -24,6 +24,7 @@ from cellblock.host.survival.remains import SessionRemains
 from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
 from next_hosts import next_host
+from warm_python import WarmPython
 
 HOST = """
 import asyncio, os, signal, sys
@@ -81,7 +82,8 @@ asyncio.run(main())
 class Killed:
     """A custodian's directory, and hosts that are killed."""
 
-    def __init__(self, directory: Path, isolate: str) -> None:
+    def __init__(self, directory: Path, python: WarmPython, isolate: str) -> None:
+        self.python = python
         self.isolate = isolate
         self.state = directory / "state"
         self.workspace = directory / "workspace"
@@ -96,8 +98,8 @@ class Killed:
             isolate=self.isolate,
             body=textwrap.indent(textwrap.dedent(body), "    "),
         )
-        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-        assert ran.returncode == -signal.SIGKILL, ran.stderr
+        ran = self.python.run(program)
+        assert ran.returncode == -signal.SIGKILL, ran.stdout
 
     @asynccontextmanager
     async def host(self) -> AsyncIterator[tuple[Host, list[SessionRemains]]]:
@@ -126,10 +128,12 @@ class Killed:
 
 
 @pytest.fixture(params=["none", "native"])
-def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Killed]:
+def killed(
+    tmp_path: Path, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Killed]:
     """Hosts that are killed, and a custodian that ends with the test."""
     monkeypatch.setenv("CELLBLOCK_HOME", str(tmp_path / "home"))
-    made = Killed(tmp_path, request.param)
+    made = Killed(tmp_path, warm_python, request.param)
     yield made
     try:
         Custodian.connect(made.state).end()

@@ -79,21 +79,22 @@ async def connected(store: NamedStore) -> AsyncIterator[AsyncConnection]:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> Counter[int]:
-    """Return how often a function was called by a module, in each turn of the loop."""
+    """Return how often a function was called by a module, in each turn of the loop until the test ends."""
     calls, loop, turn = Counter[int](), asyncio.get_running_loop(), 0
     function: Callable[..., Any] = getattr(module, name)
 
     def next_turn() -> None:
         nonlocal turn
         turn += 1
-        loop.call_soon(next_turn)
+        if getattr(module, name) is count:
+            loop.call_soon(next_turn)
 
     def count(*arguments: Any, **more: Any) -> Any:
         calls[turn] += 1
         return function(*arguments, **more)
 
-    next_turn()
     monkeypatch.setattr(module, name, count)
+    next_turn()
     monkeypatch.setattr(turns, "_SLICE", 0.0)
     return calls
 

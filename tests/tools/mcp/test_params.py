@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock import InvalidInputError
-from cellblock.tools.mcp.params import HttpServer, StdioServer, parse_params, resolve
+from cellblock.tools.mcp.params import RemoteServer, StdioServer, parse_params, resolve
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
@@ -41,7 +41,7 @@ def test_a_program_as_documented() -> None:
 def test_a_url_as_documented() -> None:
     given = {"url": "https://api.githubcopilot.com/mcp/", "headers": {"Authorization": "Bearer ${GITHUB_API_KEY}"}}
     params = parse_params("github", given)
-    assert params == HttpServer("https://api.githubcopilot.com/mcp/", "http", given["headers"])  # type: ignore[arg-type]
+    assert params == RemoteServer("https://api.githubcopilot.com/mcp/", "http", given["headers"])  # type: ignore[arg-type]
     resolved = resolve(params, {"GITHUB_API_KEY": "t0k"})
     assert resolved.headers == {"Authorization": "Bearer t0k"}  # type: ignore[union-attr]
 
@@ -63,7 +63,7 @@ def test_a_url_as_documented() -> None:
 )
 def test_the_transport_is_what_is_said_or_what_the_url_looks_like(url: str, said: str | None, transport: str) -> None:
     params = parse_params("s", {"url": url} | ({"type": said} if said else {}))
-    assert isinstance(params, HttpServer)
+    assert isinstance(params, RemoteServer)
     assert params.transport == transport
 
 
@@ -121,7 +121,7 @@ def test_what_a_variable_holds_cannot_break_a_header(value: str) -> None:
 
 def test_a_url_out_of_a_variable_is_looked_at_when_it_is_there() -> None:
     params = parse_params("s", {"url": "${WHERE}"})
-    assert resolve(params, {"WHERE": "http://h/sse"}) == HttpServer("http://h/sse", "http")
+    assert resolve(params, {"WHERE": "http://h/sse"}) == RemoteServer("http://h/sse", "http")
     with pytest.raises(InvalidInputError, match="url"):
         resolve(params, {"WHERE": "file:///etc/passwd"})
 
@@ -137,14 +137,14 @@ def test_what_only_looks_like_a_reference_stays(text: str) -> None:
             StdioServer, texts.filter(bool), st.lists(texts).map(tuple), st.dictionaries(names, texts), st.none() | texts
         ),
         st.builds(
-            HttpServer,
+            RemoteServer,
             st.sampled_from(["http://h/mcp", "https://h:1/sse?a=${B}"]),
             st.sampled_from(["http", "sse"]),
             st.dictionaries(names, st.just("${TOKEN}")),
         ),
     )
 )
-def test_parameters_survive_being_stored(params: StdioServer | HttpServer) -> None:
+def test_parameters_survive_being_stored(params: StdioServer | RemoteServer) -> None:
     stored = json.loads(json.dumps(params.to_dict()))
     assert parse_params("s", stored) == params
     assert parse_params("s", stored) == params
@@ -153,7 +153,7 @@ def test_parameters_survive_being_stored(params: StdioServer | HttpServer) -> No
 @pytest.mark.parametrize("key", ["type", "transport"])
 def test_configurations_of_other_clients_are_taken(key: str) -> None:
     assert parse_params("s", {"command": "x", key: "stdio", "disabled": False}) == StdioServer("x")
-    assert parse_params("s", {"url": "http://h/sse", key: "http"}) == HttpServer("http://h/sse", "http")
+    assert parse_params("s", {"url": "http://h/sse", key: "http"}) == RemoteServer("http://h/sse", "http")
     with pytest.raises(InvalidInputError, match=f"'{key}' in the parameters of MCP server 's' must be one of"):
         parse_params("s", {"url": "http://h/sse", key: "pigeon"})
 

@@ -13,7 +13,7 @@ import pytest
 
 from cellblock import McpServerError, generate_mcp_sources
 from cellblock.common import config
-from cellblock.tools.mcp.params import HttpServer, StdioServer, parse_params
+from cellblock.tools.mcp.params import RemoteServer, StdioServer, parse_params
 from cellblock.tools.mcp.place import empty_directory, files_within, made_absolute
 from cellblock.tools.mcp.servers import Servers
 from cellblock.tools.registry.servers import ServerRegistry
@@ -55,7 +55,7 @@ def test_scripts_are_found_and_names_never_become_paths(tmp_path: Path) -> None:
 def test_a_directory_that_was_asked_for_stays_and_srt_keeps_the_callers() -> None:
     explicit = StdioServer("./x", ("./y",), {}, "/there")
     assert made_absolute(explicit, "/here") == explicit
-    assert made_absolute(HttpServer("http://h"), "/here") == HttpServer("http://h")
+    assert made_absolute(RemoteServer("http://h"), "/here") == RemoteServer("http://h")
     srt = StdioServer("srt", ("--settings", "examples/sandbox-mcp.json", "npx", "."))
     assert made_absolute(srt, "/here") == StdioServer("srt", srt.args, {"PYTHONSAFEPATH": "1"}, "/here")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -85,7 +86,7 @@ def run(arguments: list[str]) -> int:
     if asked := os.environ.get(COMPLETE):
         _complete(asked)
         return OK
-    command: Any = typer.main.get_command(app)
+    command = made_command()
     try:
         # Not its main(), which handles closed pipes and exit statuses in its own way.
         with command.make_context("cellblock", arguments) as context:
@@ -97,6 +98,12 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as end:
         return end.exit_code
     return status
+
+
+@functools.cache
+def made_command() -> Any:
+    """Make click's command of all that is declared here: once in a process, as that takes as long as most commands."""
+    return typer.main.get_command(app)
 
 
 def _show_types_of_values_only() -> None:

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges, Undone
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
+    from cellblock.service.session.functions import Functions, OfferedFunctions
     from cellblock.service.session.services import SessionServices
     from cellblock.tools.approvals.request import ApprovalRequest
 
@@ -62,6 +63,7 @@ class CodeExecutor(AsyncOnly):
 
     Attributes:
         session_id: What the record of decisions calls the session (docs/approvals.md).
+        beginning: The checkpoint that the next `start` begins with; None for a fresh kernel.
     """
 
     @takes(ExecutorOptions.__init__)
@@ -92,8 +94,9 @@ class CodeExecutor(AsyncOnly):
         self._given_host = options.host
         self._run: RunningSession | None = None
         self._gateway: EmbeddedGateway | None = None
+        self._offered: dict[str, OfferedFunctions] = {}
         self._stopped = False
-        self._start_from: Beginning | None = None
+        self.beginning: Beginning | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -192,6 +195,34 @@ class CodeExecutor(AsyncOnly):
         """Run a cell while a model still writes it, as `Session.eager` does. The result of a failure is returned, too."""
         return self.session.eager(timeout=self.timeout if timeout is AS_MADE else timeout, on_input=on_input)
 
+    def offer(self, functions: Functions, server: str = "program") -> str:
+        """Let the code call functions of this program, with arguments and results that are JSON data.
+
+        Each call is decided like one of an MCP server's tool: rules, approvals and the record have it under the name of the
+        server and of the function. A coroutine function runs in the event loop, any other in a thread of its own, and each of
+        them in a copy of the context of this call::
+
+            await executor.execute(executor.offer({"price_of": price_of}))
+            await executor.execute("price_of('tea')")
+
+        Args:
+            functions: The functions by their names. They replace what was offered under the same name of a server.
+            server: What rules and the record call them together.
+
+        Returns:
+            Code that defines the functions, for a cell. They are lost with the kernel's other variables.
+
+        Raises:
+            InvalidInputError: The name of a server or function is wrong, or something cannot be called.
+        """
+        from cellblock.service.session.functions import caller, check_functions, definitions
+
+        check_functions(server, functions)
+        self._offered[server] = caller(dict(functions))
+        if (run := self._run) is not None and run.services is not None:
+            run.services.offer(server, self._offered[server])
+        return definitions(server, functions)
+
     # -- programs beside the kernel ---------------------------------------------------------------------------------------
 
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
@@ -274,23 +305,11 @@ class CodeExecutor(AsyncOnly):
 
     @overload
     async def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[False] = ...,
+        self, n: int = ..., *, return_exceptions: Literal[False] = ..., **how: Unpack[ForkKeywords]
     ) -> list[CodeExecutor]: ...
     @overload
     async def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[True],
+        self, n: int = ..., *, return_exceptions: Literal[True], **how: Unpack[ForkKeywords]
     ) -> list[CodeExecutor | BaseException]: ...
     async def fork(
         self,
@@ -326,12 +345,9 @@ class CodeExecutor(AsyncOnly):
         branch = CodeExecutor(host=self._run.host, sandbox=False, images_dir=self._options.images_dir)
         branch._options, branch._service_options = self._options, self._service_options
         branch.timeout, branch._asks = self.timeout, self._asks
-        branch.start_from(beginning)
+        branch._offered = dict(self._offered)
+        branch.beginning = beginning
         return branch
-
-    def start_from(self, beginning: Beginning) -> None:
-        """Have the next `start` begin with the state of a checkpoint."""
-        self._start_from = beginning
 
     @property
     def services(self) -> SessionServices | None:
@@ -364,11 +380,14 @@ class CodeExecutor(AsyncOnly):
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
-            start_from, self._start_from = self._start_from, None
+            start_from, self.beginning = self.beginning, None
             await run.start(
                 *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
                 start_from=start_from,
             )
+            assert run.services is not None
+            for server, call in self._offered.items():
+                run.services.offer(server, call)
             if self.kernel_gateway_port is not None:
                 self._gateway = await self._serve(run, (self.kernel_gateway_host, self.kernel_gateway_port))
                 self.kernel_gateway_port = self._gateway.port

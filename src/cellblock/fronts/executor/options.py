@@ -35,7 +35,7 @@ DEFAULT_LEVEL = "WARNING"
 
 @dataclass(repr=False, eq=False)
 class ExecutorOptions:
-    """What a `CodeExecutor` takes. ipybox has the first ones, down to `require_shell_escape`, in the same order.
+    """Options of a `CodeExecutor`. Those up to `require_shell_escape` are in the order that ipybox has.
 
     What is not described here is described at `SessionOptions` or `ServiceOptions`.
 

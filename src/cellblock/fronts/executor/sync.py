@@ -13,13 +13,15 @@ from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.executor.options import AS_MADE
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.eager import Eager
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
 from cellblock.host.programs.files import SessionFiles
 from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-from cellblock.model.checkpoints import Changes, FilesMode, StateChanges
+from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges
 from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeywords
+from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
 
 _P = ParamSpec("_P")
@@ -59,12 +61,31 @@ def _iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Iterator[_T
         thread.run(items.aclose())
 
 
-class SyncFiles:
-    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods and arguments."""
+class _Wrapper:
+    """Wraps an object that lives in the loop of a thread."""
 
-    def __init__(self, files: Files, thread: LoopThread) -> None:
-        self._original = files
+    def __init__(self, original: Any, thread: LoopThread) -> None:
+        self._original = original
         self._thread = thread
+
+
+class _Twin(_Wrapper):
+    """A wrapper that also has the attributes of what it wraps."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._original, name)
+
+    def __str__(self) -> str:
+        return str(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+class SyncFiles(_Wrapper):
+    """The files of a session's workspace: `Files` for programs without an event loop, with the same methods and arguments."""
 
     write = _sync(Files.write)
     read = _sync(Files.read)
@@ -80,12 +101,8 @@ class SyncFiles:
     untar = _sync(Files.untar)
 
 
-class SyncSessionFiles:
+class SyncSessionFiles(_Wrapper):
     """Files as the session's code and programs see them: `SessionFiles` for programs without an event loop."""
-
-    def __init__(self, files: SessionFiles, thread: LoopThread) -> None:
-        self._original = files
-        self._thread = thread
 
     read_bytes = _sync(SessionFiles.read_bytes)
     read_text = _sync(SessionFiles.read_text)
@@ -100,16 +117,44 @@ class SyncSessionFiles:
     realpath = _sync(SessionFiles.realpath)
 
 
-class SyncProcess:
+class SyncEager(_Wrapper):
+    """A cell whose text is still being written: `Eager` for programs without an event loop, a context manager.
+
+    Attributes:
+        text, ran: As `Eager` has them.
+    """
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._original.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._thread.run(self._original.__aexit__(kind, value, trace))
+
+    finish = _sync(Eager.finish)
+    replace = _sync(Eager.replace)
+
+    def feed(self, part: str) -> None:
+        """Add what the model has written next, as `Eager.feed` does."""
+        self._thread.call(self._original.feed, part)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return str(self._original.text)
+
+    @property
+    def ran(self) -> str:
+        """The part of the text that has run, or runs."""
+        return str(self._original.ran)
+
+
+class SyncProcess(_Twin):
     """A program beside the kernel: `Process` for programs without an event loop. Iterate over it for its output.
 
     Attributes:
         id, pid, info, gone, poll: As `Process` has them.
     """
-
-    def __init__(self, process: Process, thread: LoopThread) -> None:
-        self._original = process
-        self._thread = thread
 
     read = _sync(Process.read)
     output = _sync(Process.output)
@@ -130,63 +175,33 @@ class SyncProcess:
         """Send it a signal, as `Process.signal` does."""
         self._thread.call(self._original.signal, number, scope)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
 
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-
-class SyncApprovalRequest:
+class SyncApprovalRequest(_Twin):
     """A call that waits for a decision: `ApprovalRequest` for programs without an event loop.
 
     Attributes:
         server_name, tool_name, tool_args, id, kind, state, always, reason, changed: As `ApprovalRequest` has them.
     """
 
-    def __init__(self, request: ApprovalRequest, thread: LoopThread) -> None:
-        self._original = request
-        self._thread = thread
-
     accept = _sync(ApprovalRequest.accept)
     reject = _sync(ApprovalRequest.reject)
     response = _sync(ApprovalRequest.response)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
 
-    def __str__(self) -> str:
-        return str(self._original)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
-
-
-class SyncCheckpoint:
+class SyncCheckpoint(_Twin):
     """A `Checkpoint` for programs without an event loop.
 
     Attributes:
         id, name, made, execution_count, automatic, files, alive: As `Checkpoint` has them.
-        original: The checkpoint.
     """
 
-    def __init__(self, checkpoint: Checkpoint, thread: LoopThread) -> None:
-        self._original = self.original = checkpoint
-        self._thread = thread
+    @property
+    def original(self) -> Checkpoint:
+        """The checkpoint."""
+        checkpoint: Checkpoint = self._original
+        return checkpoint
 
     drop = _sync(Checkpoint.drop)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._original, name)
-
-    def __repr__(self) -> str:
-        return repr(self._original)
 
 
 def _original(checkpoint: SyncCheckpoint | str) -> Checkpoint | str:
@@ -240,7 +255,7 @@ class SyncCodeExecutor:
 
     @property
     def session_id(self) -> str:
-        """What the record of decisions calls the session (docs/approvals.md)."""
+        """The session's id in the record of decisions (docs/approvals.md)."""
         return self._original.session_id
 
     @property
@@ -261,6 +276,10 @@ class SyncCodeExecutor:
         """
         return SyncFiles(self._original.files, self._thread)
 
+    def offer(self, functions: Functions, server: str = "program") -> str:
+        """Let the code call functions of this program, as `CodeExecutor.offer` does."""
+        return self._original.offer(functions, server)  # in this thread: the functions see its context variables
+
     @property
     def fs(self) -> SyncSessionFiles:
         """Files as the code and its programs see them: any path, links followed, with their rights (docs/programs.md).
@@ -273,6 +292,10 @@ class SyncCodeExecutor:
     def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> SyncProcess:
         """Start a program in the sandbox beside the kernel, as `Session.spawn` does."""
         return SyncProcess(self._thread.run(self._original.spawn(command, **how)), self._thread)
+
+    def eager(self, *, timeout: float | None = AS_MADE, on_input: OnInput | None = None) -> SyncEager:
+        """Run a cell while a model still writes it, as `CodeExecutor.eager` does."""
+        return SyncEager(self._thread.call(lambda: self._original.eager(timeout=timeout, on_input=on_input)), self._thread)
 
     def processes(self) -> list[ProcessInfo]:
         """Return the programs beside the kernel, as `Session.processes` does."""
@@ -338,23 +361,11 @@ class SyncCodeExecutor:
 
     @overload
     def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[False] = ...,
+        self, n: int = ..., *, return_exceptions: Literal[False] = ..., **how: Unpack[ForkKeywords]
     ) -> list[SyncCodeExecutor]: ...
     @overload
     def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[True],
+        self, n: int = ..., *, return_exceptions: Literal[True], **how: Unpack[ForkKeywords]
     ) -> list[SyncCodeExecutor | BaseException]: ...
     def fork(
         self,
@@ -366,10 +377,10 @@ class SyncCodeExecutor:
         return_exceptions: bool = False,
     ) -> list[SyncCodeExecutor] | list[SyncCodeExecutor | BaseException]:
         """Make executors that begin with the state that this one has now, as `CodeExecutor.fork` does."""
-        how: dict[str, Any] = {"files": files, "seeds": seeds, "same_random_state": same_random_state}
+        how: ForkKeywords = {"files": files, "seeds": seeds, "same_random_state": same_random_state}
         if not return_exceptions:
             return [self._of(branch) for branch in self._thread.run(self._original.fork(n, **how))]
-        forked = self._thread.run(self._original.fork(n, **how, return_exceptions=True))
+        forked = self._thread.run(self._original.fork(n, return_exceptions=True, **how))
         return [branch if isinstance(branch, BaseException) else self._of(branch) for branch in forked]
 
     def _of(self, branch: CodeExecutor) -> SyncCodeExecutor:

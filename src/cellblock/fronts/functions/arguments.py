@@ -1,4 +1,4 @@
-"""What callers say, as the requests of the daemon have it."""
+"""Converts callers' arguments to the fields of daemon requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a route asks of its caller."""
+"""Checks a caller's token for the scope and the session that a route needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a decision, and deciding about it: in the sessions that a token is for."""
+"""Pending approvals, and decisions about them, in the sessions that a token is for."""
 
 from __future__ import annotations
 

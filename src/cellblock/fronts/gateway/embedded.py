@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import uvicorn
 
+from cellblock.common.addresses import listen
 from cellblock.fronts.gateway.app import make_app
 from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.gateway.options import GatewayOptions
-from cellblock.fronts.gateway.serve import config, listen
+from cellblock.fronts.gateway.serve import config
 from cellblock.host import Host
 from cellblock.host.closing import Closing
 from cellblock.service.daemon.client import Client
@@ -59,7 +60,7 @@ class EmbeddedGateway:
         Raises:
             InvalidInputError: It cannot be used.
         """
-        sock = listen(address, port)
+        sock = listen(address, port, "the gateway")
         self.port = sock.getsockname()[1]
         app = make_app(self._options, link=DaemonLink(connect=self._connect))
         self._uvicorn = _Uvicorn(config(app, None, None))

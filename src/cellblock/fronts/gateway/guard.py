@@ -1,4 +1,4 @@
-"""What every request passes first, whatever it asks for: who may be here, how much at once, and how long it may take.
+"""Checks every request before it is routed: authentication, limits on requests in flight, and deadlines.
 
 A rebound DNS name, a foreign web page, a missing token, a body without end: each is refused before any route sees it.
 """

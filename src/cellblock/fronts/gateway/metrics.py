@@ -1,4 +1,4 @@
-"""What a Prometheus server collects (text format 0.0.4)."""
+"""Metrics for Prometheus (text format 0.0.4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests and answers look like. The names and fields that KernelBox has are its own."""
+"""Models of requests and answers. Where KernelBox has one, its names and fields are used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_TAGS = 100
 
 
 class Strict(BaseModel):
-    """What a client sends. Nothing is converted, so that ``"allow": "no"`` is an error and not a yes; no field is ignored."""
+    """A request body. Values are not converted, so that ``"allow": "no"`` is an error and not a yes; no field is ignored."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What an editor asks a session; packages and tools."""
+"""Routes for editors' questions, packages and tools."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ Answer = Callable[[HttpRequest, Token, _RequestT], Awaitable[Any]]
 
 
 class _Names(NamedTuple):
-    """What the description of the API calls an operation's function and models, if that does not follow from its name."""
+    """Names of an operation's function and models in OpenAPI, if they do not follow from its own name."""
 
     function: str = ""
     request: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
 import os
 import secrets
@@ -14,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cellblock.common.addresses import bracketed, listen
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.service.daemon.place import Place
@@ -76,7 +76,7 @@ def serve(
         options = replace(options, token=secrets.token_urlsafe(32))
     socks = listen_at(host, (port, *more_ports))
     scheme = "https" if certificate else "http"
-    addresses = [f"{scheme}://{_authority(host, sock)}" for sock in socks]
+    addresses = [f"{scheme}://{bracketed(host)}:{sock.getsockname()[1]}" for sock in socks]
 
     def started() -> None:
         tell(greeting.format(*addresses, addresses[0]))
@@ -193,35 +193,9 @@ def listen_at(host: str, ports: Sequence[int]) -> list[socket.socket]:
         InvalidInputError: One cannot be used.
     """
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(listen(host, port)) for port in ports]
+        socks = [stack.enter_context(listen(host, port, "the gateway")) for port in ports]
         stack.pop_all()
         return socks
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Listen at an address.
-
-    Raises:
-        InvalidInputError: It cannot be used.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        made = socket.create_server(address, family=family, backlog=1024)
-        # With its protocol, as asyncio wants it: otherwise it leaves Nagle's algorithm on, and small messages wait for 40 ms.
-        return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
-    except (OSError, OverflowError) as error:
-        raise InvalidInputError(f"the gateway cannot listen at {host}:{port}: {_why(error)}") from error
-
-
-def _why(error: OSError | OverflowError) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return "another program listens there (--port 0 takes a free port)"
-    return str(error)
-
-
-def _authority(host: str, sock: socket.socket) -> str:
-    number = sock.getsockname()[1]
-    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway says of itself."""
+"""Information about the gateway: version, limits, health."""
 
 from __future__ import annotations
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import hmac
 import os
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from cellblock.errors import InvalidInputError
+from cellblock.common.addresses import bracketed, listen
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.fronts.mcp_server.options import ServerOptions, enter
 
@@ -86,8 +84,8 @@ async def _serve_http(server: MCPServer[None], options: ServerOptions, stop: asy
         def capture_signals(self) -> Iterator[None]:
             yield  # handled above, where sessions are ended, too
 
-    listener = _listen(options)
-    address = f"{_in_brackets(options.host)}:{listener.getsockname()[1]}"
+    listener = listen(options.host, options.port, "the MCP server")
+    address = f"{bracketed(options.host)}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         _app(server, options),
         http="h11",  # httptools keeps the space after a header's value, which RFC 9110 excludes
@@ -110,32 +108,16 @@ async def _serve_http(server: MCPServer[None], options: ServerOptions, stop: asy
     stopping.cancel()
 
 
-def _listen(options: ServerOptions) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
-        made = socket.create_server(address, family=family, backlog=1024)
-        # asyncio turns off Nagle's algorithm only for this protocol number; with it, small messages wait for 40 ms.
-        return socket.socket(made.family, made.type, socket.IPPROTO_TCP, fileno=made.detach())
-    except (OSError, OverflowError) as error:
-        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        why = "another program listens there (--port 0 takes a free port)" if taken else error
-        raise InvalidInputError(f"the MCP server cannot listen at {options.host}:{options.port}: {why}") from error
-
-
 def _app(server: MCPServer[None], options: ServerOptions) -> ASGIApp:
     """Return the application, which refuses clients without the token, if one is needed, and web pages of other origins."""
     from mcp.server.transport_security import TransportSecuritySettings
 
-    names = [_in_brackets(name) for name in (options.host, "localhost", "127.0.0.1", "::1", *options.names)]
+    names = [bracketed(name) for name in (options.host, "localhost", "127.0.0.1", "::1", *options.names)]
     hosts = [pattern for name in names for pattern in (name, f"{name}:*")]
     origins = [f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts]
     security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
     app = server.streamable_http_app(host=options.host, transport_security=security)
     return _with_token(app, options.token) if options.auth else app
-
-
-def _in_brackets(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _with_token(app: ASGIApp, token: str) -> ASGIApp:

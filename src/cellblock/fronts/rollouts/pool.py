@@ -294,7 +294,7 @@ class Pool(AsyncOnly):
     async def _begin_with(self, executor: CodeExecutor, seed: int | None) -> None:
         start_from = self._start_from
         if isinstance(start_from, Checkpoint):
-            executor.start_from(Beginning(start_from, "copy", seed))
+            executor.beginning = Beginning(start_from, "copy", seed)
             await executor.start()
             return
         await executor.start()

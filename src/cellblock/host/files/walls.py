@@ -130,10 +130,6 @@ class Bounds:
             hidden = max(hidden, _longest_like(parts, self.hidden_like, self.root))
         return shown < hidden or (shown == 0 and self.all_hidden)
 
-    def protects(self, parts: Parts) -> bool:
-        """Whether the session cannot write a path."""
-        return bool(self.why_unwritable(parts))
-
     def why_unreadable(self, parts: Parts) -> str:
         """Return why a path must not be read; empty if it may."""
         return UNREADABLE if self.hides(parts) else ""

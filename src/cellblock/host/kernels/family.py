@@ -137,6 +137,10 @@ class Family:
         """Return why a kernel ended before it was ready: see `Launcher.explain`."""
         return self.launcher.explain(self.number, said, status, cause)
 
+    def seal(self) -> None:
+        """Let no other session be made in its sandbox: its network was closed for good."""
+        self.sealed = True
+
     def kill(self) -> None:
         """Kill init, and so every kernel and copy."""
         self.launcher.kill(self.number)

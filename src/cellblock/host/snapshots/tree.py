@@ -136,11 +136,6 @@ class Snapshot:
         return tuple(itertools.islice(_left_out(self.root), _MOST_SHOWN))
 
     @property
-    def left_out_count(self) -> int:
-        """How many paths it leaves out in total."""
-        return self.root.totals.left_out
-
-    @property
     def whole(self) -> bool:
         """Whether nothing is left out because of a limit of size or number."""
         return self.root.totals.cut == 0

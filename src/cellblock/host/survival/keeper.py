@@ -1,4 +1,4 @@
-"""What a host keeps for the next one: nothing. `Keeping` is the keeper of a host that has a custodian."""
+"""The keeper of a host without a custodian, which keeps nothing for the next host. `Keeping` is the other one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier host has left: kernels, sessions, and connections for copies."""
+"""The remains of an earlier host: kernels, sessions, and connections for copies."""
 
 from __future__ import annotations
 

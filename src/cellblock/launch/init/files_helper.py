@@ -76,7 +76,7 @@ def _read_bytes(_body: int, path: str, most: int) -> tuple[None, bytes]:
 def _write_bytes(body: int, path: str, parents: bool, mode: int) -> tuple[None, bytes]:
     try:
         if parents:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            _make_parents(path)
         descriptor = os.open(path, _CREATE, mode)
         try:
             _check_regular(descriptor)
@@ -92,6 +92,13 @@ def _write_bytes(body: int, path: str, parents: bool, mode: int) -> tuple[None, 
         while body:  # what follows is the next request
             body -= len(os.read(0, min(body, _PIECE))) or body
     return None, b""
+
+
+def _make_parents(path: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    except FileExistsError:  # a file, as open(2) would say
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
 def _check_regular(descriptor: int) -> None:

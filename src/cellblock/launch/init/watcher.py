@@ -72,8 +72,8 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
         wake = processes.wake_on_signals()
         signal.signal(signal.SIGINT, lambda *_: None)  # not ignored, as by init: programs would ignore it, too
         handover = socket.socket(fileno=_HANDOVER)
-        if confined and surroundings.confinement is not None:
-            confine(surroundings.confinement, apart=surroundings.apart)
+        if confined:
+            _confine(surroundings)
             _hide()
         while True:
             data, descriptors, _, _ = socket.recv_fds(handover, 1, MAX_DESCRIPTORS)
@@ -115,6 +115,17 @@ class Surroundings:
     workspace: str
     confinement: Confinement | None
     apart: bool
+
+
+def _confine(around: Surroundings, supervisor: socket.socket | None = None) -> None:
+    """Apply the confinement to this process, if there is any."""
+    if around.confinement is not None:
+        confine(around.confinement, supervisor, apart=around.apart)
+
+
+def _below() -> list[int]:
+    """Return all that the program has started and that is left, whatever sessions it has made."""
+    return processes.descendants(os.getpid())
 
 
 class _UnstartedError(Exception):
@@ -225,8 +236,7 @@ class _Open(_Start):
             if self._supervisor is not None:
                 self._supervisor = socket.socket(fileno=processes.move_high(self._supervisor.detach()))
             processes.close_descriptors(3)
-            if self._around.confinement is not None:
-                confine(self._around.confinement, self._supervisor, apart=self._around.apart)
+            _confine(self._around, self._supervisor)
             step = "terminal"
             if self._wanted.terminal is not None:
                 fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
@@ -353,7 +363,7 @@ class _Watcher:
         if status is not None:
             if self._report is not None:
                 self._read_report()
-            self._tell(Ended(status, tuple(processes.descendants(os.getpid())) if left else ()))
+            self._tell(Ended(status, tuple(_below()) if left else ()))
         return left
 
     def _rest(self) -> None:
@@ -378,7 +388,7 @@ class _Watcher:
         elif message.scope == "tree" and message.number == signal.SIGKILL:
             self._kill_tree()
         else:
-            found = processes.descendants(os.getpid())
+            found = _below()
             if message.scope == "group":  # by its members: the id may belong to others when all of them have ended
                 found = [pid for pid in found if _group_of(pid) == self._leader]
             processes.kill(found, message.number)
@@ -387,7 +397,7 @@ class _Watcher:
         """Kill all processes below, until a walk finds no other: what is forked meanwhile is found by the next one."""
         killed: set[int] = set()
         while True:
-            found = [pid for pid in processes.descendants(os.getpid()) if pid not in killed or not processes.stopped(pid)]
+            found = [pid for pid in _below() if pid not in killed or not processes.stopped(pid)]
             if not found:
                 return
             processes.kill(found)

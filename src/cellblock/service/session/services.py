@@ -139,6 +139,7 @@ class SessionServices:
         self._approve_tool_calls = options.approve_tool_calls
         self._registry: ServerRegistry | None = None
         self._approvals: Approvals | None = None
+        self._functions: dict[str, CallTool] = {}
         self._lease = Lease(self._servers(host, options.connect_timeout, options.own_servers), self._root)
         self.port = ToolPort(self._app(None if session.wanted.tier.own_network else secret))
         self._ports = [self.port]
@@ -172,6 +173,15 @@ class SessionServices:
         for listener in bind(addresses, port):
             self._ports.append(ToolPort(self._app(self.secret)))
             self._ports[-1].adopt(listener)
+
+    def offer(self, server: str, call: CallTool) -> None:
+        """Let the code call functions of this program, as the tools of a server that has no program of its own.
+
+        Args:
+            server: Its name, in calls, rules and the record of decisions. What it had before is replaced.
+            call: Calls the functions: `cellblock.service.session.functions.caller`.
+        """
+        self._functions[server] = call
 
     async def reset(self) -> None:
         """Stop the MCP servers that only this session uses, withdraw pending requests, and forget standing acceptances."""
@@ -261,7 +271,7 @@ class SessionServices:
         return shared
 
     def _caller(self, server: str) -> CallTool | None:
-        call = self._lease.caller(server)
+        call = self._functions.get(server) or self._lease.caller(server)
         return None if call is None else self._session.trace.traced(server, call)
 
     def _root(self, server: str) -> str | None:
@@ -270,7 +280,7 @@ class SessionServices:
         return self._registry.root_within(server, self._session.workspace, *self._directories)
 
     def _facts(self, server: str, tool: str) -> ToolFacts | None:
-        root = self._root(server)
+        root = None if server in self._functions else self._root(server)
         return None if root is None or self._registry is None else self._registry.facts(server, root, tool)
 
     # -- what reaches the session's reader -----------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def check_source(source: str, tool: str) -> None:
 
 
 def _check_statement(node: ast.stmt) -> None:
-    """What may stand at the top: a docstring, imports, classes, and two functions, of which one is made of the other."""
+    """Check a top-level statement: docstrings, imports, classes and two functions are allowed, one made of the other."""
     match node:
         case ast.Expr(value=ast.Constant(value=str())):
             return

@@ -85,7 +85,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a schema says: its classes, the one for the whole of it first.
+    """The classes that a schema describes; the first is for the schema as a whole.
 
     Attributes:
         classes: The classes.

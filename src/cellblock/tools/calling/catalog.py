@@ -47,7 +47,7 @@ class Tool:
 
     @property
     def summary(self) -> str:
-        """What it does, on one line."""
+        """The first line of the description."""
         return first_line(self.description)
 
     @property

@@ -22,7 +22,7 @@ import anyio
 
 from cellblock.errors import McpServerError
 from cellblock.tools.calling.content import OnLog, OnProgress, ToolOutcome, ToolSpec
-from cellblock.tools.mcp.params import HttpServer, ServerParams, resolve, secrets
+from cellblock.tools.mcp.params import RemoteServer, ServerParams, resolve, secrets
 from cellblock.tools.mcp.stdio import StdioTransport
 from cellblock.tools.mcp.words import MAX_WORDS, cut
 
@@ -55,7 +55,7 @@ class Connection:
         self._secrets = secrets(params, environment)
         self._params = resolve(params, environment, server_name=server)
         self._transport: StdioTransport | HttpTransport | None = None
-        if not isinstance(self._params, HttpServer):
+        if not isinstance(self._params, RemoteServer):
             self._transport = StdioTransport(server, self._params, environment)
         self._dialogue: Dialogue | None = None
         self._opening: anyio.CancelScope | None = None
@@ -133,7 +133,7 @@ class Connection:
             module = await asyncio.to_thread(import_module, "cellblock.tools.mcp.dialogue")
             assert self._opening is not None
             self._opening.deadline = anyio.current_time() + self._connect_timeout  # the import is not the server's fault
-            if isinstance(self._params, HttpServer):
+            if isinstance(self._params, RemoteServer):
                 streams = self._transport = module.HttpTransport(self._params, self._connect_timeout, self.lost)
             bare = isinstance(self._transport, StdioTransport)
             assert self._transport is not None

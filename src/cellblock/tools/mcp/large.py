@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cellblock.tools.calling.content import MAX_MESSAGE
-from cellblock.tools.mcp.condense import HEAD, LARGE
+from cellblock.tools.mcp.condense import HEAD, LARGE, marks
 from cellblock.tools.mcp.condense import MAX_VALUES as MAX_VALUES_OF_A_RESULT
 
 if TYPE_CHECKING:
@@ -84,16 +84,12 @@ class LargeResults:
 
 def is_large(message: bytes) -> bool:
     """Return whether a message may take long to decode: a quick estimate, which also counts commas and brackets in texts."""
-    return len(message) > _SMALL or (len(message) > _FEW and _marks(message) > _FEW)
-
-
-def _marks(data: bytes) -> int:
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
+    return len(message) > _SMALL or (len(message) > _FEW and marks(message) > _FEW)
 
 
 def _check(values: int, short: bytes) -> None:
     """Refuse a message that has too many values even without the result of a call."""
-    for count, limit in ((values, MAX_VALUES_OF_A_RESULT), (_marks(short) if short else values, MAX_VALUES)):
+    for count, limit in ((values, MAX_VALUES_OF_A_RESULT), (marks(short) if short else values, MAX_VALUES)):
         if count > limit:
             what = f"it sent a message of more than {limit} values"
             raise RefusedMessageError(f"{what}: ask for less at a time, or for the rows as one text, such as CSV")

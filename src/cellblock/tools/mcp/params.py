@@ -61,7 +61,7 @@ class StdioServer:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpServer:
+class RemoteServer:
     """A server with a URL.
 
     Attributes:
@@ -79,7 +79,7 @@ class HttpServer:
         return {"type": self.transport, "url": self.url, "headers": dict(self.headers)}
 
 
-ServerParams: TypeAlias = StdioServer | HttpServer
+ServerParams: TypeAlias = StdioServer | RemoteServer
 
 
 def parse_params(server_name: str, data: Mapping[str, Any]) -> ServerParams:
@@ -156,7 +156,7 @@ def secrets(params: ServerParams, environment: Mapping[str, str]) -> list[str]:
     Values of fewer than four characters are left out, as they would match everywhere.
     """
     found = {environment.get(name, "") for name in _REFERENCE.findall(json.dumps(params.to_dict()))}
-    if isinstance(params, HttpServer):
+    if isinstance(params, RemoteServer):
         found.update(word for value in params.headers.values() for word in value.split() if not _REFERENCE.search(word))
         found -= {"Bearer", "Basic"}
     return sorted((value for value in found if len(value) >= 4), key=len, reverse=True)
@@ -264,7 +264,7 @@ def _stdio(fields: _Fields) -> StdioServer:
     return StdioServer(command, args, env, cwd, sandbox)
 
 
-def _http(fields: _Fields) -> HttpServer:
+def _http(fields: _Fields) -> RemoteServer:
     url, headers = fields.required("url"), fields.mapping("headers")
     transport = fields.transport(_TRANSPORTS)
     if fields.sandbox() is not None:
@@ -277,7 +277,7 @@ def _http(fields: _Fields) -> HttpServer:
             raise fields.wrong("headers", f"has {name!r}, which cannot be the name of a header")
         if not (value.isascii() and value.replace("\t", " ").isprintable()):
             raise fields.wrong(f"headers[{name}]", "must be printable ASCII")
-    return HttpServer(url, _TRANSPORTS[transport or _guess(url)], headers)
+    return RemoteServer(url, _TRANSPORTS[transport or _guess(url)], headers)
 
 
 def _check_url(fields: _Fields, url: str) -> None:

@@ -18,7 +18,7 @@ from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.events import EventError, Events
 from cellblock.tools.mcp.large import LargeResults, RefusedMessageError
 from cellblock.tools.mcp.paced import PacedTransport
-from cellblock.tools.mcp.params import HttpServer
+from cellblock.tools.mcp.params import RemoteServer
 
 _MAX_COOKIES = 100
 _SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
@@ -36,7 +36,7 @@ class HttpTransport:
         large: The large results that it has read.
     """
 
-    def __init__(self, params: HttpServer, connect_timeout: float, lost: Callable[[], None]) -> None:
+    def __init__(self, params: RemoteServer, connect_timeout: float, lost: Callable[[], None]) -> None:
         self.large = LargeResults()
         self._params = params
         self._timeout = connect_timeout

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from cellblock.common.addresses import bracketed
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import CallKind
 from cellblock.tools.approvals.broker import Broker
@@ -198,7 +199,7 @@ class ToolServer:
     def _guard(self, addresses: list[str]) -> Guard:
         # If it listens on all addresses, the required token keeps web pages away as well.
         any_host = any(ipaddress.ip_address(address).is_unspecified for address in addresses)
-        hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(_bracketed, addresses)))
+        hosts = None if any_host else frozenset((*LOOPBACK, self.host.lower(), *map(bracketed, addresses)))
         return Guard(hosts, self._token)
 
     def _approvals(self, guard: Guard) -> Callable[[WebSocket], Awaitable[None]]:
@@ -292,10 +293,6 @@ async def resolved(host: str) -> list[str]:
     """Return the addresses of a host, as text."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def bind(addresses: list[str], port: int) -> list[socket.socket]:

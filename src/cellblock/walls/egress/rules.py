@@ -53,7 +53,7 @@ class Denial:
 
     @property
     def remedy(self) -> str:
-        """What to do, to follow the reason; empty if no rule could allow it."""
+        """Advice to append to the reason; empty if no rule could allow it."""
         return f'; to allow it, add "{self.rule_needed}" to allow_hosts (network.allowedDomains)' if self.rule_needed else ""
 
 

@@ -1,1 +1,1 @@
-"""What Linux offers: system calls and their numbers, filters, Landlock, mounts. It knows no policy."""
+"""Linux features: system calls and their numbers, filters, Landlock, mounts. It knows no policy."""

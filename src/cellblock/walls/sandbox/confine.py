@@ -109,6 +109,8 @@ def stand_apart() -> None:
     place; and code that may execute nothing could execute anything by an approved program.
     """
     unshare(abi.CLONE_NEWUSER)
+    # A fork of init hides as init does, and its files in /proc belong to root. From here on nobody else has power over it.
+    prctl(abi.PR_SET_DUMPABLE, 1)
     map_user(USER, USER, USER, USER)
 
 

@@ -1,0 +1,171 @@
+"""Pydantic AI: `CellblockWorkspace` is the workspace of an agent, `repl_toolset` a Python session beside it."""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_ai.messages import WorkspaceRef
+from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.workspaces import (
+    CommandResult,
+    FileEntry,
+    SupportsCommands,
+    SupportsFilesystem,
+    SupportsRealpath,
+    WorkspaceBackend,
+    WorkspaceOutputLimitError,
+    WorkspaceTimeoutError,
+    WorkspaceUnavailableError,
+)
+
+from cellblock.adapters.sessions import AsyncSession
+from cellblock.errors import StateError
+from cellblock.fronts.executor.executor import CodeExecutor
+from cellblock.model.files import FileInfo
+
+_PROVIDER = "cellblock"
+_environments: weakref.WeakValueDictionary[str, AsyncSession] = weakref.WeakValueDictionary()
+"""The sessions that a ref can name: those of this program."""
+
+
+class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem, SupportsRealpath):
+    """A workspace: ``await agent.run(…, workspace=CellblockWorkspace())``.
+
+    Commands run beside the session's kernel; files are as the session's user sees them. A run never ends it: `close` does.
+    """
+
+    def __init__(self, executor: CodeExecutor | None = None, *, ref: WorkspaceRef | None = None, **options: Any) -> None:
+        """Set up; a session of its own starts with the first operation.
+
+        Args:
+            executor: A started executor, which stays the caller's.
+            ref: The ref of a workspace of this program, to use the same.
+            options: What to make an executor with: the arguments of `CodeExecutor`. Without `working_dir` it works in an empty
+                directory of its own.
+
+        Raises:
+            InvalidInputError: An option is wrong.
+        """
+        self._ref = ref
+        self._session = AsyncSession(executor, options) if ref is None else _environments.get(ref.id)
+
+    @property
+    def ref(self) -> WorkspaceRef | None:
+        """What names it, once it is made."""
+        return self._ref
+
+    async def executor(self) -> CodeExecutor:
+        """Return the session, started: its cells are a REPL in the same workspace.
+
+        Raises:
+            WorkspaceUnavailableError: It has ended.
+        """
+        if self._session is None:
+            raise WorkspaceUnavailableError(f"{self._ref} names no workspace of this program, or one that has ended")
+        try:
+            executor = await self._session.executor()
+        except StateError as error:
+            raise WorkspaceUnavailableError(str(error)) from error
+        if self._ref is None:
+            self._ref = WorkspaceRef(provider=_PROVIDER, id=secrets.token_hex(8))
+            _environments[self._ref.id] = self._session
+        return executor
+
+    async def close(self) -> None:
+        """End the session, if it is the workspace's own. Can be called again."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def working_dir(self) -> str:
+        """Return the directory in which commands start."""
+        return str((await self.executor()).session.workspace)
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        shell: bool = False,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CommandResult:
+        """Run a program, or with `shell` a command of the shell. What it detaches from itself goes on."""
+        if isinstance(command, str) != shell:
+            raise TypeError("a string needs shell=True, and a sequence shell=False")
+        executor = await self.executor()
+        try:
+            result = await executor.exec(command, env=env, timeout=timeout, stop="group")
+        except StateError as error:
+            raise WorkspaceUnavailableError(str(error)) from error
+        if result.status == "timeout":
+            raise WorkspaceTimeoutError(f"the command was stopped after {timeout} s", stdout=result.out, stderr=result.err)
+        if result.status in ("cancelled", "unknown") or result.exit_code is None:
+            raise WorkspaceUnavailableError(f"the command has no result: {result.reason}")
+        if result.truncated:
+            limit = len(result.stdout) + len(result.stderr)
+            raise WorkspaceOutputLimitError("too much output", limit=limit, stdout=result.out, stderr=result.err)
+        return CommandResult(exit_code=result.exit_code, stdout=result.out, stderr=result.err)
+
+    async def read_bytes(self, path: str) -> bytes:
+        """Read a file."""
+        return await (await self.executor()).fs.read_bytes(path)
+
+    async def write_bytes(self, path: str, data: bytes) -> None:
+        """Write a file, through a link if it is one, and make the directories above it."""
+        await (await self.executor()).fs.write_bytes(path, data)
+
+    async def stat(self, path: str) -> FileEntry:
+        """Return what a path is; a link is what it leads to."""
+        return _entry(path, await (await self.executor()).fs.stat(path))
+
+    async def list_dir(self, path: str) -> Sequence[FileEntry]:
+        """Return what a directory has."""
+        return [_entry(info.path, info) for info in await (await self.executor()).fs.list(path)]
+
+    async def make_dir(self, path: str) -> None:
+        """Make a directory, and those above it."""
+        await (await self.executor()).fs.mkdir(path, parents=True, exist_ok=True)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file or a directory; never the workspace itself or what it is in."""
+        fs = (await self.executor()).fs
+        parent, name = posixpath.split(posixpath.normpath(path))
+        real = posixpath.join(await fs.realpath(parent), name)
+        if posixpath.commonpath([real, working := await self.working_dir()]) == real:
+            raise ValueError(f"{path} is the workspace {working}, or what it is in")
+        await fs.remove(path, recursive=True)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is something at a path."""
+        return await (await self.executor()).fs.exists(path)
+
+    async def realpath(self, path: str) -> str:
+        """Return where a path leads."""
+        return await (await self.executor()).fs.realpath(path)
+
+
+def _entry(path: str, info: FileInfo) -> FileEntry:
+    is_dir = info.kind == "directory"
+    return FileEntry(name=posixpath.basename(path), path=path, is_dir=is_dir, size=None if is_dir else info.size)
+
+
+def repl_toolset(session: CodeExecutor | CellblockWorkspace) -> FunctionToolset[Any]:
+    """Return a toolset with the tool ``run_python``: cells of a session, in which variables persist.
+
+    Args:
+        session: A started executor, or a workspace: its cells and its commands then see the same files.
+    """
+
+    async def run_python(code: str) -> str:
+        """Run Python in an IPython session and return what it shows. Variables, imports and functions persist.
+
+        Args:
+            code: The code. The value of its last expression is shown; magics, !commands and top-level await work.
+        """
+        executor = await session.executor() if isinstance(session, CellblockWorkspace) else session
+        return await executor.for_model(await executor.execute(code, check=False))
+
+    return FunctionToolset([run_python])

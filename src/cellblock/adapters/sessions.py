@@ -1,0 +1,144 @@
+"""The session behind an adapter: one that the program has, or one of the adapter's own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+from cellblock.common import loop_thread
+from cellblock.errors import InvalidInputError, StateError
+from cellblock.fronts.executor.executor import CodeExecutor
+from cellblock.fronts.executor.sync import SyncCodeExecutor
+
+if TYPE_CHECKING:
+    from cellblock.host.place import SessionPlace
+
+_CLOSED = "the session of this adapter is closed; make a new one"
+
+
+def _check(given: object, options: dict[str, Any], kind: type[object]) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise InvalidInputError(f"executor must be a {kind.__name__}, not {type(given).__name__}")
+    if given is not None and options:
+        raise InvalidInputError(f"{', '.join(options)}: pass either an executor or options for a new one, not both")
+
+
+def _placed(options: dict[str, Any]) -> tuple[SessionPlace | None, dict[str, Any]]:
+    """Return options with a directory to work in, and the directory, if it was made here.
+
+    What a framework hands to a model is seldom meant for the directory that the program happens to be in.
+    """
+    if options.get("working_dir") is not None:
+        return None, options
+    from cellblock.host.place import new_workspace
+
+    place = new_workspace()
+    return place, {**options, "working_dir": place.path}
+
+
+class SyncSession:
+    """A `SyncCodeExecutor` that was given, and stays its owner's; or one that is made on first use, in an empty directory."""
+
+    def __init__(self, given: SyncCodeExecutor | None, options: dict[str, Any]) -> None:
+        """Set up; nothing is started.
+
+        Args:
+            given: An executor that is started, or None.
+            options: What to make one with, if none was given: the arguments of `CodeExecutor`.
+
+        Raises:
+            InvalidInputError: Both were given, or an option is wrong.
+        """
+        _check(given, options, SyncCodeExecutor)
+        if given is None:
+            SyncCodeExecutor(**options)  # tells what is wrong with them now, and not at the first use
+        self._executor = given
+        self._own: SyncCodeExecutor | None = None
+        self._options = options
+        self._place: SessionPlace | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def executor(self) -> SyncCodeExecutor:
+        """The executor, started.
+
+        Raises:
+            StateError: It was closed.
+            LaunchError: Its kernel could not be started.
+        """
+        with self._lock:
+            if self._closed:
+                raise StateError(_CLOSED)
+            if self._executor is None:
+                if self._place is None:
+                    self._place, self._options = _placed(self._options)
+                self._own = SyncCodeExecutor(**self._options)
+                self._own.start()
+                self._executor = self._own
+            return self._executor
+
+    def close(self) -> None:
+        """End the session, if it was made here. Can be called again."""
+        with self._lock:
+            self._closed = True
+            if self._own is not None:
+                self._own.stop()
+                self._own = None
+            if self._place is not None:
+                loop_thread.shared().run(self._place.remove())
+                self._place = None
+
+
+class AsyncSession:
+    """A `CodeExecutor` that was given, and stays its owner's; or one that is made on first use, in an empty directory."""
+
+    def __init__(self, given: CodeExecutor | None, options: dict[str, Any]) -> None:
+        """Set up; nothing is started.
+
+        Args:
+            given: An executor that is started, or None.
+            options: What to make one with, if none was given: the arguments of `CodeExecutor`.
+
+        Raises:
+            InvalidInputError: Both were given, or an option is wrong.
+        """
+        _check(given, options, CodeExecutor)
+        if given is None:
+            CodeExecutor(**options)
+        self._executor = given
+        self._own: CodeExecutor | None = None
+        self._options = options
+        self._place: SessionPlace | None = None
+        self._closed = False
+        self._lock = asyncio.Lock()
+
+    async def executor(self) -> CodeExecutor:
+        """Return the executor, started. Callers at the same time get the same one.
+
+        Raises:
+            StateError: It was closed.
+            LaunchError: Its kernel could not be started.
+        """
+        async with self._lock:
+            if self._closed:
+                raise StateError(_CLOSED)
+            if self._executor is None:
+                if self._place is None:
+                    self._place, self._options = _placed(self._options)
+                self._own = CodeExecutor(**self._options)
+                await self._own.start()
+                self._executor = self._own
+            return self._executor
+
+    async def close(self) -> None:
+        """End the session, if it was made here. Can be called again; `CodeExecutor.stop` is not stopped by a cancellation."""
+        async with self._lock:
+            self._closed = True
+            if self._own is not None:
+                await self._own.stop()
+                self._own = None
+            if self._place is not None:
+                await self._place.remove()
+                self._place = None

@@ -1,0 +1,137 @@
+"""Strands Agents: `CellblockSandbox` runs an agent's commands beside a session's kernel, and its Python in the session."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import posixpath
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from strands.sandbox.base import Sandbox
+from strands.sandbox.errors import SandboxTimeoutError
+from strands.sandbox.types import ExecutionResult, FileInfo, OutputFile, StreamChunk
+from strands.vended_tools.file_editor import make_file_editor
+from strands.vended_tools.shell import make_shell
+
+from cellblock.adapters.sessions import AsyncSession
+from cellblock.fronts.executor.executor import CodeExecutor
+from cellblock.host.programs.process import Process
+from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+
+_PYTHON = ("python", "python3")
+
+
+class CellblockSandbox(Sandbox):
+    """A sandbox: ``Agent(model, sandbox=CellblockSandbox())``, with a shell and an editor for files as tools."""
+
+    def __init__(self, executor: CodeExecutor | None = None, **options: Any) -> None:
+        """Set up; a session of its own starts with the first operation.
+
+        Args:
+            executor: A started executor, which stays the caller's.
+            options: What to make an executor with: the arguments of `CodeExecutor`. Without `working_dir` it works in an empty
+                directory of its own.
+
+        Raises:
+            InvalidInputError: An option is wrong.
+        """
+        self._session = AsyncSession(executor, options)
+
+    def get_tools(self) -> list[Any]:
+        """Return the tools of the agent: those of other sandboxes, under their names."""
+        return [make_file_editor(sandbox=self, name="sandbox_file_editor"), make_shell(sandbox=self, name="sandbox_shell")]
+
+    async def execute_streaming(
+        self, command: str, *, timeout: float | None = None, cwd: str | None = None, env: Any = None, **_more: Any
+    ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
+        """Run a shell command, and yield its output as it comes, and last its result."""
+        executor = await self._session.executor()
+        async with aclosing(_followed(await executor.spawn(command, cwd=cwd, env=env), timeout)) as events:
+            async for event in events:
+                yield event
+
+    async def execute_code_streaming(
+        self, code: str, language: str, *, timeout: float | None = None, cwd: str | None = None, env: Any = None, **_more: Any
+    ) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
+        """Run Python in the session, where variables persist, unless `cwd` or `env` is given; else a program of `language`."""
+        executor = await self._session.executor()
+        if language in _PYTHON and cwd is None and env is None:
+            events: Any = _cell(executor, code, timeout)
+        else:
+            process = await executor.spawn([language], cwd=cwd, env=env, stdin=True)
+            await process.write(code)
+            process.close_stdin()
+            events = _followed(process, timeout)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def read_file(self, path: str, **_more: Any) -> bytes:
+        """Return a file."""
+        return await (await self._session.executor()).fs.read_bytes(path)
+
+    async def write_file(self, path: str, content: bytes, **_more: Any) -> None:
+        """Write a file, and the directories above it."""
+        await (await self._session.executor()).fs.write_bytes(path, content)
+
+    async def remove_file(self, path: str, **_more: Any) -> None:
+        """Remove a file."""
+        await (await self._session.executor()).fs.remove(path)
+
+    async def list_files(self, path: str, **_more: Any) -> list[FileInfo]:
+        """Return what a directory has."""
+        found = await (await self._session.executor()).fs.list(path)
+        return [FileInfo(posixpath.basename(one.path), one.kind == "directory", one.size) for one in found]
+
+    async def close(self) -> None:
+        """End the session, if it is the sandbox's own. Can be called again."""
+        await self._session.close()
+
+
+async def _followed(process: Process, timeout: float | None) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
+    """Yield the output of a program, which ends with this."""
+    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+    said = {"stdout": "", "stderr": ""}
+    limit = asyncio.get_running_loop().time() + timeout if timeout is not None else None
+    position = 0
+    try:
+        while True:
+            try:
+                async with asyncio.timeout_at(limit):
+                    pieces = await process.read(position)
+            except TimeoutError:
+                raise SandboxTimeoutError(timeout, said["stdout"], said["stderr"]) from None
+            for piece in pieces:
+                position = piece.offset + len(piece.data)
+                if text := decoders[piece.stream].decode(piece.data):
+                    said[piece.stream] += text
+                    yield StreamChunk(text, piece.stream)
+            if not pieces:
+                break
+        ended = await process.wait()
+        yield ExecutionResult(-1 if ended.exit_code is None else ended.exit_code, said["stdout"], said["stderr"])
+    finally:
+        await process.stop()
+
+
+async def _cell(
+    executor: CodeExecutor, code: str, timeout: float | None
+) -> AsyncGenerator[StreamChunk | ExecutionResult, None]:
+    async with aclosing(executor.stream(code, timeout, True, check=False)) as events:
+        async for event in events:
+            if isinstance(event, CodeExecutionChunk):
+                yield StreamChunk(event.text, event.name or "stdout")
+            elif isinstance(event, CodeExecutionResult):
+                if event.status == "timeout":
+                    raise SandboxTimeoutError(timeout, event.output, event.stderr)
+                yield _converted(event)
+
+
+def _converted(result: CodeExecutionResult) -> ExecutionResult:
+    pictures = [output.data["image/png"] for output in result.outputs if "image/png" in output.data]
+    files = [OutputFile(f"image-{number}.png", data, "image/png") for number, data in enumerate(pictures, 1)]
+    if result.error is None:
+        return ExecutionResult(0, "\n".join(filter(None, [result.output, result.return_value])), result.stderr, files)
+    return ExecutionResult(1, result.output, "\n".join([result.stderr, *result.error.traceback]).lstrip(), files)

@@ -1,0 +1,1 @@
+"""Names of other packages under which programs find cellblock."""

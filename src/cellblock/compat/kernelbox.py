@@ -1,0 +1,49 @@
+"""KernelBox's names, for programs that import `kernelbox` and cannot be changed, such as ``langchain-kernelbox``.
+
+One line before the first import switches all of them over::
+
+    import cellblock.compat.kernelbox; cellblock.compat.kernelbox.install()
+
+docs/migrating.md says what differs.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from cellblock import (
+    ErrorInfo,
+    ExecutionResult,
+    KernelRecord,
+    OutputItem,
+    destroy,
+    execute,
+    execute_with_retry,
+    get_or_create,
+)
+from cellblock.errors import StateError
+from cellblock.service.settings import Settings as KernelBoxConfig
+
+__all__ = [
+    "ErrorInfo",
+    "ExecutionResult",
+    "KernelBoxConfig",
+    "KernelRecord",
+    "OutputItem",
+    "destroy",
+    "execute",
+    "execute_with_retry",
+    "get_or_create",
+]
+
+_NAME = "kernelbox"
+
+
+def install() -> None:
+    """Make ``import kernelbox`` find this module, whether or not KernelBox is installed. Can be called again.
+
+    Raises:
+        StateError: KernelBox has been imported already, and who has its functions would keep them.
+    """
+    if sys.modules.setdefault(_NAME, sys.modules[__name__]) is not sys.modules[__name__]:
+        raise StateError("kernelbox is imported already: call cellblock.compat.kernelbox.install() before whatever imports it")

@@ -1,0 +1,159 @@
+"""Functions of this program that code in a session may call, as the tools of a server with a name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import json
+import keyword
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from cellblock.common.threads import run_aside
+from cellblock.errors import InvalidInputError, shown
+from cellblock.tools.calling.content import MAX_MESSAGE, ToolOutcome
+from cellblock.tools.calling.functions import REST
+
+Functions = Mapping[str, Callable[..., Any]]
+OfferedFunctions = Callable[..., Coroutine[Any, Any, ToolOutcome]]
+"""Calls functions by their names with arguments, as the tools of a server are called."""
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_MAX_DOC = 4000
+
+
+def check_functions(server: str, functions: Functions) -> None:
+    """Check functions before they are offered.
+
+    Raises:
+        InvalidInputError: The server's name or that of a function is wrong, or something cannot be called.
+    """
+    if not isinstance(server, str) or not server.isidentifier() or not server.isascii():
+        raise InvalidInputError(f"the name of a server must be an ASCII identifier of Python, not {shown(server)}")
+    if not isinstance(functions, Mapping):
+        raise InvalidInputError(f"functions must be a dict of functions by their names, not {shown(functions)}")
+    for name, function in functions.items():
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+            raise InvalidInputError(f"the name of a function must be an ASCII identifier of Python, not {shown(name)}")
+        if not callable(function):
+            raise InvalidInputError(f"functions must be functions by their names, but {name} is {shown(function)}")
+
+
+def definitions(server: str, functions: Functions) -> str:
+    """Return code that defines functions in a session: each calls the one of the same name here.
+
+    Args:
+        server: The name under which they are offered.
+        functions: The functions.
+    """
+    lines = ["from cellblock.tools.calling.functions import ProgramFunction as _ProgramFunction"]
+    for name, function in functions.items():
+        signature = _signature(function)
+        positional = [] if signature is None else [p.name for p in signature.parameters.values() if p.kind in _POSITIONAL]
+        doc = (inspect.getdoc(function) or "")[:_MAX_DOC]
+        seen = "(...)" if signature is None else str(signature)[:_MAX_DOC]
+        lines.append(f"{name} = _ProgramFunction({server!r}, {name!r}, {positional!r}, {seen!a}, {doc!a})")
+    return "\n".join([*lines, "del _ProgramFunction"])
+
+
+def caller(functions: Functions) -> OfferedFunctions:
+    """Return what calls functions by name, as the tools of a server are called. Whatever they raise is an outcome.
+
+    They run in a copy of the context that this is called in: context variables hold as they are now. A coroutine function runs
+    in the event loop, any other in a thread of its own, which may block as long as it likes. Nothing can stop such a thread:
+    if the call is cancelled, the function goes on, and its result is dropped.
+    """
+    context = contextvars.copy_context()
+
+    async def call(tool: str, arguments: Mapping[str, Any], **_options: Any) -> ToolOutcome:
+        function = functions.get(tool)
+        if function is None:
+            return ToolOutcome(True, f"there is no function {tool!r}")
+        args, kwargs = _bound(function, arguments)
+        try:
+            if inspect.iscoroutinefunction(function):
+                value: Any = function(*args, **kwargs)
+            else:
+                value = await _in_thread(lambda: _encoded_or_awaitable(function(*args, **kwargs)), context.copy())
+            if inspect.isawaitable(value):
+                answer = await asyncio.create_task(_awaited(value), context=context.copy())
+                value = await _in_thread(lambda: _encoded(answer), context.copy())
+        except Exception as error:  # it is the code's to handle, as if the function were its own
+            return ToolOutcome(True, f"{type(error).__name__}: {error}")
+        return ToolOutcome(False, "", encoded=value)
+
+    return call
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _bound(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and the other arguments of a call."""
+    named = dict(arguments)
+    rest = named.pop(REST, None)
+    args: list[Any] = []
+    signature = _signature(function)
+    for parameter in () if signature is None else signature.parameters.values():
+        by_place = parameter.kind is inspect.Parameter.POSITIONAL_ONLY or (rest and parameter.kind in _POSITIONAL)
+        if not by_place or parameter.name not in named:
+            break
+        args.append(named.pop(parameter.name))
+    return [*args, *(rest or ())], named
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """Return what is known about a function's parameters: of those that are written in C, not always anything."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _encoded_or_awaitable(value: object) -> object:
+    return value if inspect.isawaitable(value) else _encoded(value)
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        encoded = json.dumps({"value": value}, allow_nan=False, separators=(",", ":")).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"its result is not JSON data: {error}") from None
+    if len(encoded) > MAX_MESSAGE:
+        raise ValueError(f"its result has {len(encoded):,} bytes as JSON; at most {MAX_MESSAGE:,} are possible")
+    return encoded
+
+
+async def _in_thread(work: Callable[[], Any], context: contextvars.Context) -> Any:
+    """Return what a function returns in a new thread, in a context.
+
+    Not in the loop's own pool: a function may ask a model whose code calls functions in turn, which would wait for a thread of
+    the pool that this one occupies.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((value, error))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = context.run(work)
+        except BaseException as problem:  # SystemExit, too: it would end this thread, and the call would wait for ever
+            error = problem
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            pass  # the loop is closed, and nobody waits
+
+    run_aside(run, "cellblock function")
+    value, error = await done
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        raise error
+    if error is not None:  # what would end the event loop, or the coroutine, if it were raised here
+        raise RuntimeError(f"{type(error).__name__}: {error}")
+    return value

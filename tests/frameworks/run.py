@@ -1,0 +1,162 @@
+"""Runs the suites of the adapters with the newest and the lowest releases, and compares the table in docs/frameworks.md.
+
+One line per suite. If the table differs from what came out, it is written anew, and the run fails: look at it, and commit it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+PAGE = ROOT / "docs" / "frameworks.md"
+BEGIN, END = "<!-- table of frameworks -->\n", "<!-- end -->"
+RELEASES = ("lowest", "newest")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One row of the table.
+
+    Attributes:
+        name: The name of its suite and of its extra.
+        package: The distribution.
+        suite: The suite that its makers publish, or "".
+        not_supported: What does not work.
+        forced: Whether it is installed against its wish, in an environment of its own (forced.txt): only the newest release.
+    """
+
+    name: str
+    package: str
+    suite: str
+    not_supported: str
+    forced: bool = False
+
+    def list_for(self, release: str) -> str:
+        """Return which list of releases it is in."""
+        return "forced" if self.forced and release == "newest" else release
+
+    def version(self, release: str) -> str:
+        """Return its release in a list; "" if it is not there."""
+        pins = (HERE / f"{self.list_for(release)}.txt").read_text(encoding="utf-8")
+        found = re.search(rf"^{re.escape(self.package)}==([\w.]+)", pins, re.MULTILINE)
+        return found[1] if found else ""
+
+
+FRAMEWORKS = (
+    Framework(
+        "deepagents",
+        "deepagents",
+        "langchain-tests 1.1.9",
+        "since 0.7.10, seven tests of the suite want what deepagents no longer does, with any backend",
+    ),
+    Framework("inspect-ai", "inspect-ai", "`self_check`", "other users (`exec(user=…)`), `connection()`"),
+    Framework("pydantic-ai", "pydantic-ai-slim", "`workspaces.conformance`", "refs of another program"),
+    Framework("openai-agents", "openai-agents", "", "`run_as`, exposed ports, mounts"),
+    Framework("smolagents", "smolagents", "", "pickled values; streaming of output"),
+    Framework("google-adk", "google-adk", "", "`optimize_data_file`; output files other than pictures that are shown"),
+    Framework("llama-index", "llama-index-core", "", ""),
+    Framework("dspy", "dspy", "", "callbacks of `dspy.PythonInterpreter`"),
+    Framework("strands", "strands-agents", "", "an installation by pip: see below", forced=True),
+    Framework("langchain-kernelbox", "langchain-kernelbox", "", "submodules of `kernelbox`"),
+)
+
+
+def python_of(release: str) -> Path:
+    """Return the interpreter with the releases of a list, installed if the list or our own needs have changed."""
+    place = ROOT / f".venv-frameworks-{release}"
+    sources = (HERE / f"{release}.txt", HERE / "overrides.txt", ROOT / "pyproject.toml")
+    wanted = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    stamp = place / "installed"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"Setting up {place.name}; this takes less than a minute, once.", flush=True)
+        uv: list[str | Path] = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", sys.executable, place], check=True)
+        ours: list[str | Path] = ["--editable", f"{ROOT}[frameworks]", "--requirement", HERE / f"{release}.txt"]
+        ours += ["--override", HERE / "overrides.txt"] if release == "forced" else []
+        subprocess.run([*uv, "pip", "install", "--quiet", "--python", place / "bin" / "python", *ours], check=True)
+        stamp.write_text(wanted)
+    return place / "bin" / "python"
+
+
+def run_suite(python: Path, framework: Framework) -> tuple[dict[str, int], str]:
+    """Run a suite; return its counts, and what it said if something failed."""
+    counts = python.parents[1] / f"counts-{framework.name}.json"
+    counts.unlink(missing_ok=True)
+    suite = HERE / f"suite_{framework.name.replace('-', '_')}.py"
+    command: list[str | Path] = [python, "-m", "pytest", "-q", "-rfE", "--tb=short", "-c", HERE / "pytest.ini"]
+    environment = {**os.environ, "FRAMEWORKS_COUNTS": str(counts), "PYTHONPATH": ""}
+    done = subprocess.run(
+        [*command, "--rootdir", HERE, "--confcutdir", HERE, suite], capture_output=True, text=True, env=environment
+    )
+    said = "" if done.returncode == 0 else done.stdout + done.stderr
+    return (json.loads(counts.read_text()) if counts.exists() else {}), said
+
+
+def share(counts: dict[str, int], kind: str) -> str:
+    """Return "passed of collected" for the tests of a kind; "" if there are none."""
+    of_kind = {name: count for name, count in counts.items() if name.startswith(f"{kind} ")}
+    return f"{of_kind.get(f'{kind} passed', 0)} of {sum(of_kind.values())}" if of_kind else ""
+
+
+def table(results: dict[tuple[str, str], dict[str, int]]) -> str:
+    """Return the table as Markdown."""
+    lines = [
+        "| framework | lowest, newest | its makers' suite | passed, lowest | newest | ours, lowest | newest | not supported |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for framework in FRAMEWORKS:
+        versions = ", ".join(filter(None, (framework.version(release) for release in RELEASES)))
+        shares = [
+            share(results[release, framework.name], kind) or "–" for kind in ("published", "own") for release in RELEASES
+        ]
+        cells = [f"`{framework.package}`", versions, framework.suite or "–", *shares, framework.not_supported or "–"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(only: list[str]) -> int:
+    """Run the suites, or those that are named; return the exit status."""
+    results: dict[tuple[str, str], dict[str, int]] = {}
+    failed = 0
+    for release, framework in ((release, framework) for release in RELEASES for framework in FRAMEWORKS):
+        if (only and framework.name not in only) or not framework.version(release):
+            results[release, framework.name] = {}
+            continue
+        python = python_of(framework.list_for(release))
+        began = time.monotonic()
+        counts, said = run_suite(python, framework)
+        if said and os.environ.get("AGAIN"):  # as in the Makefile: the machine may have been busy with something else
+            print(said)
+            counts, said = run_suite(python, framework)
+        results[release, framework.name] = counts
+        shares = [
+            f"{name} {share(counts, kind)}" for kind, name in (("published", "suite"), ("own", "ours")) if share(counts, kind)
+        ]
+        took = time.monotonic() - began
+        print(f"{framework.name} {framework.version(release)}: {', '.join(shares)} ({took:.0f} s)", flush=True)
+        if said:
+            print(said)
+            failed += 1
+    if failed or only:
+        return bool(failed)
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    written = before + BEGIN + table(results) + END + rest.split(END, 1)[1]
+    if written != text:
+        PAGE.write_text(written, encoding="utf-8")
+        print("The table in docs/frameworks.md was not what came out, and is written anew: look at it, and commit it.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
