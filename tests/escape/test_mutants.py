@@ -92,6 +92,7 @@ def mutant(test: str, *edits: Edit) -> Mutant:
 
 CAPABILITIES = Edit("walls/sandbox/confine.py", "drop_capabilities", "pass")
 FILTER = Edit("walls/sandbox/confine.py", "_filter", "pass")
+APART = Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')")
 REAPER = Edit("launch/init/serving.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("walls/egress/gate.py", "Gate._check_addresses", "pass")
@@ -100,7 +101,7 @@ READ_ONLY = Edit("walls/linux/mount_api.py", "set_read_only", "pass")
 MEMORY = Edit("walls/sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
-    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER),
+    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, APART),
     "4 handles": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER),
     "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER),
     "8 process 1": mutant(
@@ -1354,7 +1355,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "67 the kernel stands apart": mutant(
         f"{VERIFIER}a_verifier_is_out_of_reach_of_a_running_cell",
-        Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')"),
+        APART,
     ),
     "67 programs stand apart from each other": mutant(
         f"{VERIFIER}a_verifier_is_out_of_reach_of_programs_that_were_started_before",

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+import cellblock
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
 from cellblock.host.descriptors import pending, process_ended, read_some
 from cellblock.host.launch.control import Control
@@ -64,7 +65,7 @@ class UnderSrt:
         place = srt.SrtDirectories(
             workspace=self._workspace,
             private=_new_name(),
-            readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
+            readable=(*_directories(arguments[0]), os.path.dirname(cellblock.__file__), *srt.own_directories()),
             secret=srt.closed_to_others(),
         )
         # An unnamed file: it cannot be left over, and it cannot be replaced by another one.
