@@ -107,6 +107,7 @@ MUTANTS: dict[str, Mutant] = {
     "8 process 1": mutant(
         f"{HERE}processes.py::test_nothing_is_seen_of_process_1[environ]",
         CAPABILITIES,
+        APART,
         Edit("walls/linux/syscall.py", "hide", "pass"),
     ),
     "11 a /proc that is not the session's own": mutant(
@@ -1369,8 +1370,8 @@ MUTANTS: dict[str, Mutant] = {
         f"{VERIFIER}what_watches_programs_is_out_of_reach", Edit("launch/init/watcher.py", "_hide", "pass")
     ),
     "67 the whole tree": mutant(
-        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-in a session of its own]",
-        Edit("launch/init/watcher.py", "_below", "return processes.children(os.getpid())[:1]"),
+        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-one that ignores SIGTERM]",
+        Edit("launch/init/watcher.py", "_Watcher._kill_tree", "processes.kill([self._leader])"),
     ),
     "67 what is held": mutant(
         "host/test_eager.py::test_connections_wait_for_the_end_of_the_text",
