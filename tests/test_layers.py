@@ -171,6 +171,7 @@ TESTED_IN: dict[str, str] = {
     "host/files/info": "host/files/test_files.py",
     "host/files/steps": "host/files/test_transfer.py",
     # What a kernel, its process and its session do together: it takes a kernel to see it.
+    "fronts/mcp_server/deciding": "fronts/mcp_server/test_programs.py",
     "model/checkpoints": "host/checkpoints/test_diff.py",
     "launch/init/making": "launch/init/test_init.py",
     "host/host_kernels": "host/test_host.py",

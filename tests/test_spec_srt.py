@@ -9,6 +9,7 @@ import asyncio
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import Any
 
 import pytest
 
+import cellblock
 from cellblock import Host, InvalidInputError, LaunchError, SandboxError, Session
 from cellblock.host.launch.srt import sandbox_apart
 from cellblock.walls.sandbox import srt
@@ -344,6 +346,27 @@ async def test_closing_leaves_no_process_no_file_and_the_workspace_as_it_was(tmp
     assert listed() == before
     assert [*tmp_path.iterdir()] == []
     await eventually(lambda: below(os.getpid()) <= there)
+
+
+ELSEWHERE = """
+import asyncio
+from cellblock import Host
+
+async def main():
+    async with Host(isolate="srt") as host, host.session(working_dir=".") as session:
+        print((await session.execute("print(6 * 7)")).text)
+
+asyncio.run(main())
+"""
+
+
+def test_cellblock_may_be_where_the_interpreter_looks_for_no_packages(tmp_path: Path) -> None:
+    # As with the interpreter of an environment in which cellblock is not installed.
+    shutil.copytree(Path(cellblock.__file__).parent, tmp_path / "packages" / "cellblock")
+    (tmp_path / "workspace").mkdir()
+    command, around = [sys.executable, "-c", ELSEWHERE], {**os.environ, "PYTHONPATH": str(tmp_path / "packages")}
+    ran = subprocess.run(command, env=around, cwd=tmp_path / "workspace", capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["42"], ran.stderr
 
 
 async def test_the_settings_have_no_name(srt_host: Host, workspace: Path) -> None:

@@ -92,6 +92,7 @@ def mutant(test: str, *edits: Edit) -> Mutant:
 
 CAPABILITIES = Edit("walls/sandbox/confine.py", "drop_capabilities", "pass")
 FILTER = Edit("walls/sandbox/confine.py", "_filter", "pass")
+APART = Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')")
 REAPER = Edit("launch/init/serving.py", "_kill_everything", "pass")
 CONDEMNED = Edit("host/kernels/kernel.py", "Kernel._condemn", "pass")
 CHECKED = Edit("walls/egress/gate.py", "Gate._check_addresses", "pass")
@@ -100,12 +101,13 @@ READ_ONLY = Edit("walls/linux/mount_api.py", "set_read_only", "pass")
 MEMORY = Edit("walls/sandbox/plan.py", "_limits", 'return {"NOFILE": resources.open_files, "NPROC": resources.processes}')
 
 MUTANTS: dict[str, Mutant] = {
-    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER),
+    "3 mounts": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[mount]", CAPABILITIES, FILTER, APART),
     "4 handles": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[open_by_handle_at]", CAPABILITIES, FILTER),
     "14 bpf": mutant(f"{HERE}system_calls.py::test_a_dangerous_call_is_refused[splice]", FILTER),
     "8 process 1": mutant(
         f"{HERE}processes.py::test_nothing_is_seen_of_process_1[environ]",
         CAPABILITIES,
+        APART,
         Edit("walls/linux/syscall.py", "hide", "pass"),
     ),
     "11 a /proc that is not the session's own": mutant(
@@ -926,6 +928,22 @@ MUTANTS: dict[str, Mutant] = {
         "fronts/mcp_server/test_server.py::test_rules_decide_about_servers",
         Edit("fronts/mcp_server/registering.py", "decide_registration", "return None"),
     ),
+    "59 commands of models": mutant(
+        "fronts/mcp_server/test_programs.py::test_rules_decide",
+        Edit("fronts/mcp_server/programs.py", "decide_command", "return None"),
+    ),
+    "60 messages to programs": mutant(
+        "fronts/gateway/test_programs.py::test_who_may_follow_and_send",
+        Edit("fronts/gateway/programs.py", "check_message", "pass"),
+    ),
+    "60 programs of those who leave": mutant(
+        "fronts/gateway/test_programs.py::test_a_client_that_leaves_ends_its_program",
+        Edit("fronts/gateway/routes.py", "_while_there", "return await work"),
+    ),
+    "60 programs of lost connections": mutant(
+        "service/daemon/test_programs.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
+        Edit("service/daemon/server.py", "Server.end_program", "pass"),
+    ),
     "60 names of others": mutant(
         f"{GUARD}a_foreign_name_is_refused[evil.example]", Edit("fronts/gateway/guard.py", "check_host", "pass")
     ),
@@ -1338,7 +1356,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "67 the kernel stands apart": mutant(
         f"{VERIFIER}a_verifier_is_out_of_reach_of_a_running_cell",
-        Edit("launch/init/worker.py", "_stand_apart", "inner.send(b'0')"),
+        APART,
     ),
     "67 programs stand apart from each other": mutant(
         f"{VERIFIER}a_verifier_is_out_of_reach_of_programs_that_were_started_before",
@@ -1352,8 +1370,8 @@ MUTANTS: dict[str, Mutant] = {
         f"{VERIFIER}what_watches_programs_is_out_of_reach", Edit("launch/init/watcher.py", "_hide", "pass")
     ),
     "67 the whole tree": mutant(
-        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-in a session of its own]",
-        Edit("launch/init/watcher.py", "_below", "return processes.children(os.getpid())[:1]"),
+        "host/programs/test_programs.py::test_a_time_limit_ends_the_whole_tree_and_nothing_else[native-one that ignores SIGTERM]",
+        Edit("launch/init/watcher.py", "_Watcher._kill_tree", "processes.kill([self._leader])"),
     ),
     "67 what is held": mutant(
         "host/test_eager.py::test_connections_wait_for_the_end_of_the_text",

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from cellblock import errors
-from cellblock.errors import BusyError, CellblockError, FilesError, OutcomeUnknownError
+from cellblock.errors import BusyError, CellblockError, FilesError, OutcomeUnknownError, ProcessError
 from cellblock.fronts.problems import code_of, error_of, problem_of
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CellblockError)]
@@ -41,6 +41,9 @@ def test_details_come_back() -> None:
     unknown = error_of(502, problem_of(OutcomeUnknownError("gone", "abc")).to_dict())
     assert isinstance(unknown, OutcomeUnknownError)
     assert unknown.execution == "abc"
+    unstarted = error_of(422, problem_of(ProcessError("no such program", errno.ENOENT)).to_dict())
+    assert isinstance(unstarted, ProcessError)
+    assert unstarted.errno == errno.ENOENT
     problem = problem_of(FilesError("no such file", path="a", errno=errno.ENOENT))
     missing = error_of(problem.status, problem.to_dict())
     assert isinstance(missing, FilesError)

@@ -1,1 +1,1 @@
-"""Backends for agent frameworks, one module each. Each needs its framework: ``pip install 'cellblock[deepagents]'``."""
+"""Backends for agent frameworks, one module each. Each needs its framework: ``pip install '.[deepagents]'``."""

@@ -17,6 +17,7 @@ from cellblock.errors import (
     FilesError,
     InvalidInputError,
     OutcomeUnknownError,
+    ProcessError,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -39,6 +40,7 @@ _STATUS: dict[type[CellblockError], int] = {
     errors.ToolRunnerError: 502,
     errors.McpServerError: 502,
     errors.FilesError: 422,
+    errors.ProcessError: 422,
     errors.AccessError: 403,
 }
 """Class → HTTP status; the nearest base class counts, and 500 otherwise."""
@@ -94,6 +96,8 @@ def problem_of(error: CellblockError) -> Problem:
     if isinstance(error, FilesError):
         status = _FILE_STATUS.get(error.errno or 0, status)
         details |= {"path": error.path, "errno": error.errno}
+    if isinstance(error, ProcessError):
+        details["errno"] = error.errno
     after = error.retry_after if isinstance(error, BusyError) else None
     return Problem(status, code_of(type(error)), str(error), after, details)
 
@@ -114,6 +118,8 @@ def error_of(status: int, body: Any) -> CellblockError:
         return BusyError(message, float(after) if isinstance(after, int | float) else 1.0)
     if kind is OutcomeUnknownError:
         return OutcomeUnknownError(message, str(data.get("execution", "")))
+    if kind is ProcessError:
+        return ProcessError(message, number if isinstance(number := data.get("errno"), int) else 0)
     if kind is not None and issubclass(kind, FilesError):
         return kind(message, path=data.get("path"), errno=data.get("errno"))
     if kind is not None:

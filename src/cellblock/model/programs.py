@@ -250,6 +250,18 @@ def as_command(command: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(argv)
 
 
+def check_size(size: object) -> tuple[int, int]:
+    """Check the rows and columns of a terminal.
+
+    Raises:
+        InvalidInputError: They are wrong.
+    """
+    rows, columns = size if isinstance(size, tuple | list) and len(size) == len(("rows", "columns")) else (0, 0)
+    if all(type(one) is int and 0 < one < 1 << 16 for one in (rows, columns)):
+        return rows, columns
+    raise InvalidInputError(f"the size of a terminal is its rows and columns, such as (24, 80), not {size!r}")
+
+
 def describe_signal(number: int) -> str:
     """Return the name of a signal."""
     try:

@@ -49,6 +49,7 @@ class Route:
         text: The field that becomes the body of the request.
         text_limits: What HTTP takes for it.
         text_default: What it is if it is not given; None: it must be given.
+        attended: Whether it is given up when its client leaves. Its answer can be large.
         without: Fields that HTTP does not have.
         others: What it does with other sessions: tokens for one session cannot ask for it. Empty if it is about one session.
     """
@@ -61,6 +62,7 @@ class Route:
     text: str = ""
     text_limits: Limits = Limits()
     text_default: str | None = None
+    attended: bool = False
     without: tuple[str, ...] = ()
     others: str = ""
 

@@ -49,10 +49,17 @@ class Restore(
     op="restore",
     route=Route("POST", f"{_CHECKPOINT}/restore", "Go back to a checkpoint"),
 ):
-    """Go back to a checkpoint, by its id or its name. It stays."""
+    """Go back to a checkpoint, by its id or its name. It stays.
+
+    Attributes:
+        session: The session.
+        checkpoint: The checkpoint.
+        processes: keep: programs beside the kernel go on. stop: they are ended first.
+    """
 
     session: str
     checkpoint: str
+    processes: Annotated[str, Limits("keep", "stop")] = "keep"
 
 
 class DropCheckpoint(
@@ -71,11 +78,13 @@ class Undo(Request["Data[checkpoints.Undone]"], op="undo", route=Route("POST", f
         session: The session.
         count: How many cells.
         partial: Whether to go back as far as is possible, if they cannot be undone exactly.
+        processes: As for `Restore`.
     """
 
     session: str
     count: Annotated[int, Limits(ge=1, le=1000)] = 1
     partial: bool = False
+    processes: Annotated[str, Limits("keep", "stop")] = "keep"
 
 
 class Diff(

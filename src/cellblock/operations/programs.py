@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _PROCESSES = "/sessions/{session}/processes"
 _PROCESS = f"{_PROCESSES}/{{process}}"
+MOST_OUTPUT = 32 * 1024 * 1024
+"""The most bytes of each stream that an answer keeps. As JSON, they can be seven times as many, and fit in one answer."""
+
 _Scope = Annotated[str, Limits("program", "group", "tree")]
 _Command = Annotated[tuple[str, ...], Limits(min_length=1, max_length=10_000)]
 
@@ -21,7 +24,9 @@ _Command = Annotated[tuple[str, ...], Limits(min_length=1, max_length=10_000)]
 class Exec(
     Request["Data[programs.ExecResult]"],
     op="exec",
-    route=Route("POST", "/sessions/{session}/exec", "Run a program beside the kernel", text="input", text_default=""),
+    route=Route(
+        "POST", "/sessions/{session}/exec", "Run a program beside the kernel", text="input", text_default="", attended=True
+    ),
 ):
     """Run a program in a session's sandbox beside its kernel, and answer how it ended and what it printed.
 
@@ -46,14 +51,14 @@ class Exec(
     timeout: Annotated[int, Limits(ge=-1, le=2**53)] = 120_000
     merge: bool = False
     log: str = ""
-    max_output: Annotated[int, Limits(ge=0, le=128 * 1024 * 1024)] = 16 * 1024 * 1024
+    max_output: Annotated[int, Limits(ge=0, le=MOST_OUTPUT)] = 16 * 1024 * 1024
     stop: _Scope = "tree"
 
 
 class Spawn(
     Request["Data[programs.ProcessInfo]"],
     op="spawn",
-    route=Route("POST", _PROCESSES, "Start a program beside the kernel"),
+    route=Route("POST", _PROCESSES, "Start a program beside the kernel", without=("bound",)),
 ):
     """Start a program in a session's sandbox beside its kernel. It goes on until it ends, is stopped, or its session ends.
 
@@ -70,6 +75,7 @@ class Spawn(
         keep: What becomes of output that nobody has read: all: the program waits when 1 MiB was not read; tail: the oldest is
             dropped.
         label: A text for the list of programs.
+        bound: Whether it is stopped when the connection is lost.
     """
 
     session: str
@@ -83,6 +89,7 @@ class Spawn(
     log: str = ""
     keep: Annotated[str, Limits("all", "tail")] = "tail"
     label: Annotated[str, Limits(max_length=200)] = ""
+    bound: bool = False
 
 
 class Processes(

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,3 +66,18 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         )
     assert ended.returncode == 2
     assert f"cannot listen at 127.0.0.1:{port}: another program listens there" in ended.stderr
+
+
+@pytest.mark.parametrize("by", ["option", "variable", "nothing"])
+def test_programs_are_offered_if_that_is_wanted(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+
+    def run(**options: Any) -> int:
+        given.append(options.get("programs", False))
+        return 0
+
+    monkeypatch.setattr("cellblock.fronts.cli.serve_mcp.run", run)
+    if by == "variable":
+        monkeypatch.setenv("CELLBLOCK_MCP_PROGRAMS", "1")
+    assert main(["mcp", *(["--programs"] if by == "option" else [])]) == 0
+    assert given == [by != "nothing"]

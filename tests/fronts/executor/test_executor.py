@@ -112,6 +112,10 @@ _USES: dict[str, Callable[[CodeExecutor], Any]] = {
     "reset": lambda executor: executor.reset(),
     "cancel": lambda executor: executor.cancel(),
     "session": lambda executor: executor.session,
+    "exec": lambda executor: executor.exec("true"),
+    "spawn": lambda executor: executor.spawn("true"),
+    "processes": lambda executor: executor.processes(),
+    "fs": lambda executor: executor.fs,
 }
 
 
@@ -272,6 +276,24 @@ async def test_chunks_come_while_the_cell_runs(executor: CodeExecutor) -> None:
             assert isinstance(item, CodeExecutionResult)
             assert item.output == "".join(texts)
     assert texts[0] == "first\n"
+
+
+async def test_programs_run_beside_the_kernel(executor: CodeExecutor) -> None:
+    done = await executor.exec(["sh", "-c", "cat; exit 3"], input=b"given")
+    assert (done.stdout, done.exit_code) == (b"given", 3)
+    process = await executor.spawn("echo begun; exec sleep 1000")
+    assert [piece.data for piece in await process.read()] == [b"begun\n"]
+    assert process.info in executor.processes()
+    assert executor.process(process.id) is process
+    await executor.execute("x = 1")
+    undone = await executor.undo(processes="keep")
+    assert any(process.id in line for line in undone.outside)
+    await executor.execute("x = 1")
+    await executor.undo(processes="stop")
+    assert (await process.wait(1)).status == "cancelled"
+    other = await executor.spawn(["sleep", "1000"])
+    await executor.reset()
+    assert (await other.wait(1)).status == "cancelled"
 
 
 async def test_leaving_a_stream_stops_the_cell(executor: CodeExecutor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,13 +21,18 @@ from cellblock import (
     CodeExecutionResult,
     CodeExecutor,
     ExecutionTimeoutError,
+    ProcessError,
     StateError,
     SyncApprovalRequest,
     SyncCodeExecutor,
     SyncFiles,
 )
 from cellblock.common import loop_thread
+from cellblock.fronts.executor.sync import SyncProcess, SyncSessionFiles
 from cellblock.host.files import Files
+from cellblock.host.programs.files import SessionFiles
+from cellblock.host.programs.process import Process
+from cellblock.model.programs import ProgramOutput
 from processes import eventually
 
 
@@ -43,9 +49,10 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncCodeExecu
 
 def test_it_takes_the_same_arguments_and_has_the_same_methods() -> None:
     assert inspect.signature(SyncCodeExecutor) == inspect.signature(CodeExecutor)
-    for ours, theirs in ((SyncCodeExecutor, CodeExecutor), (SyncFiles, Files)):
+    pairs = ((SyncCodeExecutor, CodeExecutor), (SyncFiles, Files), (SyncSessionFiles, SessionFiles))
+    for ours, theirs in pairs:
         for name, method in inspect.getmembers(theirs, inspect.isfunction):
-            if not name.startswith("_") and name != "cancel":
+            if not name.startswith("_") and name not in ("cancel", "close"):
                 assert [*inspect.signature(getattr(ours, name)).parameters] == [*inspect.signature(method).parameters]
 
 
@@ -103,6 +110,58 @@ def test_many_threads_use_one_executor(executor: SyncCodeExecutor) -> None:
     with ThreadPoolExecutor(4) as threads:
         results = threads.map(lambda number: executor.execute(f"{number} * 2").return_value, range(12))
     assert [*results] == [str(number * 2) for number in range(12)]
+
+
+@pytest.fixture
+def own(executor: SyncCodeExecutor, tmp_path: Path) -> Iterator[SyncCodeExecutor]:
+    """An executor of one test: what starts programs stays with its session."""
+    with SyncCodeExecutor(working_dir=tmp_path, recovery="none") as own:
+        yield own
+
+
+def test_programs_run_beside_the_kernel(own: SyncCodeExecutor) -> None:
+    seen: list[ProgramOutput] = []
+    done = own.exec("cat; exit 3", input="given", on_output=seen.append)
+    assert (done.out, done.exit_code, [piece.data for piece in seen]) == ("given", 3, [b"given"])
+    process = own.spawn(["cat"], stdin=True, label="cat")
+    assert process.info in own.processes()
+    process.write("a\n")
+    assert [piece.data for piece in process.read(0)] == [b"a\n"]
+    assert process.output(2).pieces == ()
+    process.close_stdin()
+    assert [piece.data for piece in process] == [b"a\n"]
+    assert process.wait().ok
+    assert process.poll() == process.wait()
+    shell = own.spawn("read line; stty size; sleep 1000", pty=(10, 20))
+    shell.resize(30, 40)
+    shell.write("\n")
+    text = b""
+    for piece in shell:
+        text += piece.data
+        if b"30 40" in text:
+            break
+    with pytest.raises(TimeoutError):
+        shell.wait(0.01)
+    own.process(shell.id).signal(signal.SIGKILL)
+    assert shell.wait(10).signal == signal.SIGKILL
+    assert own.spawn(["sleep", "1000"]).stop().status == "cancelled"
+    with pytest.raises(ProcessError):
+        own.spawn(["no-such-program"])
+
+
+def test_what_a_process_offers_does_not_need_a_loop() -> None:
+    for name in ("read", "output", "write", "stop", "wait", "close_stdin", "resize", "signal"):
+        ours, theirs = getattr(SyncProcess, name), getattr(Process, name)
+        assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
+        assert not inspect.iscoroutinefunction(ours)
+
+
+def test_files_as_programs_see_them(own: SyncCodeExecutor) -> None:
+    own.fs.write_text("/tmp/notes/a.txt", "text")
+    assert own.exec(["cat", "/tmp/notes/a.txt"]).out == "text"
+    assert [one.path for one in own.fs.list("/tmp/notes")] == ["/tmp/notes/a.txt"]
+    with pytest.raises(FileNotFoundError):
+        own.fs.read_bytes("/tmp/notes/none")
 
 
 def test_input_is_answered(executor: SyncCodeExecutor) -> None:

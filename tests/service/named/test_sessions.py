@@ -50,6 +50,19 @@ async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygo
     await later.close()
 
 
+async def test_a_session_with_a_running_program_is_not_idle(sessions: NamedSessions) -> None:
+    busy = await sessions.create("busy", {**OPTIONS, "idle_timeout": 500})
+    process = await (await sessions.live("busy")).spawn(["sleep", "1000"])
+    busy.used -= 1000
+    await sessions._look_after_all()
+    await process.stop()
+    await sessions._look_after_all()  # its time begins now
+    assert [record.name for record in sessions.records()] == ["busy"]
+    busy.used -= 1000
+    await sessions._look_after_all()
+    assert sessions.records() == []
+
+
 async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(sessions: NamedSessions) -> None:
     options = {"startup_code": "start = globals().get('start', 0) + 1", "recovery": "none"}  # else a checkpoint may be there
     named = await sessions.create("one", {**OPTIONS, **options})

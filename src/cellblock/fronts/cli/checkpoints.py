@@ -19,6 +19,10 @@ from cellblock.operations.sessions import List
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
 
+_StopProcesses = Annotated[
+    bool, typer.Option("--stop-processes", help="End the programs beside the kernel first, which go on otherwise.")
+]
+
 _MOST_BRANCHES = 100
 _SHOWN = 60
 """Characters of a value in a table."""
@@ -73,9 +77,9 @@ def checkpoints(session: Session, as_json: Json = False) -> int:
     return OK
 
 
-def restore(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
+def restore(session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProcesses = False, as_json: Json = False) -> int:
     """Go back to a checkpoint, as often as you like."""
-    gone_to = ask(Restore(session, checkpoint))
+    gone_to = ask(Restore(session, checkpoint, "stop" if stop_processes else "keep"))
     if wants_json(as_json):
         print_json(gone_to)
         return OK
@@ -99,10 +103,11 @@ def undo(
     partial: Annotated[
         bool, typer.Option("--partial", help="If they cannot be undone exactly, go back as far as is possible.")
     ] = False,
+    stop_processes: _StopProcesses = False,
     as_json: Json = False,
 ) -> int:
     """Undo the last cells of a session, and what they have changed in its workspace."""
-    undone = ask(Undo(session, count, partial))
+    undone = ask(Undo(session, count, partial, "stop" if stop_processes else "keep"))
     if wants_json(as_json):
         print_json(undone)
         return OK

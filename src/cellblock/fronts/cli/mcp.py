@@ -41,6 +41,10 @@ _Decider = Annotated[
 ]
 _RulesFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Rules that decide first (docs/approvals.md).")]
 _ApproveShell = Annotated[bool, typer.Option("--approve-shell-cmds", help="Ask about !commands, too.")]
+_Programs = Annotated[
+    bool,
+    typer.Option("--programs", envvar="CELLBLOCK_MCP_PROGRAMS", help="Also offer run_program: programs beside the kernel."),
+]
 _SandboxConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file that says what the sandbox allows (docs/sandbox.md).")
 ]
@@ -78,6 +82,7 @@ def mcp(
     approve: _Decider = _Approve.AUTO,
     rules: _RulesFile = None,
     approve_shell_cmds: _ApproveShell = False,
+    programs: _Programs = False,
     allow_host: AllowHost = None,
     sandbox_config: _SandboxConfig = None,
     no_sandbox: NoSandbox = False,
@@ -112,6 +117,7 @@ def mcp(
         approve=approve.value,
         rules=rules,
         approve_shell_cmds=approve_shell_cmds,
+        programs=programs,
         preload=preload,
         transport=transport.value,
         host=host,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import Annotated, Any
 
 import typer
@@ -22,8 +21,9 @@ from cellblock.fronts.cli.arguments import RUN, SESSIONS, Json, Option, Session,
 from cellblock.fronts.cli.client import connect, connected, session_options
 from cellblock.fronts.cli.execute import make, milliseconds
 from cellblock.fronts.cli.output import print_json, print_table, wants_json
-from cellblock.fronts.cli.problems import INTERRUPTED, OK, TIMED_OUT, UNAVAILABLE, say
-from cellblock.model.programs import ProcessOutput
+from cellblock.fronts.cli.problems import OK, TIMED_OUT, UNAVAILABLE, say
+from cellblock.model.programs import ExecResult, ProcessOutput
+from cellblock.operations.base import Request
 from cellblock.operations.programs import (
     Processes,
     ReadProcess,
@@ -40,8 +40,12 @@ _MISSING, _NOT_EXECUTED = 127, 126
 """Exit statuses of shells for a program that is not there, and one that cannot be executed."""
 
 _PIECE = 32 * 1024
-_WAIT = 10_000
-"""Milliseconds that the daemon waits for output before it answers that there is none."""
+_WAIT = 2000
+"""Milliseconds that the daemon waits for output before it answers that there is none. A signal that comes right before a
+system call is noticed then."""
+
+_LEAVE = 3
+"""Presses of Ctrl-C that leave a program that does not stop."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -81,6 +85,9 @@ def sh(
     variables: dict[str, str | None] = dict(pair("--env", one) for one in env or [])
     if terminal:
         variables.setdefault("TERM", os.environ.get("TERM", "xterm"))
+    if detach and timeout is not None:
+        raise InvalidInputError("a program that is detached has no time limit: give --detach or --timeout, not both")
+    limit = None if timeout is None else milliseconds(timeout) / 1000
     options = made_options(workspace, None, None, False, option)
     with connected() as connection:
         if options:
@@ -94,6 +101,7 @@ def sh(
             rows=rows,
             columns=columns,
             keep="tail" if detach else "all",
+            bound=not detach,
         )
         try:
             started = _start(connection, request)
@@ -107,7 +115,7 @@ def sh(
                 print(started["id"])
             return OK
         run = _Run(connection, session, started["id"], terminal=terminal)
-        return run.follow(None if timeout is None else milliseconds(timeout) / 1000)
+        return run.follow(limit)
 
 
 def _start(connection: Connection, request: Spawn) -> dict[str, Any]:
@@ -150,108 +158,102 @@ def processes(
 
 
 class _Run:
-    """One program that this command runs: carries its output and input, and the terminal's size and signals."""
+    """A program of this command: carries its output and input, the terminal's size, and signals.
 
-    def __init__(self, connection: Connection, session: str, process: str, *, terminal: bool) -> None:
-        self._connection = connection
+    Each has a connection of its own: a program that does not read holds up what is written to it, and nothing else.
+    """
+
+    def __init__(self, control: Connection, session: str, process: str, *, terminal: bool) -> None:
+        """Begin to carry.
+
+        Args:
+            control: The connection that the program is bound to.
+            session: The session.
+            process: The program's id.
+            terminal: Whether it has a terminal.
+        """
+        self._control = control
         self._session = session
         self._process = process
         self._terminal = terminal
-        self._other = connect()
-        """For input and signals, while the first one waits for output."""
-        self._ended = threading.Event()
         self._interrupts = 0
 
     def follow(self, seconds: float | None) -> int:
         """Carry everything until the program ends; return the exit status."""
-        feeding = threading.Thread(target=self._feed, daemon=True)
         deadline = None if seconds is None else time.monotonic() + seconds
-        try:
-            with _raw(sys.stdin.fileno()) if self._terminal else _as_it_is(), self._sizes():
-                feeding.start()
-                return self._carry(deadline)
-        except BrokenPipeError:  # whoever read our output has gone, like `head`
-            self._other.call(StopProcess(self._session, self._process))
-            raise
-        finally:
-            self._ended.set()
-            self._other.close()
-
-    def _carry(self, deadline: float | None) -> int:
-        position, timed_out = 0, False
-        while True:
-            try:
-                wait = _WAIT
-                if deadline is not None and not timed_out:
-                    wait = max(min(round(1000 * (deadline - time.monotonic())), _WAIT), 0)
-                answer = self._connection.call(ReadProcess(self._session, self._process, position, wait))
-                output = ProcessOutput.from_dict(answer)
-                for piece in output.pieces:
-                    to = sys.stdout.buffer if piece.stream == "stdout" else sys.stderr.buffer
-                    to.write(piece.data)
-                    to.flush()
-                position = output.position
-                if output.finished and not output.pieces:
-                    return self._status(output, timed_out=timed_out)
-                if deadline is not None and not timed_out and time.monotonic() >= deadline:
-                    timed_out = True
-                    self._other.call(StopProcess(self._session, self._process))
-            except KeyboardInterrupt:
-                self._interrupt()
-
-    def _interrupt(self) -> None:
-        """Pass Ctrl-C on; if it comes again, stop the program."""
-        self._interrupts += 1
-        if not self._connection.usable:
-            self._connection = connect()
-        if self._interrupts == 1:
-            self._other.call(SignalProcess(self._session, self._process, signal.SIGINT))
-        else:
-            self._other.call(StopProcess(self._session, self._process))
-
-    def _status(self, output: ProcessOutput, *, timed_out: bool) -> int:
-        result = output.result
-        assert result is not None
+        with closing(connect()) as connection, self._signals(), _raw(sys.stdin.fileno()) if self._terminal else nullcontext():
+            threading.Thread(target=self._feed, daemon=True).start()
+            result, timed_out = self._carry(connection, deadline)
         if timed_out:
             say("cellblock: it was stopped at its time limit")
             return TIMED_OUT
-        if result.exit_code is None or result.status == "cancelled":
+        if result.exit_code is None or (result.status == "cancelled" and not self._interrupts):
             say(f"cellblock: {result.reason}")
-        if result.exit_code is None:
-            return UNAVAILABLE
-        return INTERRUPTED if self._interrupts and result.signal == signal.SIGINT else result.exit_code
+        return UNAVAILABLE if result.exit_code is None else result.exit_code
+
+    def _carry(self, connection: Connection, deadline: float | None) -> tuple[ExecResult, bool]:
+        """Carry output until the program ends; return how, and whether that was at its time limit."""
+        position, timed_out = 0, False
+        while True:
+            wait = _WAIT
+            if deadline is not None:
+                wait = max(min(round(1000 * (deadline - time.monotonic())), _WAIT), 0)
+            output = ProcessOutput.from_dict(connection.call(ReadProcess(self._session, self._process, position, wait)))
+            for piece in output.pieces:
+                to = sys.stdout.buffer if piece.stream == "stdout" else sys.stderr.buffer
+                to.write(piece.data)
+                to.flush()
+            position = output.position
+            if output.result is not None:
+                return output.result, timed_out
+            if deadline is not None and time.monotonic() >= deadline:
+                deadline, timed_out = None, True
+                _in_thread(self._tell, StopProcess(self._session, self._process))
 
     def _feed(self) -> None:
         """Write what comes on standard input to the program, in a thread."""
-        source = sys.stdin.fileno()
-        with suppress(CellblockError, OSError, ValueError):  # it has ended, or the daemon has
-            while not self._ended.is_set():
-                if not select.select([source], [], [], 0.5)[0]:
-                    continue
+        with suppress(CellblockError, OSError, ValueError), closing(connect()) as connection:  # until one of them has ended
+            source = sys.stdin.fileno()
+            while True:
                 data = os.read(source, _PIECE)
-                if not self._other.call(WriteProcess(self._session, self._process, end=not data), data) or not data:
+                if not connection.call(WriteProcess(self._session, self._process, end=not data), data) or not data:
                     return
 
     @contextmanager
-    def _sizes(self) -> Iterator[None]:
-        """Tell the program when the terminal's size changes."""
-        if not self._terminal:
-            yield
-            return
-
-        def changed(_number: int, _frame: object) -> None:
-            rows, columns = _size()
-            threading.Thread(target=self._resize, args=(rows, columns), daemon=True).start()
-
-        before = signal.signal(signal.SIGWINCH, changed)
+    def _signals(self) -> Iterator[None]:
+        """Pass on Ctrl-C, and in a terminal its size. The second Ctrl-C stops the program, with all that it has started."""
+        handlers: dict[int, Callable[[int, object], None]] = {signal.SIGINT: self._interrupted}
+        if self._terminal:  # which is to be as it was when this command is ended
+            handlers = {signal.SIGWINCH: self._resized, signal.SIGTERM: _leave, signal.SIGHUP: _leave}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
-            signal.signal(signal.SIGWINCH, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-    def _resize(self, rows: int, columns: int) -> None:
-        with suppress(CellblockError):
-            self._other.call(ResizeProcess(self._session, self._process, rows, columns))
+    def _interrupted(self, _number: int, _frame: object) -> None:
+        self._interrupts += 1
+        if self._interrupts >= _LEAVE:
+            raise KeyboardInterrupt
+        first = SignalProcess(self._session, self._process, signal.SIGINT)
+        _in_thread(self._tell, first if self._interrupts == 1 else StopProcess(self._session, self._process))
+
+    def _resized(self, _number: int, _frame: object) -> None:
+        _in_thread(self._tell, ResizeProcess(self._session, self._process, *_size()))
+
+    def _tell(self, request: Request[Any]) -> None:
+        with suppress(CellblockError):  # it has ended
+            self._control.call(request)
+
+
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _in_thread(do: Callable[..., object], *arguments: object) -> None:
+    """Do what a handler of signals may not wait for."""
+    threading.Thread(target=do, args=arguments, daemon=True).start()
 
 
 def _size() -> tuple[int, int]:
@@ -267,12 +269,7 @@ def _raw(descriptor: int) -> Iterator[None]:
 
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor)
+        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed already is not lost
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield

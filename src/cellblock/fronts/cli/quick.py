@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,7 @@ _FORMS = {
         words=("name", "code"),
     ),
     "mcp": _Form(
-        flags={"--no-sandbox": "no_sandbox", "--approve-shell-cmds": "approve_shell_cmds"},
+        flags={"--no-sandbox": "no_sandbox", "--approve-shell-cmds": "approve_shell_cmds", "--programs": "programs"},
         values={
             "--workspace": "workspace",
             "--approve": "approve",
@@ -53,7 +54,7 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
         arguments: The arguments that follow it.
     """
     form = _FORMS.get(command)
-    if form is None:
+    if form is None or (command == "mcp" and "CELLBLOCK_MCP_PROGRAMS" in os.environ):
         return None
     found: dict[str, Any] = {}
     words: list[str] = []

@@ -30,7 +30,8 @@ from cellblock.fronts.client.transport import (
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.model.checkpoints import branch_names
 from cellblock.model.files import FileInfo
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
+from cellblock.model.programs import Processes as ProcessesMode
 from cellblock.model.saving import LoadReport
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
@@ -307,7 +308,7 @@ class Client:
         label: str = "",
     ) -> ProcessInfo:
         """Start a program beside a session's kernel, as `cellblock.spawn_process` does."""
-        rows, columns = pty or (0, 0)
+        rows, columns = (0, 0) if pty is None else check_size(pty)
         argv = as_command(command)
         return self._ask(Spawn(session_of(kernel), argv, cwd, env or {}, stdin, rows, columns, merge, log, keep, label))
 
@@ -437,18 +438,22 @@ class Client:
         """Return the checkpoints of a session, oldest first."""
         return self._ask(Checkpoints(session_of(kernel)))
 
-    def restore(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
+    def restore(
+        self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, *, processes: ProcessesMode = "keep"
+    ) -> Changes:
         """Go back to a checkpoint of a session; return which files have changed, if the checkpoint holds any."""
-        restored = self._ask(Restore(session_of(kernel), checkpoint_of(checkpoint)))
+        restored = self._ask(Restore(session_of(kernel), checkpoint_of(checkpoint), processes))
         return restored.changes
 
     def drop_checkpoint(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
         """Drop a checkpoint of a session, and free its memory."""
         self._ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
 
-    def undo(self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
+    def undo(
+        self, kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, processes: ProcessesMode = "keep"
+    ) -> Undone:
         """Go back over the last cells of a session."""
-        return self._ask(Undo(session_of(kernel), count, partial))
+        return self._ask(Undo(session_of(kernel), count, partial, processes))
 
     def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
         """Return what has changed in a session since a checkpoint."""

@@ -157,6 +157,7 @@ class SyncProcess(_Twin):
     """
 
     read = _sync(Process.read)
+    output = _sync(Process.output)
     write = _sync(Process.write)
     stop = _sync(Process.stop)
     wait = _sync(Process.wait)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.functions.arguments import milliseconds
 from cellblock.fronts.functions.connection import ask, call
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
 from cellblock.operations.data import process_of, session_of
 from cellblock.operations.programs import (
     Exec,
@@ -94,7 +94,7 @@ def spawn_process(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.spawn`.
     """
-    rows, columns = pty or (0, 0)
+    rows, columns = (0, 0) if pty is None else check_size(pty)
     return ask(
         Spawn(
             session_of(kernel),
@@ -148,6 +148,8 @@ def write_process(kernel: SessionRecord | str, process: ProcessInfo | str, data:
     Raises:
         NotFoundError: There is no such session, or no such program.
     """
+    if not isinstance(data, bytes | str):
+        raise InvalidInputError(f"data must be bytes or text, not {type(data).__name__}")
     return call(WriteProcess(session_of(kernel), process_of(process), end), data.encode() if isinstance(data, str) else data)
 
 

@@ -15,6 +15,7 @@ from cellblock.operations.saving import Export, Load, Save
 
 if TYPE_CHECKING:
     from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.programs import Processes
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.sessions import SessionRecord
 
@@ -43,12 +44,13 @@ def checkpoints(kernel: SessionRecord | str) -> list[CheckpointRecord]:
     return ask(Checkpoints(session_of(kernel)))
 
 
-def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> Changes:
+def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, *, processes: Processes = "keep") -> Changes:
     """Go back to a checkpoint of a session, as `Session.restore` does.
 
     Args:
         kernel: The session, its name or its id.
         checkpoint: The checkpoint, its id or its name.
+        processes: Whether programs beside the kernel go on (``keep``), or are ended before (``stop``).
 
     Returns:
         Which files have changed, if the checkpoint holds any.
@@ -57,7 +59,7 @@ def restore(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> 
         NotFoundError: There is no such session.
         CellblockError: As for `Session.restore`.
     """
-    return ask(Restore(session_of(kernel), checkpoint_of(checkpoint))).changes
+    return ask(Restore(session_of(kernel), checkpoint_of(checkpoint), processes)).changes
 
 
 def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> None:
@@ -69,14 +71,14 @@ def drop_checkpoint(kernel: SessionRecord | str, checkpoint: CheckpointRecord | 
     ask(DropCheckpoint(session_of(kernel), checkpoint_of(checkpoint)))
 
 
-def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False) -> Undone:
+def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
     """Go back over the last cells of a session, as `Session.undo` does.
 
     Raises:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.undo`.
     """
-    return ask(Undo(session_of(kernel), count, partial))
+    return ask(Undo(session_of(kernel), count, partial, processes))
 
 
 def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:

@@ -1,10 +1,19 @@
-"""Programs beside the kernel of a session."""
+"""Programs beside the kernel of a session: routes, and a WebSocket for the output, input and terminal of one."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+import asyncio
+import json
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
+
+from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.fronts.gateway.access import caller_of, link_of, needs, problem_for
+from cellblock.fronts.gateway.answers import json_bytes, problem_response
 from cellblock.fronts.gateway.routes import add
+from cellblock.model.programs import ProgramOutput
+from cellblock.operations.base import Request
 from cellblock.operations.programs import (
     Exec,
     Processes,
@@ -15,8 +24,166 @@ from cellblock.operations.programs import (
     StopProcess,
     WriteProcess,
 )
+from cellblock.service.store.tokens import Token
 
 router = APIRouter(tags=["Programs"])
 
 for operation in (Exec, Spawn, Processes, ReadProcess, WriteProcess, SignalProcess, ResizeProcess, StopProcess):
     add(router, operation)
+
+_WAIT = 30_000
+"""Milliseconds that the daemon waits for output before it answers that there is none."""
+
+_MOST = 64 * 1024
+"""Bytes or characters that one message may have. The client is told, and can send several."""
+
+_UNWRITTEN = 8
+"""Messages that wait for a program to read them. Then the client has to wait, also with signals."""
+
+_STREAMS = {"stdout": b"\x01", "stderr": b"\x02"}
+
+Since = Annotated[int, Query(ge=0, le=2**53, description="The position to begin at: how many bytes of output came before.")]
+
+
+@router.websocket("/sessions/{session}/processes/{process}/stream")
+async def stream(
+    socket: WebSocket,
+    session: str,
+    process: str,
+    _: Annotated[Token, Depends(needs("read"))],
+    since: Since = 0,
+    binary: bool = False,
+) -> None:
+    """Send what a program prints as it comes, and take what it is to read, signals, and its terminal's size."""
+    carried = _Stream(socket, session, process, since, binary=binary)
+    try:
+        await link_of(socket).call(ReadProcess(session, process, since))
+    except CellblockError as error:  # what is unknown is told by the status
+        await socket.send_denial_response(problem_response(problem_for(socket, error)))
+        return
+    await socket.accept()
+    tasks = [asyncio.create_task(work) for work in (carried.send(), carried.listen(), carried.write())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    await _close(socket, next((task.exception() for task in tasks if not task.cancelled() and task.exception()), None))
+
+
+async def _close(socket: WebSocket, error: BaseException | None) -> None:
+    try:
+        match error:
+            case None:
+                await socket.close()
+            case WebSocketDisconnect():
+                pass
+            case InvalidInputError():
+                await socket.close(1008, str(error)[:120])
+            case CellblockError():
+                await socket.close(1011, str(error)[:120])
+            case _:
+                raise error
+    except (RuntimeError, WebSocketDisconnect):
+        pass  # it has left meanwhile
+
+
+class _Stream:
+    """One client that follows a program. It holds one answer of the daemon, and a few messages of the client."""
+
+    def __init__(self, socket: WebSocket, session: str, process: str, since: int, *, binary: bool) -> None:
+        self._socket = socket
+        self._of = (session, process)
+        self._position = since
+        self._binary = binary
+        self._link = link_of(socket)
+        self._may_run = caller_of(socket).may("run")
+        self._input: asyncio.Queue[tuple[bytes, bool]] = asyncio.Queue(_UNWRITTEN)
+
+    async def send(self) -> None:
+        """Send output until there is no more, and then how the program ended.
+
+        What was sent is what counts as read: a client that does not take it makes the program wait, if that keeps all.
+        """
+        while True:
+            output: Any = await self._link.call(ReadProcess(*self._of, self._position, _WAIT))
+            for piece in output["pieces"]:
+                await self._send(piece)
+            self._position = output["position"]
+            if output["finished"]:
+                end = {"position": self._position, "result": output["result"]}
+                await self._socket.send_text(json_bytes(end).decode())
+                return
+
+    async def _send(self, piece: dict[str, Any]) -> None:
+        if not self._binary:
+            await self._socket.send_text(json_bytes(piece).decode())
+            return
+        found = ProgramOutput.from_dict(piece)
+        if found.offset != self._position:
+            await self._socket.send_text(json_bytes({"position": found.offset}).decode())
+        self._position = found.offset + len(found.data)
+        await self._socket.send_bytes(_STREAMS[found.stream] + found.data)
+
+    async def listen(self) -> None:
+        """Take what the client says, until it leaves.
+
+        Raises:
+            InvalidInputError: It is no message of these, or the client may not send it.
+        """
+        while (event := await self._socket.receive())["type"] == "websocket.receive":
+            data: bytes | str = event.get("bytes") or event.get("text") or ""
+            check_message(data, may_run=self._may_run)
+            if isinstance(data, bytes):
+                await self._input.put((data, False))
+            else:
+                await self._take(_read(data))
+        raise WebSocketDisconnect
+
+    async def _take(self, message: Any) -> None:
+        match message:
+            case {"input": str(text), **rest} if not rest:
+                await self._input.put((text.encode("utf-8", "replace"), False))
+            case {"end": True, **rest} if not rest:
+                await self._input.put((b"", True))
+            case {"size": [rows, columns], **rest} if not rest and _counts(rows, columns):
+                await self._ask(ResizeProcess(*self._of, rows, columns))
+            case {"signal": number, **rest} if not rest and _counts(number):
+                await self._ask(SignalProcess(*self._of, number))
+            case _:
+                raise InvalidInputError(
+                    'send bytes, {"input": TEXT}, {"end": true}, {"size": [ROWS, COLUMNS]} or {"signal": N}'
+                )
+
+    async def write(self) -> None:
+        """Write what the client has sent. A program that does not read makes it wait."""
+        while True:
+            data, end = await self._input.get()
+            await self._ask(WriteProcess(*self._of, end), data)
+
+    async def _ask(self, request: Request[bool], body: bytes = b"") -> None:
+        await self._link.call(request, body)
+
+
+def check_message(data: bytes | str, *, may_run: bool) -> None:
+    """Check that a client may send a message.
+
+    Raises:
+        InvalidInputError: It may not.
+    """
+    if not may_run:
+        raise InvalidInputError("to send anything, a token needs the scope run")
+    if len(data) > _MOST:
+        raise InvalidInputError(f"a message has at most {_MOST:,} bytes: send several")
+
+
+def _counts(*numbers: object) -> bool:
+    return all(type(number) is int and 0 < number < 1 << 16 for number in numbers)
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInputError("a text message must be a JSON object") from None

@@ -162,14 +162,14 @@ def _output(result: CodeExecutionResult, most: int, kept: str) -> str:
     output = replace(result, recovery=None, spilled=[]).for_model(_LONGEST)
     if result.text and len(output) > most:
         # The middle of very long output was dropped before.
-        output = _cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
+        output = cut(output, most, f"{'Its beginning and end' if result.truncated else 'All of it'}: {kept}" if kept else "")
     if not result.state_lost:
         return output
     news = replace(result, text="", spilled=[]).for_model()
     return f"{news}\n\n{output}" if result.text else news
 
 
-def _cut(output: str, most: int, where: str) -> str:
+def cut(output: str, most: int, where: str) -> str:
     """Return the beginning of an output, and its last lines if they are short, with a note in between."""
     room = most // 4
     _, newline, last = output[-room - 1 :].partition("\n") if room else ("", "", "")

@@ -32,6 +32,7 @@ class ServerOptions:
             leaves it to the file of rules. Rules come first in any case.
         rules: A file of rules (docs/approvals.md).
         approve_shell_cmds: Whether ``!cmd`` and its like need approval, as tool calls do.
+        programs: Whether to offer `run_program`: programs beside the kernel.
         preload: Modules that kernels have imported when they start.
         transport: ``stdio`` or ``http``.
         host: The address to listen on, for HTTP.
@@ -49,6 +50,7 @@ class ServerOptions:
     approve: Approve = "auto"
     rules: Path | None = None
     approve_shell_cmds: bool = False
+    programs: bool = False
     preload: tuple[str, ...] = ()
     transport: Transport = "stdio"
     host: str = "127.0.0.1"

@@ -16,8 +16,9 @@ from pydantic import BeforeValidator, Field
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.fronts.mcp_server import answers, cells
+from cellblock.fronts.mcp_server import answers, asking, cells, programs
 from cellblock.fronts.mcp_server.clients import Clients
+from cellblock.model.decisions import CommandRequest
 from cellblock.service.named.executions import Execution
 from cellblock.tools.calling import search
 
@@ -165,6 +166,25 @@ class Tools:
         named = await self._clients.session(session)
         return answers.undone(await named.session.undo(count, partial=partial), self._handle(named.record.name))
 
+    async def run_program(
+        self,
+        ctx: _Ctx,
+        command: Annotated[str, Field(min_length=1, description="a command for sh -c")],
+        cwd: Annotated[str, Field(description="its directory; the workspace by default")] = "",
+        timeout: Annotated[float, Field(gt=0, le=86400, description="seconds after which it is stopped")] = 120,
+        max_output_chars: Annotated[int, Field(ge=1, le=100_000, description="longer output is cut")] = 5000,
+        session: _SESSION = "",
+    ) -> _Answer:
+        """Run a shell command beside the kernel, also while code runs, and return its output.
+
+        It sees the same files and network as code, and none of its variables. undo does not undo it.
+        """
+        named = await self._clients.session(session or asking.state(ctx).get("session", ""))
+        request = CommandRequest("shell", command, cwd=str(self._clients.folder(named) / cwd))
+        if (question := await programs.decide_command(self._clients, named, request, ctx)) is not None:
+            return question
+        return await programs.run(named, request, timeout, max_output_chars, ctx, self._handle(named.record.name))
+
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
 
@@ -210,6 +230,7 @@ _ANNOTATIONS = {
     "install_package": ToolAnnotations(title="Install a package", destructive_hint=False, idempotent_hint=True),
     "reset": ToolAnnotations(title="Start afresh", destructive_hint=True, idempotent_hint=True),
     "undo": ToolAnnotations(title="Undo cells", destructive_hint=True, open_world_hint=False),
+    "run_program": ToolAnnotations(title="Run a program", destructive_hint=True, open_world_hint=True),
 }
 
 
@@ -218,6 +239,8 @@ def build(clients: Clients) -> MCPServer[None]:
     server: MCPServer[None] = MCPServer("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = Tools(clients)
     for name, notes in _ANNOTATIONS.items():
+        if name == "run_program" and not clients.options.programs:
+            continue
         tool = getattr(tools, name)
         handled = _told(_alone(tool) if clients.options.transport == "stdio" else tool)
         server.add_tool(

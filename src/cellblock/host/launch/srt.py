@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InterpreterError, KernelDiedError, LaunchError, SandboxError
@@ -61,10 +62,11 @@ class UnderSrt:
         if command is None:
             raise SandboxError("the srt command is gone")
         _complete_repository(self._workspace)
+        # The program to start is launch/zygote/boot.py of the package.
         place = srt.SrtDirectories(
             workspace=self._workspace,
             private=_new_name(),
-            readable=(*_directories(arguments[0]), os.path.dirname(os.path.dirname(arguments[1])), *srt.own_directories()),
+            readable=(*_directories(arguments[0]), str(Path(arguments[1]).parents[2]), *srt.own_directories()),
             secret=srt.closed_to_others(),
         )
         # An unnamed file: it cannot be left over, and it cannot be replaced by another one.

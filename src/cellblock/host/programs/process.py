@@ -27,6 +27,7 @@ from cellblock.model.programs import (
     ProgramStatus,
     ProgramStream,
     Scope,
+    check_size,
     describe_signal,
 )
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 _GRACE = 0.5  # seconds between SIGTERM and SIGKILL
 _PATIENCE = 2.0  # seconds for killed processes to be gone
+
+_MOST = 256 * 1024
+"""Bytes of output, and a piece, that one answer has."""
 
 _STREAMS: tuple[ProgramStream, ...] = ("stdout", "stderr")
 _FAILED: Mapping[Failed, str] = {
@@ -155,7 +159,7 @@ class Process:
         return await self._output.take(since)
 
     async def output(self, since: int = 0, wait: float = 0.0) -> ProcessOutput:
-        """Return output from a position on, and how the program ended if it has.
+        """Return output from a position on, some of it if it is much, and how the program ended if it has and this is all.
 
         Args:
             since: As for `read`.
@@ -169,10 +173,17 @@ class Process:
                 reading.cancel()
         else:
             self._output.take_before(since)
-        pieces = self._output.so_far(since)
+        pieces, size = [], 0
+        for piece in self._output.so_far(since):
+            if size >= _MOST:
+                break
+            pieces.append(piece)
+            size += len(piece.data)
         position = pieces[-1].offset + len(pieces[-1].data) if pieces else since
-        finished = self._output.finished and self._result is not None
-        return ProcessOutput(pieces=pieces, position=position, finished=finished, result=self._result if finished else None)
+        finished = self._output.finished and self._result is not None and position >= self._output.end
+        return ProcessOutput(
+            pieces=tuple(pieces), position=position, finished=finished, result=self._result if finished else None
+        )
 
     async def write(self, data: bytes | str) -> None:
         """Write to its standard input, or terminal; returns when all of it was taken.
@@ -390,15 +401,3 @@ def check_scope(scope: object) -> None:
     """Check which processes a signal is for."""
     if scope not in ("program", "group", "tree"):
         raise InvalidInputError(f"scope must be 'program', 'group' or 'tree', not {scope!r}")
-
-
-def check_size(size: object) -> tuple[int, int]:
-    """Check the rows and columns of a terminal.
-
-    Raises:
-        InvalidInputError: They are wrong.
-    """
-    rows, columns = size if isinstance(size, tuple | list) and len(size) == len(("rows", "columns")) else (0, 0)
-    if all(type(one) is int and 0 < one < 1 << 16 for one in (rows, columns)):
-        return rows, columns
-    raise InvalidInputError(f"the size of a terminal is its rows and columns, such as (24, 80), not {size!r}")

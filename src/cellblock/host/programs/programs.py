@@ -17,7 +17,7 @@ from cellblock.errors import InvalidInputError, KernelDiedError, NotFoundError, 
 from cellblock.host.checks import check_timeout
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.programs.output import Kept
-from cellblock.host.programs.process import Process, check_scope, check_size
+from cellblock.host.programs.process import Process, check_scope
 from cellblock.model.programs import (
     MAX_OUTPUT,
     ExecResult,
@@ -28,6 +28,7 @@ from cellblock.model.programs import (
     ProgramStream,
     Scope,
     as_command,
+    check_size,
     passable,
 )
 from cellblock.wire.datagrams import encode_control

@@ -102,6 +102,17 @@ def forget_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):  # two of them are Python's
         signal.signal(number, signal.SIG_DFL)
+    heed_signals()
+
+
+def heed_signals() -> None:
+    """Ignore no signal that whoever started the host has ignored, as nohup does and shells in the background of a script.
+
+    Those that Python itself ignores are not among them.
+    """
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def execute(command: list[str]) -> None:

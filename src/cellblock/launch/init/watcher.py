@@ -71,6 +71,7 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
         processes.become_subreaper()
         wake = processes.wake_on_signals()
         signal.signal(signal.SIGINT, lambda *_: None)  # not ignored, as by init: programs would ignore it, too
+        processes.heed_signals()
         handover = socket.socket(fileno=_HANDOVER)
         if confined:
             _confine(surroundings)

@@ -15,6 +15,7 @@ from cellblock.errors import CellblockError, DaemonError, InvalidInputError, Pro
 from cellblock.operations.base import MAX_REQUEST, PROTOCOL, Request
 from cellblock.operations.executions import Lookup, Source, Submit
 from cellblock.operations.files import ListFiles, ReadFile, ReadPart
+from cellblock.operations.programs import Spawn
 from cellblock.operations.sessions import Create, End, Hello
 from cellblock.service.daemon.answering import answer
 from cellblock.service.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
@@ -56,6 +57,7 @@ class Client(asyncio.Protocol):
         self._writing = asyncio.Lock()
         self._hello: Hello | None = None
         self._bound: set[str] = set()
+        self._bound_programs: list[tuple[str, dict[str, Any]]] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -155,6 +157,8 @@ class Client(asyncio.Protocol):
             self._bind(request)
             async with self._large if isinstance(request, _LARGE) else nullcontext():
                 found = await work()
+                if isinstance(request, Spawn) and request.bound:
+                    self._bound_programs.append((request.session, found))
                 if isinstance(found, AsyncGenerator):
                     await self._answer_in_parts(number, found)
                 else:
@@ -236,6 +240,8 @@ class Client(asyncio.Protocol):
             task.cancel()
         for name in self._bound:
             self._server.end_session(name)
+        for session, process in self._bound_programs:
+            self._server.end_program(session, process)
 
 
 async def _result(execution: PastExecution) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from cellblock.errors import InvalidInputError
 from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.programs import (
+    MOST_OUTPUT,
     Exec,
     Processes,
     ReadProcess,
@@ -31,6 +32,8 @@ _LONGEST = 30_000  # milliseconds that a client may wait in one request
 @answers_with_body(Exec)
 async def exec_(server: Server, request: Exec, body: bytes) -> Data[ExecResult] | Packed:
     """See `Exec`."""
+    if request.max_output > MOST_OUTPUT:
+        raise InvalidInputError(f"max_output must be at most {MOST_OUTPUT:,} bytes for sessions with names")
     session = await server.sessions.live(request.session)
     result = await session.exec(
         request.command,
@@ -71,13 +74,12 @@ async def listed(server: Server, request: Processes) -> list[Data[ProcessInfo]]:
 
 
 @answers(ReadProcess)
-async def read(server: Server, request: ReadProcess) -> Data[ProcessOutput] | Packed:
+async def read(server: Server, request: ReadProcess) -> Data[ProcessOutput]:
     """See `ReadProcess`."""
     process = await _process(server, request)
     if not 0 <= request.wait <= _LONGEST or request.since < 0:
         raise InvalidInputError(f"wait must be from 0 to {_LONGEST:,} milliseconds, and since a number of bytes")
-    output = await process.output(request.since, request.wait / 1000)
-    return await asyncio.to_thread(lambda: pack(output.to_dict())) if output.pieces else as_data(output)
+    return as_data(await process.output(request.since, request.wait / 1000))
 
 
 @answers_with_body(WriteProcess)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from cellblock.common.turns import Turns
 from cellblock.common.version import __version__
-from cellblock.errors import DaemonError
+from cellblock.errors import DaemonError, NotFoundError
 from cellblock.launch.custody.client import Custodian
 from cellblock.operations.base import PROTOCOL
 from cellblock.service.daemon.uploads import Uploads
@@ -48,7 +50,7 @@ class Server:
         self._began = time.monotonic()
         self.uploads = Uploads()
         self.turns = Turns()
-        self._ending: set[asyncio.Task[bool]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
 
     @property
     def ending(self) -> bool:
@@ -57,7 +59,22 @@ class Server:
 
     def end_session(self, name: str) -> None:
         """Begin to end a session whose connection is closed."""
-        task = asyncio.create_task(self.sessions.destroy(name))
+        self._end(self.sessions.destroy(name))
+
+    def end_program(self, session: str, info: dict[str, Any]) -> None:
+        """Begin to stop a program whose connection is closed, if it still runs.
+
+        Another one with this id, of a later session, goes on. So does what an ended program has left in the background.
+        """
+        named = self.sessions.known(session)
+        if named is not None and named.current is not None:
+            with suppress(NotFoundError):
+                process = named.current.process(info["id"])
+                if process.info.started == info["started"] and process.poll() is None:
+                    self._end(process.stop())
+
+    def _end(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 

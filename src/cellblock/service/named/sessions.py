@@ -426,6 +426,8 @@ class NamedSessions:
         now = time.monotonic()
         for named in [*self._sessions.values()]:
             named.save_if_due()
+            if named.runs_programs:
+                named.used = now
             if named.executions or named.runs_programs:
                 continue
             limit = named.idle_timeout

@@ -1,0 +1,86 @@
+"""Decides about what a model asks the server for itself, by the rules and by the person at the client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mcp_types import ElicitRequestFormParams, InputRequiredResult
+
+from cellblock.common import config
+from cellblock.errors import AccessError
+from cellblock.fronts.mcp_server import asking
+from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.request import ApprovalRequest
+from cellblock.tools.approvals.rules import decide as decide_by_rules
+from cellblock.tools.registry.approvals import Approvals
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import Context
+
+    from cellblock.fronts.mcp_server.clients import Clients
+    from cellblock.tools.approvals.call import Call
+
+_CHOICES = ("yes", "no")
+
+
+async def decide(
+    clients: Clients,
+    call: Call,
+    about: str,
+    ctx: Context[Any, Any],
+    *,
+    refused: str,
+    hint: str = "",
+    session: str = "mcp",
+    handle: str = "",
+) -> InputRequiredResult | None:
+    """Decide by rules, or by asking the person at the client, and record the decision.
+
+    Args:
+        clients: Whose options and rules decide.
+        call: What the model wants.
+        about: What a person is told of it.
+        ctx: The call of this server that wants it.
+        refused: What a refusal says before its reason.
+        hint: What it says after that.
+        session: What the record of decisions calls the session.
+        handle: The handle of the session that was made for this call: a client that calls again does not know it yet.
+
+    Returns:
+        A question that the client must answer first; None if it is allowed.
+
+    Raises:
+        AccessError: It is not.
+    """
+    answer: bool | None = clients.options.approve == "auto"
+    if clients.options.approve == "ask" and decide_by_rules(clients.rules, call).outcome == "ask" and asking.can_ask(ctx):
+        text = str(ApprovalRequest(call.server, call.tool, call.arguments, kind=call.kind))
+        asked = asking.forms(about, text, _CHOICES)
+        if not asked:
+            raise AccessError(f"{refused}: {asking.too_long(text)}")
+        answer = await _answer(call, asked, ctx)
+        if answer is None:
+            kept = json.dumps({call.tool: [call.server, call.payload.decode()], "session": handle})
+            return InputRequiredResult(request_state=kept, input_requests=asking.requests(call.tool, asked))
+    record = Approvals(config.state_directory())
+    try:
+        broker = Broker(clients.rules, None if answer is None else lambda _: answer, None, record.add, session=session)
+        decision = await broker.decide(call.kind, call.server, call.tool, call.arguments)
+    finally:
+        record.close()
+    if not decision.allowed:
+        raise AccessError(f"{refused}: {decision.reason}{hint}")
+    return None
+
+
+async def _answer(call: Call, forms: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> bool | None:
+    """Return a person's decision; None if the question must be returned to this client."""
+    if asking.is_stateless(ctx):
+        # Do only what the question was about: a client may come back with something else.
+        asked = asking.state(ctx).get(call.tool) == [call.server, call.payload.decode()]
+        if not asked or not ctx.input_responses or call.tool not in ctx.input_responses:
+            return None
+        return asking.chosen(asking.answer_in(ctx.input_responses, call.tool, forms)) == _CHOICES[0]
+    return asking.chosen(await asking.elicit(forms, ctx)) == _CHOICES[0]
