@@ -259,6 +259,7 @@ TESTED_IN: dict[str, str] = {
     "adapters/smolagents": "frameworks/suite_smolagents.py",
     "adapters/strands": "frameworks/suite_strands.py",
     "adapters/verifiers": "frameworks/suite_verifiers.py",
+    "adapters/verifiers_processes": "frameworks/suite_verifiers.py",
     # One half of something whose other half is what its tests are named after.
     "fronts/cli/arguments": "fronts/cli/test_sessions.py",
     "fronts/cli/client": "fronts/cli/test_sessions.py",

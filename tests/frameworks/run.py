@@ -68,9 +68,7 @@ FRAMEWORKS = (
     Framework("dspy", "dspy", "", "callbacks of `dspy.PythonInterpreter`"),
     Framework("code-sandboxes", "code-sandboxes", "", "other contexts and languages; `envs` of one cell"),
     Framework("strands", "strands-agents", "", "an installation by pip: see below", forced="forced"),
-    Framework(
-        "verifiers", "verifiers", "", "an installation by pip; tool servers in the runtime; other users", forced="forced"
-    ),
+    Framework("verifiers", "verifiers", "", "an installation by pip; tool servers; other users", forced="forced"),
     Framework("nemo-gym", "nemo-gym", "", "images, resources, ports; an installation by pip", forced="forced-3.12"),
     Framework("langchain-kernelbox", "langchain-kernelbox", "", "submodules of `kernelbox`"),
 )

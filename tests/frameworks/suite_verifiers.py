@@ -167,10 +167,17 @@ async def test_files_are_read_up_to_a_limit(runtime: CellblockRuntime) -> None:
 
 
 async def test_a_given_executor_stays_its_owners(interception: InterceptionServer) -> None:
-    async with CodeExecutor(working_dir=".") as executor:
+    async with CodeExecutor(working_dir=".", allow_hosts=[f"127.0.0.1:{interception.port}"]) as executor:
         async with CellblockRuntime(interception, executor) as runtime:
             assert (await runtime.run(["echo", "1"], {})).stdout == "1\n"
         assert (await executor.execute("1")).text == "1"
+        assert [process for process in executor.processes() if process.running] == []
+
+
+async def test_a_session_that_cannot_reach_the_model_is_refused(interception: InterceptionServer) -> None:
+    async with CodeExecutor(working_dir=".") as executor:
+        with pytest.raises(SandboxError, match="cannot be relayed"):
+            await CellblockRuntime(interception, executor).start()
 
 
 async def _has(runtime: CellblockRuntime, path: str) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import signal
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -17,70 +14,39 @@ from verifiers.v1.runtimes.base import ProgramResult, Runtime, RuntimeProcess
 from verifiers.v1.runtimes.subprocess import SubprocessRuntimeInfo
 
 from cellblock.adapters.sessions import AsyncSession
+from cellblock.adapters.verifiers_processes import MAX_OUTPUT, CellblockProcess, exit_code
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.host.programs.process import Process
-from cellblock.model.programs import ExecResult
 
-_MAX_OUTPUT = 64 << 20
-_LOOPBACK = "127.0.0.1"
-_HOST = "[::ffff:127.0.0.1]"
-"""This machine's loopback address, as programs write it: plain 127.0.0.1 is the session's own, for which no proxy is asked."""
+_RELAY = r"""
+import os, socket, sys, threading, urllib.parse
+port, proxy = int(sys.argv[1]), urllib.parse.urlsplit(os.environ["HTTP_PROXY"])
+def copy(source, target):
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close(), target.close()
+def serve(client):
+    with client, socket.create_connection((proxy.hostname, proxy.port)) as server:
+        server.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (port, port))
+        head = server.makefile("rb", 0)
+        if b" 200 " in head.readline() and [*iter(head.readline, b"\r\n")] is not None:
+            threading.Thread(target=copy, args=(client, server), daemon=True).start()
+            copy(server, client)
+listener = socket.create_server(("127.0.0.1", port))
+print(flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+"""Listens where programs look for the model: at the port of verifiers' server, but on the session's own loopback interface."""
 
 
 class CellblockConfig(NetworkPolicyConfig):
     """What runs are told of the runtime; ``allow`` is what the agent can reach beside the framework."""
 
     type: Literal["cellblock"] = "cellblock"
-
-
-class CellblockProcess(RuntimeProcess):
-    """A program with its streams. Like pipes, both want to be read: what waits on one of them has a limit."""
-
-    def __init__(self, process: Process) -> None:
-        """Take a program that was started with a standard input."""
-        self._process = process
-        self._position = 0
-        self._waiting: dict[str, deque[bytes]] = {"stdout": deque(), "stderr": deque()}
-        self._turn = asyncio.Lock()
-        self.stdout, self.stderr = self._stream("stdout"), self._stream("stderr")
-
-    async def _stream(self, name: str) -> AsyncIterator[bytes]:
-        mine = self._waiting[name]
-        while True:
-            while mine:
-                yield mine.popleft()
-            async with self._turn:
-                if mine:
-                    continue
-                pieces = await self._process.read(self._position)
-                for piece in pieces:
-                    self._waiting[piece.stream].append(piece.data)
-                    self._position = piece.offset + len(piece.data)
-                if not pieces:
-                    return
-                if sum(len(data) for other in self._waiting.values() if other is not mine for data in other) > _MAX_OUTPUT:
-                    raise SandboxError(f"nobody reads the other stream than {name}, and it is full")
-
-    async def write(self, data: bytes) -> None:
-        """Write to its standard input."""
-        await self._process.write(data)
-
-    async def wait(self) -> int:
-        """Wait until it has ended, and return its exit code."""
-        return _exit_code(await self._process.wait())
-
-    async def poll(self) -> int | None:
-        """Return its exit code, if it has ended."""
-        ended = self._process.poll()
-        return None if ended is None else _exit_code(ended)
-
-    async def terminate(self) -> None:
-        """Ask it and all that it has started to end."""
-        self._process.signal(signal.SIGTERM, "tree")
-
-    async def kill(self) -> None:
-        """Kill it and all that it has started."""
-        self._process.signal(signal.SIGKILL, "tree")
 
 
 class CellblockRuntime(Runtime):
@@ -110,22 +76,34 @@ class CellblockRuntime(Runtime):
         super().__init__()
         if executor is None:
             hosts = [*options.pop("allow_hosts", ()), *(allow or ())]
-            options["allow_hosts"] = [*hosts, f"{_LOOPBACK}:{interception.port}"]
+            options["allow_hosts"] = [*hosts, f"127.0.0.1:{interception.port}"]
         self.config = CellblockConfig(allow=["*"] if allow is None else [*allow])
         # Traces are read back with the runtimes that verifiers knows, and it knows nothing of this one.
         self.info = SubprocessRuntimeInfo(id=f"cellblock:{self.name}")
         self._session = AsyncSession(executor, options)
+        self._port = interception.port
+        self._relay: Process | None = None
 
     async def start(self) -> None:
-        """Start the session."""
-        await self._session.executor()
+        """Start the session, and the relay by which its programs reach the model."""
+        executor = await self._session.executor()
+        if self._relay is None:
+            self._relay = await executor.spawn(["python3", "-c", _RELAY, str(self._port)], label="verifiers")
+        if {piece.stream for piece in await self._relay.read()} != {"stdout"}:
+            raise SandboxError(f"port {self._port} cannot be relayed: see that the session may reach 127.0.0.1:{self._port}")
 
     async def teardown(self) -> None:
         """End the session, if it is the runtime's own. If the program ends without it, the session ends with the program."""
+        if self._relay is not None:
+            await self._relay.stop(0)
         await self._session.close()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -134,10 +112,10 @@ class CellblockRuntime(Runtime):
     async def run(self, argv: list[str], env: dict[str, str]) -> ProgramResult:
         """Run a program. If this is cancelled, all that it has started ends."""
         executor = await self._session.executor()
-        done = await executor.exec(argv, env=self.process_env(env), timeout=None, max_output=_MAX_OUTPUT)
+        done = await executor.exec(argv, env=self.process_env(env), timeout=None, max_output=MAX_OUTPUT)
         if done.truncated:
-            raise SandboxError(f"{argv[0]} has said more than {_MAX_OUTPUT} bytes")
-        return ProgramResult(_exit_code(done), done.out, done.err)
+            raise SandboxError(f"{argv[0]} has said more than {MAX_OUTPUT} bytes")
+        return ProgramResult(exit_code(done), done.out, done.err)
 
     async def open_process(self, argv: list[str], env: dict[str, str]) -> RuntimeProcess:
         """Start a program to talk with."""
@@ -161,10 +139,6 @@ class CellblockRuntime(Runtime):
         """Write a file, and the directories above it."""
         await (await self._session.executor()).fs.write_bytes(path, data)
 
-    def host_url(self, url: str) -> str:
-        """Return the URL by which programs reach a server of this machine."""
-        return url.replace(f"//{_LOOPBACK}:", f"//{_HOST}:", 1)
-
     async def expose(self, port: int) -> str:
         """Refuse: nothing outside can connect to a session."""
         raise SandboxError(f"port {port} of a session cannot be reached from outside: let the task's tools run elsewhere")
@@ -175,11 +149,5 @@ class CellblockRuntime(Runtime):
             return
         if routes is None:
             raise SandboxError("the network of this runtime was closed for good: lend a new one to each run")
-        framework = [urlsplit(route.replace(_HOST, _LOOPBACK)).netloc for route in routes]
+        framework = [urlsplit(route).netloc for route in routes]
         await (await self._session.executor()).session.close_egress([*framework, *self.config.allow])
-
-
-def _exit_code(ended: ExecResult) -> int:
-    if ended.status in ("cancelled", "unknown") or ended.exit_code is None:
-        raise SandboxError(f"the program has no result: {ended.reason}")
-    return ended.exit_code
