@@ -32,7 +32,9 @@ def serve(client):
     with client, socket.create_connection((proxy.hostname, proxy.port)) as server:
         server.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (port, port))
         head = server.makefile("rb", 0)
-        if b" 200 " in head.readline() and [*iter(head.readline, b"\r\n")] is not None:
+        if b" 200 " in head.readline():
+            while head.readline() not in (b"\r\n", b""):
+                pass
             threading.Thread(target=copy, args=(client, server), daemon=True).start()
             copy(server, client)
 listener = socket.create_server(("127.0.0.1", port))
