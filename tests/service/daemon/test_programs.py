@@ -260,9 +260,9 @@ def test_a_spawn_whose_daemon_is_killed_is_not_made_twice(workspace: Path) -> No
     assert cellblock.processes("s") == []
 
 
-def test_programs_end_with_their_session(workspace: Path) -> None:
+async def test_programs_end_with_their_session(workspace: Path) -> None:
     spawned(*NAP)
-    (pid,) = host_pids()
+    (pid,) = await eventually(host_pids)  # a process that has just executed a program has no command line for a moment
     cellblock.destroy("s")
     assert not alive(pid)
     with pytest.raises(NotFoundError):
