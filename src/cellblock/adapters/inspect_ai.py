@@ -49,11 +49,8 @@ class CellblockSandbox(SandboxEnvironment):
     async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
         """Start a session. A configuration that is a path names a file with the options, as JSON."""
         session = AsyncSession(None, _options(config))
-        try:
-            return {"default": cls(session, await session.executor())}
-        except BaseException:
-            await session.close()
-            raise
+        async with session.closed_on_failure() as executor:
+            return {"default": cls(session, executor)}
 
     @classmethod
     async def sample_cleanup(

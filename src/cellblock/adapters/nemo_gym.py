@@ -72,15 +72,10 @@ class CellblockProvider:
         _check(spec)
         try:
             session = AsyncSession(None, {**self._options, **spec.provider_options})
-            try:
-                async with asyncio.timeout(spec.ready_timeout_s):
-                    executor = await session.executor()
-                    if spec.workdir:
-                        await executor.fs.mkdir(spec.workdir, parents=True, exist_ok=True)
+            async with asyncio.timeout(spec.ready_timeout_s), session.closed_on_failure() as executor:
+                if spec.workdir:
+                    await executor.fs.mkdir(spec.workdir, parents=True, exist_ok=True)
                 sandbox = _Sandbox(session, executor, spec)
-            except BaseException:
-                await session.close()
-                raise
         except (CellblockError, OSError) as error:  # a TimeoutError, too
             raise SandboxCreateError(f"no session could be made: {str(error) or 'it took too long'}") from error
         return SandboxHandle(executor.session_id, self.name, sandbox)

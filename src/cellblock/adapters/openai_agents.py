@@ -133,14 +133,10 @@ class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
         if manifest.root != _ANY_ROOT:
             given["working_dir"] = manifest.root
         session = AsyncSession(None, given)
-        try:
-            executor = await session.executor()
+        async with session.closed_on_failure() as executor:
             manifest = manifest.model_copy(update={"root": str(executor.session.workspace)}, deep=True)
             state = CellblockState(manifest=manifest, snapshot=resolve_snapshot(snapshot, executor.session_id))
             return self._wrap_session(CellblockSandbox(state, session, executor))
-        except BaseException:
-            await session.close()
-            raise
 
     async def delete(self, session: SandboxSession) -> SandboxSession:
         """End a session."""
@@ -153,10 +149,10 @@ class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
         if inner is not None and await inner.running():
             return self._wrap_session(inner)
         session = AsyncSession(None, self._options)
-        executor = await session.executor()
-        manifest = state.manifest.model_copy(update={"root": str(executor.session.workspace)}, deep=True)
-        renewed = state.model_copy(update={"manifest": manifest, "workspace_root_ready": False})
-        return self._wrap_session(CellblockSandbox(renewed, session, executor))
+        async with session.closed_on_failure() as executor:
+            manifest = state.manifest.model_copy(update={"root": str(executor.session.workspace)}, deep=True)
+            renewed = state.model_copy(update={"manifest": manifest, "workspace_root_ready": False})
+            return self._wrap_session(CellblockSandbox(renewed, session, executor))
 
     def deserialize_session_state(self, payload: dict[str, object]) -> SandboxSessionState:
         """Return a state that was written as JSON."""

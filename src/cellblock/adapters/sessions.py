@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import loop_thread
@@ -131,6 +133,14 @@ class AsyncSession:
                 await self._own.start()
                 self._executor = self._own
             return self._executor
+
+    @asynccontextmanager
+    async def closed_on_failure(self) -> AsyncIterator[CodeExecutor]:
+        """Give the executor to a block that finds the session an owner. If it fails or is cancelled, the session ends."""
+        async with AsyncExitStack() as failing:
+            failing.push_async_callback(self.close)
+            yield await self.executor()
+            failing.pop_all()
 
     async def close(self) -> None:
         """End the session, if it was made here. Can be called again; `CodeExecutor.stop` is not stopped by a cancellation."""

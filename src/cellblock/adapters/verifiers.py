@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -101,11 +102,10 @@ class CellblockRuntime(Runtime):
         await self._session.close()
 
     async def __aenter__(self) -> Self:
-        try:
+        async with AsyncExitStack() as failing:
+            failing.push_async_callback(self.stop)  # also the relay, in a session that is another's
             await self.start()
-        except BaseException:
-            await self.stop()
-            raise
+            failing.pop_all()
         return self
 
     async def __aexit__(self, *exception: object) -> None:

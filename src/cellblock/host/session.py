@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
 from cellblock.host import import_guard
-from cellblock.host.checkpoints.checkpoints import Checkpoints
+from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.files import CheckpointFiles
 from cellblock.host.checkpoints.forking import Branching, adopt
 from cellblock.host.checks import (
@@ -744,7 +744,8 @@ class Session(AsyncOnly):
 
         Args:
             checkpoint: A checkpoint, or the name or id of one of this session. It stays.
-            processes: Whether programs that run beside the kernel go on (``keep``), or are ended before (``stop``).
+            processes: Whether programs that run beside the kernel go on (``keep``), or are ended before (``stop``). None is
+                ended if the session refuses to go back.
 
         Returns:
             Which files were brought back, if it was made with ``files="copy"``.
@@ -754,9 +755,7 @@ class Session(AsyncOnly):
             SnapshotError: The files cannot be brought back.
             StateError, LaunchError: As for `reset`.
         """
-        found = self._checkpoints.find(checkpoint)
-        await self._before_going_back(processes)
-        return await self._checkpoints.restore(found)
+        return await self._checkpoints.restore(checkpoint, self._ending(processes))
 
     async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
         """Go back over the last cells: variables, directory, environment, execution count, history, and files.
@@ -778,16 +777,17 @@ class Session(AsyncOnly):
                 from before them.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
-        await self._before_going_back(processes)
-        undone = await self._checkpoints.undo(count, partial=partial)
+        undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))
         going_on = [f"process {one.id} goes on: {shlex.join(one.command)[:200]}" for one in self.processes() if one.running]
         return replace(undone, outside=[*undone.outside, *going_on]) if going_on else undone
 
-    async def _before_going_back(self, processes: Processes) -> None:
+    def _ending(self, processes: Processes) -> Before | None:
+        """Return what ends the programs before the session goes back, if they are to end."""
         if processes not in ("keep", "stop"):
             raise InvalidInputError(f"processes must be 'keep' or 'stop', not {processes!r}")
-        if processes == "stop":
-            await self._programs.end_all("its session went back to an earlier state")
+        if processes == "keep":
+            return None
+        return functools.partial(self._programs.end_all, "its session went back to an earlier state")
 
     def note_outside(self, call: str) -> None:
         """Record an outside call that was allowed just now, so that a later host can tell what no undo undoes."""

@@ -112,11 +112,11 @@ def test_languages_are_those_of_installed_kernels(api: httpx.Client, monkeypatch
 
 
 def test_paths_are_those_of_the_workspace_by_both_of_its_names() -> None:
-    workspace = Workspace("/work/place", "/home/user", {})
+    workspace = Workspace("/srv/place", "/home/user", {})
     for path, inner in (
         ("a.txt", "a.txt"),
         ("/home/user/a/b", "a/b"),
-        ("/work/place/a", "a"),
+        ("/srv/place/a", "a"),
         ("~", "."),
         ("~/a", "a"),
         ("./a//b/../c/", "a/c"),
@@ -133,7 +133,7 @@ def test_paths_are_those_of_the_workspace_by_both_of_its_names() -> None:
         "/etc/passwd",
         "/home/user/../x",
         "/home/users",
-        "/work/place2",
+        "/srv/place2",
         "a\0",
         "~x/../..",
         "x" * 5000,

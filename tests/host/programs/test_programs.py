@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, InvalidInputError, NotFoundError, Policy, ProcessError, Resources, Session, StateError
+from cellblock import (
+    CheckpointError,
+    Host,
+    InvalidInputError,
+    NotFoundError,
+    Policy,
+    ProcessError,
+    Resources,
+    Session,
+    StateError,
+)
 from cellblock.host.programs.programs import MAX_PROGRAMS, Programs
 from cellblock.model.programs import ExecKeywords, ExecResult, ProgramOutput, SpawnKeywords
 from processes import eventually
@@ -345,6 +355,8 @@ async def test_a_program_is_no_cell(native: Session) -> None:
     assert [cell.code for cell in undone.cells] == ["x = 2"]
     assert undone.outside == [f"process {process.id} goes on: /bin/sh -c '{NAP}'"]
     assert await native.get("x") == 1
+    with pytest.raises(CheckpointError):
+        await native.undo(2, processes="stop")
     assert process.info.running
     await native.execute("x = 3")
     assert (await native.undo(processes="stop")).outside == []

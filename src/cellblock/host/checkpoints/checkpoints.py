@@ -8,8 +8,8 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.host.snapshots import Snapshot
     from cellblock.host.snapshots.times import Spans
+
+Before: TypeAlias = Callable[[], Awaitable[None]]
+"""What to do before a session goes back, when it is decided that it does."""
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
@@ -344,11 +347,13 @@ class Checkpoints:
         self.check(found)
         return found
 
-    async def restore(self, checkpoint: Checkpoint | str) -> Changes:
-        """See `Session.restore`."""
+    async def restore(self, checkpoint: Checkpoint | str, before: Before | None = None) -> Changes:
+        """See `Session.restore`; `before` is called when it is decided."""
         checkpoint = self.find(checkpoint)
         async with self._cells.turn(stop=_GOES_BACK):
             self.check(checkpoint)
+            if before is not None:
+                await before()
             return await self.go_to(checkpoint)
 
     def check(self, checkpoint: Checkpoint) -> None:
@@ -386,17 +391,17 @@ class Checkpoints:
         past = self._cells.past
         return GoingBack(checkpoint, self.files, self.resuming, self.automatic, past, within=within, beginning=beginning)
 
-    async def undo(self, count: int = 1, *, partial: bool = False) -> Undone:
-        """See `Session.undo`."""
+    async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
+        """See `Session.undo`; `before` is called when it is decided."""
         if type(count) is not int or count < 1:
             raise InvalidInputError(f"the number of cells to undo must be at least 1, not {shown(count)}")
         async with self._cells.turn(stop=_GOES_BACK):
             try:
-                return await self._undo(self._cells.past.line, count, partial)
+                return await self._undo(self._cells.past.line, count, partial, before)
             finally:
                 self.automatic.turn_ended()  # with files that may have stayed as they are
 
-    async def _undo(self, line: Sequence[Numbered], count: int, partial: bool) -> Undone:
+    async def _undo(self, line: Sequence[Numbered], count: int, partial: bool, before: Before | None) -> Undone:
         past = self._cells.past
         if count > len(line):
             raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
@@ -415,6 +420,8 @@ class Checkpoints:
                 f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all "
                 "else is undone"
             )
+        if before is not None:
+            await before()
         changes = await (self.begin_again(snapshot, spans) if checkpoint is None else self.go_to(checkpoint, spans or None))
         self.automatic.forget_files()  # they are kept again, including those that stayed as they are
         kept = {cell.number for cell in past.line}
