@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args, get_origin
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, shown
 from cellblock.operations.base import Request
 
 if TYPE_CHECKING:
@@ -28,6 +28,22 @@ def as_data(found: _ModelT) -> Data[_ModelT]:
 
     to_dict: Callable[[], Any] | None = getattr(found, "to_dict", None)
     return as_dict(found) if to_dict is None else to_dict()  # type: ignore[return-value]  # see `Data`
+
+
+def milliseconds(seconds: float | None, name: str = "timeout", *, may_be_zero: bool = False) -> int:
+    """Return a time in milliseconds, from what a caller has said in seconds; -1 for none, or as good as none.
+
+    Raises:
+        InvalidInputError: It is not a positive number, or 0 where that is allowed.
+    """
+    if seconds is None:
+        return -1
+    if may_be_zero and seconds == 0:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        kind = "number of seconds, or 0" if may_be_zero else "number of seconds"
+        raise InvalidInputError(f"{name} must be a positive {kind}, not {shown(seconds)}")
+    return -1 if seconds > 1e9 else max(round(seconds * 1000), 1)
 
 
 def session_of(kernel: SessionRecord | str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,8 +25,11 @@ from cellblock import (
     Session,
     StateError,
 )
+from cellblock.host.programs.process import Process
 from cellblock.host.programs.programs import MAX_PROGRAMS, Programs
 from cellblock.model.programs import ExecKeywords, ExecResult, ProgramOutput, SpawnKeywords
+from cellblock.wire.datagrams import encode_control
+from cellblock.wire.programs import Ended, Started
 from processes import eventually
 
 NAP = f"sleep {1000 + os.getpid()}"
@@ -343,6 +347,18 @@ async def test_programs_survive_their_kernel_and_end_with_the_session(session: S
     assert (await other.wait()).reason == "its session was closed"
     with pytest.raises(StateError, match="closed"):
         await session.exec("true")
+
+
+async def test_an_end_is_known_also_if_its_watcher_has_left_a_signal_unread() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    process = Process(1, ("sleep", "9"), "", "tail", ours, [], None, lambda _: None, terminal=False)
+    theirs.send(encode_control(Started(7)))
+    await process.begun()
+    process.signal(signal.SIGTERM)
+    theirs.send(encode_control(Ended(0, ())))
+    theirs.close()
+    assert (await process.wait(5)).status == "exited"
 
 
 async def test_a_program_is_no_cell(native: Session) -> None:

@@ -37,7 +37,7 @@ from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, 
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
-from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
+from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, RemoveFile
 from cellblock.operations.programs import (
@@ -289,7 +289,7 @@ class Client:
             NotFoundError: There is no such session.
             OutcomeUnknownError: The connection was lost: nobody knows whether it ran.
         """
-        limit = -1 if timeout is None else round(1000 * timeout)
+        limit = milliseconds(timeout)
         argv = as_command(command)
         return self._ask(Exec(session_of(kernel), argv, cwd, env or {}, limit, merge, log, max_output, stop), input)
 
@@ -320,7 +320,8 @@ class Client:
         self, kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0
     ) -> ProcessOutput:
         """Return what a program has printed from a position on, as `cellblock.read_process` does."""
-        return self._ask(ReadProcess(session_of(kernel), process_of(process), since, round(1000 * wait)))
+        limit = milliseconds(wait, "wait", may_be_zero=True)
+        return self._ask(ReadProcess(session_of(kernel), process_of(process), since, limit))
 
     def write_process(self, kernel: SessionRecord | str, process: ProcessInfo | str, data: str, *, end: bool = False) -> bool:
         """Write text to a program's standard input or terminal; return whether it reads on."""
@@ -340,7 +341,8 @@ class Client:
         self, kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
     ) -> ExecResult:
         """End a program and all that it has started."""
-        return self._ask(StopProcess(session_of(kernel), process_of(process), round(1000 * grace), scope))
+        limit = milliseconds(grace, "grace", may_be_zero=True)
+        return self._ask(StopProcess(session_of(kernel), process_of(process), limit, scope))
 
     # -- questions -----------------------------------------------------------------------------------------------------
 

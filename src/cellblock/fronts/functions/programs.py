@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.functions.arguments import milliseconds
 from cellblock.fronts.functions.connection import ask, call
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
-from cellblock.operations.data import process_of, session_of
+from cellblock.operations.data import milliseconds, process_of, session_of
 from cellblock.operations.programs import (
     Exec,
     Processes,
@@ -64,7 +63,7 @@ def exec_process(
         as_command(command),
         os.fspath(cwd),
         env or {},
-        -1 if timeout is None else milliseconds(timeout),
+        milliseconds(timeout),
         merge,
         log,
         max_output,
@@ -133,7 +132,7 @@ def read_process(kernel: SessionRecord | str, process: ProcessInfo | str, since:
     Raises:
         NotFoundError: There is no such session, or no such program.
     """
-    return ask(ReadProcess(session_of(kernel), process_of(process), since, round(1000 * wait)))
+    return ask(ReadProcess(session_of(kernel), process_of(process), since, milliseconds(wait, "wait", may_be_zero=True)))
 
 
 def write_process(kernel: SessionRecord | str, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
@@ -179,4 +178,4 @@ def stop_process(
     Raises:
         NotFoundError: There is no such session, or no such program.
     """
-    return ask(StopProcess(session_of(kernel), process_of(process), round(1000 * grace), scope))
+    return ask(StopProcess(session_of(kernel), process_of(process), milliseconds(grace, "grace", may_be_zero=True), scope))

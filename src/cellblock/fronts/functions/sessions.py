@@ -13,11 +13,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
-from cellblock.fronts.functions.arguments import milliseconds
 from cellblock.fronts.functions.connection import ask, call, connection
 from cellblock.fronts.given_options import as_meant
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
-from cellblock.operations.data import session_of
+from cellblock.operations.data import milliseconds, session_of
 from cellblock.operations.executions import Submit
 from cellblock.operations.saving import Variables
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellblock.fronts.functions.arguments import absolute, milliseconds
+from cellblock.fronts.functions.arguments import absolute
 from cellblock.fronts.functions.connection import ask
 from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
-from cellblock.operations.data import checkpoint_of, session_of
+from cellblock.operations.data import checkpoint_of, milliseconds, session_of
 from cellblock.operations.saving import Export, Load, Save
 
 if TYPE_CHECKING:

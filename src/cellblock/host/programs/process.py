@@ -319,8 +319,8 @@ class Process:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._connection, MAX_CONTROL, 1)
             message = FROM_WATCHER.decode(data) if data else None
-        except BlockingIOError:
-            return
+        except (BlockingIOError, ConnectionResetError):
+            return  # the second: it has ended with a signal unread. That is said once, and before what it has said itself.
         except (OSError, ProtocolError):
             message, descriptors = None, []
         if descriptors and isinstance(message, Started) and self._info.terminal and self._terminal is None:

@@ -21,7 +21,7 @@ from cellblock.wire.control import Keep, Run
 from cellblock.wire.sandbox import Confinement
 
 _MOST_IDLE = 4
-"""Watchers that are kept for the next programs"""
+"""Watchers of each kind that are kept for the next programs."""
 
 _PASSES = 3  # processes that fork meanwhile are killed in the next round
 
@@ -183,9 +183,7 @@ class Programs:
     def _become(self, message: Run, descriptors: list[int], supervisor: socket.socket | None) -> NoReturn:
         """In a fork of init: execute a program with the session's standard streams, and no other descriptor of init's."""
         try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
+            processes.forget_signals()
             os.setsid()
             processes.die_with_parent(signal.SIGKILL)
             # Above the descriptors that are closed, and away from standard input, which `confine` replaces.

@@ -57,7 +57,7 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
     Args:
         handover: The connection to init. Each message comes with the descriptors of a program: the socket for the listener of
             its filter, if it needs one, the connection to the host, the file with the specification, and its standard streams.
-            The answer, when nothing of it is left, is empty.
+            The answer, when nothing of it is left, is `IDLE`.
         surroundings: What all programs have around them.
         confined: Whether it confines itself, and not the fork that becomes a program.
     """
