@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from cellblock.host.descriptors import Tail, pending, process_ended, read_some
+from cellblock.host.descriptors import Tail, pending, process_ended, read_some, receive_message
 from processes import eventually
 
 
@@ -119,3 +119,14 @@ async def test_waiting_leaves_no_descriptor_when_it_is_cancelled() -> None:
     process.wait()
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_a_peer_has_sent_is_received_although_it_has_left_messages_unread() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.send(b"a command")
+        theirs.send(b"its last words")
+        theirs.close()
+        assert receive_message(ours, 100) == (b"its last words", [])
+        assert receive_message(ours, 100) == (b"", [])

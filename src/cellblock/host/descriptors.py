@@ -42,6 +42,22 @@ def read_some(descriptor: int, size: int = PIPE_READ) -> bytes | None:
         return b""
 
 
+def receive_message(connection: socket.socket, size: int) -> tuple[bytes, list[int]]:
+    """Receive one message, with at most one descriptor that came with it.
+
+    A peer that has closed its end with messages of ours unread is a reset connection, and Linux says that first, once. What
+    the peer itself has sent before, such as an exit status, comes next.
+
+    Raises:
+        BlockingIOError: There is no message.
+        OSError: The socket is broken.
+    """
+    try:
+        return socket.recv_fds(connection, size, 1)[:2]
+    except ConnectionResetError:
+        return socket.recv_fds(connection, size, 1)[:2]
+
+
 def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.socket | None]:
     """Receive one control message, with the listening TCP socket that came with it.
 
@@ -51,7 +67,7 @@ def receive_control(control: socket.socket, size: int) -> tuple[bytes, socket.so
         BlockingIOError: There is no message.
         OSError: The socket is broken.
     """
-    data, descriptors, _, _ = socket.recv_fds(control, size, 1)
+    data, descriptors = receive_message(control, size)
     found: socket.socket | None = None
     for descriptor in descriptors:
         try:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.host.descriptors import receive_message
 from cellblock.host.programs.output import Output
 from cellblock.host.programs.stdin import Stdin
 from cellblock.model.programs import (
@@ -317,10 +318,10 @@ class Process:
 
     def _hear(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._connection, MAX_CONTROL, 1)
+            data, descriptors = receive_message(self._connection, MAX_CONTROL)
             message = FROM_WATCHER.decode(data) if data else None
-        except (BlockingIOError, ConnectionResetError):
-            return  # the second: it has ended with a signal unread. That is said once, and before what it has said itself.
+        except BlockingIOError:
+            return
         except (OSError, ProtocolError):
             message, descriptors = None, []
         if descriptors and isinstance(message, Started) and self._info.terminal and self._terminal is None:
