@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 # The seed of the sample of mutants that run though they were proved before: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
-QUICK := not slow and not srt and not npm and not clients
+QUICK := not slow and not srt and not npm and not clients and not ray
 
 # Run the tests with some marks. With AGAIN=1, as in CI, what has failed is run once more, one test after the other: the machine
 # may have been busy with something else. Both runs show what failed.
@@ -22,16 +22,17 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help demo test test-all slow mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
+.PHONY: help console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
-	@echo 'make test-all   everything else: slow srt npm clients frameworks demo fuzz user pythons, each of which is a target, too'
+	@echo 'make test-all   everything else: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
 	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
 	@echo 'make mutants    defences switched off whose sources have changed, and the record of it (ALL=1: all, before a release)'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
+	@echo 'make ray        tests of sessions on a Ray cluster: three nodes on this machine, of which parts are killed'
 	@echo 'make npm        tests of MCP servers from npm, which must be installed (.ci/install)'
 	@echo 'make clients    tests with programs of others: JupyterLab in a browser, nbclient, papermill, other kernels (.ci/install)'
 	@echo 'make frameworks adapters for agent frameworks with their newest and lowest releases, and the table in docs/frameworks.md'
@@ -40,6 +41,7 @@ help:
 	@echo 'make pythons    quick tests about the language on another Python (.ci/selected/)'
 	@echo 'make lint       ruff            make types   mypy, strict'
 	@echo 'make fuzz       fuzz the wire parser for half a minute (SECONDS=30)'
+	@echo 'make console    build the page of the console from console/ (npm)'
 	@echo 'make site       the documents as a site, in build/site'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
@@ -74,11 +76,11 @@ demo: $(VENV)/examples.stamp
 test: $(VENV)/test.stamp
 	$(call run,$(QUICK))
 
-test-all: slow srt npm clients frameworks fuzz user pythons
+test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
 slow: $(VENV)/slow.stamp
-	$(call run,slow and not srt and not npm and not clients)
+	$(call run,slow and not srt and not npm and not clients and not ray)
 
 # Prove that each defence is one, where it was not proved with the same sources, and write that down (tests/escape/proofs.py).
 mutants: $(VENV)/slow.stamp
@@ -86,13 +88,21 @@ mutants: $(VENV)/slow.stamp
 
 # Without the tests that switch off a defence: those of root have done that.
 attacks: $(VENV)/slow.stamp
-	@$(PYTEST) -m 'slow and not srt and not npm and not clients' -n $(WORKERS) tests/escape \
+	@$(PYTEST) -m 'slow and not srt and not npm and not clients and not ray' -n $(WORKERS) tests/escape \
 		--ignore tests/escape/test_mutants.py --ignore tests/escape/test_mutations.py
 
 # Each sandbox of srt is a Node of its own, which takes a core for a moment.
 srt: WORKERS := 2
 srt: $(VENV)/slow.stamp
 	$(call run,srt)
+
+$(VENV)/ray.stamp: $(VENV)/test.stamp
+	$(call install,ray)
+
+# One after the other: three nodes of Ray take both cores, and tests kill what others would be using.
+ray: WORKERS := 0
+ray: $(VENV)/ray.stamp
+	$(call run,ray)
 
 npm: $(VENV)/slow.stamp
 	$(call run,npm)
@@ -144,6 +154,13 @@ fuzz: $(VENV)/test.stamp
 
 $(VENV)/docs.stamp: $(VENV)/test.stamp
 	$(call install,docs)
+
+# The page of the console, which is in the repository and in the package as it is built here.
+console/node_modules/.package-lock.json: console/package-lock.json
+	@npm ci --prefix console --silent --no-audit --no-fund
+
+console: console/node_modules/.package-lock.json
+	@cd console && node build.mjs
 
 site: $(VENV)/docs.stamp
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -21,6 +21,7 @@ async def adopt(_system: System, *, n: int, times: int) -> Series:
 
     import cellblock
     from cellblock.fronts.functions.connection import connection
+    from cellblock.operations.sessions import About
     from cellblock.service.daemon import control
     from cellblock.service.settings import current
 
@@ -31,7 +32,7 @@ async def adopt(_system: System, *, n: int, times: int) -> Series:
         adopted: list[float] = []
         first: list[float] = []
         for number in range(times):
-            os.kill(connection(current()).daemon["pid"], signal.SIGKILL)
+            os.kill(connection(current()).call(About())["pid"], signal.SIGKILL)
             began = time.perf_counter()
             found = len(cellblock.list_kernels())
             adopted.append(ms(began) / 1000)

@@ -1,22 +1,13 @@
-"""A cell that a model writes: the time from its last token to its result, if it runs while it is written, and if not.
-
-python bench/eager.py                   a cell that takes half a second, at 60 tokens a second
-"""
+"""A cell that a model writes: the time from its last token to its result, if it runs while it is written, and if not."""
 
 from __future__ import annotations
 
 import asyncio
-import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if __name__ == "__main__":
-    sys.path[0] = str(ROOT)
-
-from cellblock import Host, Session  # noqa: E402
+from bench.cases import Series
+from bench.systems import System
+from cellblock import Host, Session
 
 _TEXT = """import json, statistics, time
 time.sleep(0.5)  # what loading the data takes
@@ -52,18 +43,11 @@ async def written(session: Session, *, eager: bool) -> float:
         return time.perf_counter() - began
 
 
-async def main() -> None:
-    """Measure both, in turns."""
-    with tempfile.TemporaryDirectory() as directory:
-        async with Host() as host, host.session(working_dir=directory) as session:
-            times: dict[bool, list[float]] = {True: [], False: []}
-            for _ in range(5):
-                for eager, found in times.items():
-                    found.append(await written(session, eager=eager))
-    for eager, found in times.items():
-        name = "while it is written" if eager else "when it is complete"
-        print(f"{name}: {1000 * statistics.median(found):.1f} ms from the last token to the result")
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+async def eager(_system: System, *, n: int) -> Series:
+    """A cell that takes half a second, at 60 tokens a second, both ways in turns."""
+    series: Series = {"eager": [], "afterwards": []}
+    async with Host() as host, host.session() as session:
+        for _ in range(n):
+            for name, times in series.items():
+                times.append(1000 * await written(session, eager=name == "eager"))
+    return series

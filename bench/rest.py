@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from bench.cases import Series, ms
@@ -33,7 +35,8 @@ async def execute(system: System, *, n: int, clients: int) -> Series:
         program = SERVE[system.module].format(port=port)
         server = subprocess.Popen([sys.executable, "-c", program], env=environment, cwd=workspace, stderr=subprocess.DEVNULL)
         try:
-            kernels = [made(port, number) for number in range(clients)]
+            options = {"options": {"recovery": "rolling"}} if system.module == "cellblock" else {}  # as in `named`
+            kernels = [made(port, number, options) for number in range(clients)]
             first = await Client.connect(port, kernels[0])
             times = [await first.execute() for _ in range(n + 20)][20:]
             all_clients = [await Client.connect(port, kernel) for kernel in kernels]
@@ -65,12 +68,12 @@ def free_port() -> int:
         return number
 
 
-def made(port: int, number: int) -> str:
-    """Make a session, as soon as the server listens; return its id."""
+def made(port: int, number: int, more: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Make a session, as soon as the server listens; return its id. `more` is what the request says besides its name."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            return str(ask(port, "POST", "/kernels", {"name": f"bench-{number}"})["kernel_id"])
+            return str(ask(port, "POST", "/kernels", {"name": f"bench-{number}", **more})["kernel_id"])
         except ConnectionError:
             if time.monotonic() > deadline:
                 raise

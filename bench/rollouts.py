@@ -90,13 +90,15 @@ async def preloaded(count: int, at_once: int) -> list[Times]:
 
 async def from_checkpoint(count: int, at_once: int) -> list[Times]:
     """Branches of a session that has loaded pandas, with files of their own."""
-    from cellblock import CodeExecutor, Host, Pool
+    from cellblock import CodeExecutor, Host, Policy, Pool
 
+    # The branches are in the sandbox of the session that they come from, and share its limits.
+    policy = Policy.parse({"resources": {"processes": 30000, "memory": 2**34}})
     with tempfile.TemporaryDirectory() as directory:
-        async with Host() as host, CodeExecutor(host=host, working_dir=directory) as executor:
+        async with Host() as host, CodeExecutor(host=host, working_dir=directory, policy=policy) as executor:
             await executor.execute("import pandas")
             checkpoint = await executor.checkpoint(files="copy")
-            async with Pool(at_once, host=host, start_from=checkpoint) as pool:
+            async with Pool(at_once, host=host, start_from=checkpoint, policy=policy) as pool:
                 return await _in_pool(pool, count)
 
 

@@ -164,5 +164,12 @@ STEPS = (
     *_exact(),
     *_checkpoints("native", ""),
     *_checkpoints("none", ", unsandboxed"),
+    Step(
+        "programs",
+        "programs.programs",
+        {"cellblock": {"n": 200, "isolate": "native", "sessions": 100, "each": 30}},
+        {"cellblock": {"n": 10, "sessions": 4, "each": 3}},
+    ),
+    Step("eager cells", "eager.eager", {"cellblock": {"n": 5}}, {"cellblock": {"n": 1}}, rounds=2),
     Step("tools: generate", "tools.generate", {"cellblock": _PYTHON, "ipybox": _PYTHON}, rounds=2),
 )

@@ -1,9 +1,11 @@
-"""Time, put forward: whatever waits for a time to come goes on at once, and no test has to wait for it."""
+"""Time, put forward: whatever waits for a time to come goes on at once, and no test has to wait for it. And a clock to set."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from unittest import mock
 
 
@@ -33,3 +35,25 @@ class Clock:
         self._ahead += seconds
         for _ in range(5):  # a timer, the task that it cancels, and those that wait for that one
             await asyncio.sleep(0)
+
+
+class WallClock:
+    """The time of day of this process, which can be set, until it is left. Files have the real time."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self._patches = ExitStack()
+
+    def __enter__(self) -> WallClock:
+        for name, scale in (("time", 1), ("time_ns", 10**9), ("clock_gettime_ns", 10**9)):
+            self._patches.enter_context(mock.patch(f"time.{name}", self._changed(getattr(time, name), scale)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.close()
+
+    def _changed(self, real: Callable[..., float], scale: int) -> Callable[..., float]:
+        def now(*clock: int) -> float:
+            return real(*clock) + type(real(*clock))(self.ahead * scale)
+
+        return now

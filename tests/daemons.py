@@ -18,7 +18,7 @@ def own_daemon(directory: Path) -> Iterator[Path]:
     """Have everything that asks for the daemon ask one of this directory. Its workspace becomes the current directory."""
     home, workspace, temporary = (directory / name for name in ("state", "workspace", "tmp"))
     for path in (home, workspace, temporary):
-        path.mkdir()
+        path.mkdir(exist_ok=True)  # a test may have put state there
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CELLBLOCK_HOME", str(home))
         patch.setenv("TMPDIR", str(temporary))  # where it makes what the tests would call left behind

@@ -17,7 +17,7 @@ def parents() -> dict[int, int]:
         if not entry.name.isdigit():
             continue
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue
         if fields[0] != "Z":
@@ -78,6 +78,11 @@ def command_line(pid: int) -> str:
 def alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     return _state(pid) not in (b"Z", b"")
+
+
+def asleep(pid: int) -> bool:
+    """Whether a process waits for something."""
+    return _state(pid) == b"S"
 
 
 def descriptors() -> dict[int, str]:

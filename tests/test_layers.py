@@ -41,7 +41,9 @@ DISTRICTS: dict[str, set[str]] = {
     "host": {"common", "errors", "launch/custody", "launch/leftovers", "model", "walls", "wire"},
     "tools": {"common", "errors", "model", "walls/egress", "walls/sandbox", "wire"},
     "service": {"common", "errors", "host", "launch/custody", "model", "operations", "tools", "wire"},
-    "fronts": {"common", "errors", "host", "model", "operations", "service", "tools", "wire"},
+    # Sessions on other machines.
+    "cluster": {"common", "errors", "launch/custody", "model", "operations", "service/daemon", "wire"},
+    "fronts": {"cluster", "common", "errors", "host", "model", "operations", "service", "tools", "wire"},
     # What agent frameworks use sessions by, and names of other packages: users import these, so their places do not change.
     "adapters": {"common", "errors", "fronts/executor", "host/place", "host/programs", "model"},
     "compat": {"__init__", "errors", "service/settings"},
@@ -92,7 +94,7 @@ ROOMS: dict[str, set[str]] = {
         "host/telemetry",
     },
     "host/exchange": {"host/kernels"},
-    "host/programs": {"host/checks", "host/descriptors", "host/kernels"},
+    "host/programs": {"host/checks", "host/descriptors", "host/kernels", "host/telemetry"},
     "host/checkpoints": {
         "host/checks",
         "host/closing",
@@ -127,11 +129,12 @@ ROOMS: dict[str, set[str]] = {
     "service/daemon": {"service/named", "service/settings", "service/store"},
     "fronts/given_options": set(),
     "fronts/problems": set(),
-    "fronts/functions": {"fronts/given_options"},
+    "fronts/where": set(),
+    "fronts/functions": {"fronts/given_options", "fronts/where"},
     "fronts/client": {"fronts/problems"},
     "fronts/jupyter": set(),
-    "fronts/gateway": {"fronts/jupyter", "fronts/problems"},
-    "fronts/e2b": {"fronts/gateway", "fronts/jupyter", "fronts/problems"},
+    "fronts/gateway": {"fronts/jupyter", "fronts/problems", "fronts/where"},
+    "fronts/e2b": {"fronts/gateway", "fronts/jupyter", "fronts/problems", "fronts/where"},
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
     "fronts/rollouts": {"fronts/executor"},
@@ -144,6 +147,7 @@ ROOMS: dict[str, set[str]] = {
         "fronts/given_options",
         "fronts/jupyter",
         "fronts/mcp_server",
+        "fronts/where",
     },
 }
 """Room → the rooms of its district that it may know. What stands in a district itself may know all of its rooms."""
@@ -204,6 +208,7 @@ TESTED_IN: dict[str, str] = {
     "worker/eager": "host/test_eager.py",
     # What is one with the process that it runs in: a kernel's, a zygote's or a server's.
     "launch/custody/client": "launch/custody/test_custodian.py",
+    "fronts/e2b/watching": "fronts/e2b/test_filesystem.py",
     "launch/init/worker": "launch/init/test_init.py",
     "launch/keeper/keeper": "tools/mcp/test_stdio.py",
     "launch/keeper/sandboxed": "escape/test_servers.py",
@@ -221,6 +226,7 @@ TESTED_IN: dict[str, str] = {
     "service/daemon/connection": "fronts/functions/test_sync.py",
     "service/daemon/client": "service/daemon/test_floods.py",
     "service/daemon/executions": "service/daemon/test_server.py",
+    "service/daemon/listening": "service/daemon/test_life.py",
     "fronts/functions/connection": "fronts/functions/test_sync.py",
     "fronts/functions/sessions": "fronts/functions/test_sync.py",
     "service/daemon/starting": "service/daemon/test_life.py",
@@ -237,7 +243,22 @@ TESTED_IN: dict[str, str] = {
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
     "fronts/gateway/answers": "fronts/gateway/test_guard.py",
-    "fronts/gateway/link": "fronts/gateway/test_events.py",
+    "service/daemon/link": "fronts/gateway/test_events.py",
+    # Both ends of a cluster's connections, and what is between: it takes nodes to see.
+    "cluster/connection": "cluster/test_sync_hosts.py",
+    "cluster/director": "cluster/test_faults.py",
+    "cluster/emptying": "cluster/test_moving.py",
+    "cluster/ray_nodes": "cluster/test_faults.py",
+    "cluster/reaching": "cluster/test_conformance.py",
+    "cluster/renewal": "cluster/test_directors.py",
+    "service/named/moving": "cluster/test_moving.py",
+    "cluster/director_calls": "cluster/test_faults.py",
+    "cluster/host_actor": "cluster/test_faults.py",
+    "cluster/link": "cluster/test_conformance.py",
+    "cluster/local": "cluster/test_conformance.py",
+    "cluster/node": "cluster/test_faults.py",
+    "cluster/routing": "cluster/test_conformance.py",
+    "fronts/where": "cluster/test_fronts.py",
     # What a client of the server sees of all of it.
     "fronts/mcp_server/clients": "fronts/mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
@@ -276,6 +297,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
+    "common": {"fsspec", "opentelemetry"},  # the second if the program has loaded it
     "adapters": {
         "PIL",
         "agents",
@@ -306,6 +328,7 @@ OTHERS: dict[str, set[str]] = {
     "fronts/e2b": {"pydantic", "python_multipart", "starlette"},
     "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "pydantic", "starlette", "uvicorn", "websockets"},
     "service/settings": {"pydantic", "pydantic_settings"},
+    "cluster": {"cryptography", "ray"},
     "fronts/mcp_server": {"anyio", "mcp", "mcp_types", "pydantic", "starlette", "uvicorn"},
     "fronts/cli": {"IPython", "prompt_toolkit", "pygments", "rich", "typer"},
 }

@@ -19,7 +19,21 @@ The rooms of `src/cellblock`, from the ground up, and what each of their modules
 from the first sentence of each module. [architecture.md](architecture.md) says how the rooms belong together.
 """
 
-DISTRICTS = ("", "model", "common", "wire", "operations", "worker", "walls", "launch", "host", "tools", "service", "fronts")
+DISTRICTS = (
+    "",
+    "model",
+    "common",
+    "wire",
+    "operations",
+    "worker",
+    "walls",
+    "launch",
+    "host",
+    "tools",
+    "service",
+    "cluster",
+    "fronts",
+)
 """The districts in the order in which each may use those before it. The rest are entries: public names in fixed places."""
 
 

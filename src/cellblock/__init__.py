@@ -26,13 +26,16 @@ if TYPE_CHECKING:
         KernelDiedError,
         LaunchError,
         McpServerError,
+        MovingError,
         NotFoundError,
+        NotPlacedError,
         NotRunError,
         OutcomeUnknownError,
         PreloadError,
         ProcessError,
         ProtocolError,
         SandboxError,
+        SessionLostError,
         SnapshotError,
         StateError,
         StoreError,
@@ -44,6 +47,15 @@ if TYPE_CHECKING:
     from cellblock.fronts.client.client import Client
     from cellblock.fronts.executor.executor import CodeExecutor
     from cellblock.fronts.executor.sync import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
+    from cellblock.fronts.functions.files import (
+        file_info,
+        list_files,
+        make_folder,
+        read_file,
+        remove_file,
+        rename_file,
+        write_file,
+    )
     from cellblock.fronts.functions.programs import (
         exec_process,
         processes,
@@ -96,9 +108,9 @@ if TYPE_CHECKING:
         HistoryEntry,
         OutputItem,
     )
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FileVersions, StateChanges, Undone
     from cellblock.model.decisions import CommandRequest, Decision
-    from cellblock.model.files import FileInfo
+    from cellblock.model.files import FileChange, FileInfo
     from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
     from cellblock.model.saving import LeftOut, LoadReport, SaveReport
     from cellblock.model.sessions import (
@@ -137,6 +149,7 @@ _HOME = {
     "ProcessError": "errors",
     "ProtocolError": "errors",
     "SandboxError": "errors",
+    "SessionLostError": "errors",
     "SnapshotError": "errors",
     "StateError": "errors",
     "StoreError": "errors",
@@ -160,6 +173,13 @@ _HOME = {
     "Pool": "fronts.rollouts.pool",
     "Rollout": "fronts.rollouts.rollout",
     "Process": "host.programs.process",
+    "file_info": "fronts.functions.files",
+    "list_files": "fronts.functions.files",
+    "make_folder": "fronts.functions.files",
+    "read_file": "fronts.functions.files",
+    "remove_file": "fronts.functions.files",
+    "rename_file": "fronts.functions.files",
+    "write_file": "fronts.functions.files",
     "exec_process": "fronts.functions.programs",
     "processes": "fronts.functions.programs",
     "read_process": "fronts.functions.programs",
@@ -172,6 +192,7 @@ _HOME = {
     "Rolling": "host.options",
     "Undone": "model.checkpoints",
     "CheckpointRecord": "model.checkpoints",
+    "FileChange": "model.files",
     "FileInfo": "model.files",
     "ExecResult": "model.programs",
     "ProcessInfo": "model.programs",
@@ -218,6 +239,8 @@ _HOME = {
     "AsyncClient": "fronts.client.async_client",
     "Client": "fronts.client.client",
     "BusyError": "errors",
+    "MovingError": "errors",
+    "NotPlacedError": "errors",
     "NotRunError": "errors",
     "Permission": "model.sessions",
     "DaemonError": "errors",
@@ -232,6 +255,7 @@ _HOME = {
     "checkpoints": "fronts.functions.states",
     "restore": "fronts.functions.states",
     "diff": "fronts.functions.states",
+    "file_versions": "fronts.functions.states",
     "drop_checkpoint": "fronts.functions.states",
     "undo": "fronts.functions.states",
     "adopt": "fronts.functions.states",
@@ -242,6 +266,7 @@ _HOME = {
     "variables": "fronts.functions.sessions",
     "Changes": "model.checkpoints",
     "StateChanges": "model.checkpoints",
+    "FileVersions": "model.checkpoints",
 }
 
 __all__ = [
@@ -279,7 +304,9 @@ __all__ = [
     "ExecutionRecord",
     "ExecutionResult",
     "ExecutionTimeoutError",
+    "FileChange",
     "FileInfo",
+    "FileVersions",
     "FilesError",
     "Filesystem",
     "HistoryEntry",
@@ -295,8 +322,10 @@ __all__ = [
     "Limits",
     "LoadReport",
     "McpServerError",
+    "MovingError",
     "Network",
     "NotFoundError",
+    "NotPlacedError",
     "NotRunError",
     "OutcomeUnknownError",
     "OutputItem",
@@ -319,6 +348,7 @@ __all__ = [
     "SandboxError",
     "SaveReport",
     "Session",
+    "SessionLostError",
     "SessionOptions",
     "SessionRecord",
     "SnapshotError",
@@ -346,14 +376,21 @@ __all__ = [
     "execute",
     "execute_with_retry",
     "export",
+    "file_info",
+    "file_versions",
     "fork",
     "generate_mcp_sources",
     "get_or_create",
+    "list_files",
     "list_kernels",
     "load",
+    "make_folder",
     "printable",
     "processes",
+    "read_file",
     "read_process",
+    "remove_file",
+    "rename_file",
     "resize_process",
     "restart",
     "restore",
@@ -365,6 +402,7 @@ __all__ = [
     "undo",
     "variables",
     "wipe",
+    "write_file",
     "write_process",
 ]
 

@@ -7,11 +7,14 @@ itself failed, or was asked for something that it cannot do::
     ├── InvalidInputError         an argument is wrong; the message says how to fix it       (also a ValueError)
     ├── StateError                used before start, after stop, or after a fork             (also a RuntimeError)
     ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
+    │   └── SessionLostError      the session ended with its node of a cluster
     ├── ConflictError             there is a session of that name already, or a key was used with other code
     ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
     ├── AccessError               the gateway refuses: no valid token, or one that may not do this
     ├── DaemonError               the daemon cannot be started or reached, or ended during a request
     │   ├── NotRunError           … before the code began to run: it can be submitted again
+    │   │   └── MovingError       the session moves to another node of a cluster: nothing was done, and it can be asked there
+    │   ├── NotPlacedError        a cluster's node was asked for a session that it is not to make: it is placed again
     │   └── OutcomeUnknownError   … and nobody can say whether or how far the code ran
     ├── UnsupportedError          this machine or this version cannot do what was asked
     ├── LaunchError               no kernel could be started
@@ -113,6 +116,10 @@ class NotFoundError(CellblockError, LookupError):
     __str__ = Exception.__str__
 
 
+class SessionLostError(NotFoundError):
+    """The session was on a node of a cluster that is no more, and ended with it. Nobody can say how far code ran there."""
+
+
 class ConflictError(CellblockError):
     """Something of that name already exists."""
 
@@ -139,6 +146,14 @@ class DaemonError(CellblockError):
 
 class NotRunError(DaemonError):
     """The daemon ended before the code began to run. Nothing of it was run; it can be submitted again."""
+
+
+class MovingError(NotRunError):
+    """The session moves to another node of a cluster. Nothing was done. Links to a cluster ask again, until it is there."""
+
+
+class NotPlacedError(DaemonError):
+    """A node of a cluster was asked for a session that it is not to make. Nothing was made; the director places it again."""
 
 
 class OutcomeUnknownError(DaemonError):

@@ -24,7 +24,7 @@ MODULES = ROOT / "build" / "clients" / "node_modules"
 DOCUMENT = (ROOT / "docs" / "e2b.md").read_text()
 
 PYTHON = """
-import asyncio, io, threading
+import asyncio, io, threading, time
 from e2b import (
     CommandExitException, FileNotFoundException, InvalidArgumentException, NotFoundException, PtySize, SandboxException,
     TimeoutException)
@@ -86,7 +86,19 @@ assert (about.name, about.size, about.type.value, about.owner) == ("one.txt", 4,
 assert files.exists("one.txt") and not files.exists("nowhere/at/all")
 files.remove("one.txt")
 assert fails(FileNotFoundException, files.read, "one.txt")
-assert "outside of /home/user" in fails(InvalidArgumentException, files.read, "/etc/passwd")
+assert fails(FileNotFoundException, files.read, "/etc/no-such-file")
+assert files.write("/tmp/far.txt", "far").path == "/tmp/far.txt" and files.read("/tmp/far.txt") == "far"
+watch = files.watch_dir("/home/user", recursive=True)
+files.write("watched/one", "1")
+found = []
+for _ in range(600):
+    found += [(one.name, one.type.value) for one in watch.get_new_events()]
+    if ("watched/one", "create") in found:
+        break
+    time.sleep(0.05)
+assert ("watched", "create") in found and ("watched/one", "create") in found, found
+watch.stop()
+assert fails(FileNotFoundException, files.watch_dir, "nowhere")
 assert "one user" in fails(SandboxException, files.write, "x", "y", user="root")
 
 assert files.make_dir("made/below") and not files.make_dir("made/below")
@@ -185,7 +197,7 @@ async function main() {
   assert.equal((await sandbox.files.getInfo('js.txt')).size, 7)
   await sandbox.files.remove('js.txt')
   assert.equal(await sandbox.files.exists('js.txt'), false)
-  await assert.rejects(sandbox.files.read('/etc/passwd'), /outside of .home.user/)
+  await assert.rejects(sandbox.files.read('/etc/no-such-file'), /does not exist|no such file/i)
   assert(await sandbox.files.makeDir('js/below'))
   assert.equal(await sandbox.files.makeDir('js/below'), false)
   assert.equal((await sandbox.files.rename('two', 'js/two')).path, '/home/user/js/two')

@@ -60,8 +60,9 @@ async def test_a_kernel_sees_nothing_of_the_hosts_environment(
     # Reversed, so that the code that looks does not find itself.
     backwards = canary[::-1]
     async with host.session(images_dir=tmp_path) as session:
-        # PYTHONPATH is that of packages installed for the session; without a network, pip and uv are told not to retry.
-        offline = {"PIP_DISABLE_PIP_VERSION_CHECK", "PIP_RETRIES", "UV_HTTP_RETRIES"}
+        # PYTHONPATH is that of packages installed for the session; without a network, pip and uv are told not to retry. A test
+        # of spans leaves its provider to the tests after it in this process: then the cell has a context of its own.
+        offline = {"TRACEPARENT", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_RETRIES", "UV_HTTP_RETRIES"}
         assert set(await value(session, "import os; sorted(os.environ)")) - {"PYTHONPATH", *offline} == BASE
         assert canary not in await value(session, "open('/proc/self/environ').read() if os.path.exists('/proc/self') else ''")
         assert canary not in (await ok(session, "!env")).output

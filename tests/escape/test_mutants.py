@@ -205,7 +205,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 what is no kernel's": mutant(
         "host/kernels/test_memory.py::test_what_is_no_kernels_counts_for_each_that_shares_an_init",
-        Edit("launch/init/serving.py", "Init._measured", "return {seat.worker or 0, *self._below(seat)}"),
+        Edit("launch/init/census.py", "Census._counted", "return self._own[seat]"),
     ),
     "48 one copy for each process": mutant(
         "launch/init/test_parked.py::test_a_process_is_one_copy_at_most",

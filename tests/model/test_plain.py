@@ -29,7 +29,7 @@ def nothing_left_behind() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        CheckpointRecord("a", "b", "2026-01-01T00:00:00+00:00", 3, False, "copy"),
+        CheckpointRecord("a", "b", "2026-01-01T00:00:00+00:00", 3, False, "copy", ""),
         Undone([HistoryEntry("1", "success", None, abandoned=True)], 2, ["a"], "why", ["call"]),
         Changes(("a",), ("b",), (), 4),
         StateChanges(VariableChanges([_VARIABLE], [ChangedVariable(_VARIABLE, _VARIABLE)])),

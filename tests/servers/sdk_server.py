@@ -53,6 +53,14 @@ def secret() -> str:
 
 
 @server.tool(structured_output=False)
+def trace(ctx: Context[Any, Any]) -> str:
+    """Say in which trace it was called."""
+    meta = ctx.request_context.meta
+    found = meta.get("traceparent", "") if isinstance(meta, dict) else getattr(meta, "traceparent", "")
+    return str(found)
+
+
+@server.tool(structured_output=False)
 def picture() -> Image:
     """Return a picture."""
     return Image(data=PNG, format="png")

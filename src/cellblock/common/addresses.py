@@ -1,7 +1,8 @@
-"""Addresses at which servers of a front listen."""
+"""Addresses at which servers listen, and connections to them."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 
@@ -33,3 +34,26 @@ def listen(host: str, port: int, what: str) -> socket.socket:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         why = "another program listens there (--port 0 takes a free port)" if taken else error
         raise InvalidInputError(f"{what} cannot listen at {host}:{port}: {why}") from error
+
+
+async def connect(address: str, port: int, seconds: float) -> socket.socket:
+    """Return a connection to a server, for asyncio.
+
+    Args:
+        address: Its IP address.
+        port: Its port.
+        seconds: In which it has to answer.
+
+    Raises:
+        OSError: It cannot be reached; `TimeoutError` if it does not answer in time.
+    """
+    # asyncio turns off Nagle's algorithm only for this protocol number.
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        sock.setblocking(False)
+        async with asyncio.timeout(seconds):
+            await asyncio.get_running_loop().sock_connect(sock, (address, port))
+    except BaseException:  # also a cancellation: nobody else closes it
+        sock.close()
+        raise
+    return sock

@@ -120,9 +120,42 @@ def isolation() -> str:
     return os.environ.get("CELLBLOCK_ISOLATE", "")
 
 
-def traces_code() -> bool:
-    """Return whether spans contain the code of cells: ``CELLBLOCK_TRACE_CODE=1``."""
-    return os.environ.get("CELLBLOCK_TRACE_CODE") == "1"
+def records_content() -> bool:
+    """Return whether spans contain code, arguments and output, as OpenTelemetry's variable for generative AI says."""
+    value = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
+    return value.strip().upper() in ("SPAN_ONLY", "SPAN_AND_EVENT", "TRUE")
+
+
+def trace_context() -> dict[str, str]:
+    """Return the trace that this process's caller is in: ``TRACEPARENT`` and ``TRACESTATE``."""
+    return {name.lower(): value for name in ("TRACEPARENT", "TRACESTATE") if (value := os.environ.get(name))}
+
+
+def names_service() -> bool:
+    """Return whether OpenTelemetry's variables name the service."""
+    return "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+
+
+def telemetry_exporters() -> dict[str, list[str]] | None:
+    """Return which exporters OpenTelemetry's SDK is to have beside those that its variables name; None for no SDK.
+
+    An endpoint is enough: what is not named goes there. OTLP is spoken over HTTP, unless the variables say gRPC.
+    """
+    given = {name: value for name, value in os.environ.items() if name.startswith("OTEL_") and value.strip()}
+    named = {signal: f"OTEL_{signal.upper()}S_EXPORTER" for signal in ("trace", "metric", "log")}
+    if given.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    if not any(
+        name in named.values() or (name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT")) for name in given
+    ):
+        return None
+    otlp = "otlp_proto_grpc" if given.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").strip() == "grpc" else "otlp_proto_http"
+    reached = "OTEL_EXPORTER_OTLP_ENDPOINT" in given
+    return {
+        f"{signal}_exporter_names": [otlp]
+        for signal, variable in named.items()
+        if variable not in given and (reached or f"OTEL_EXPORTER_OTLP_{signal.upper()}S_ENDPOINT" in given)
+    }
 
 
 def while_unchanged(function: Callable[[], _T]) -> Callable[[], _T]:

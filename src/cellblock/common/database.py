@@ -51,7 +51,7 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
-            except BaseException:
+            except BaseException:  # also an interrupt: all of it or nothing
                 connection.execute("ROLLBACK")
                 raise
             connection.execute("COMMIT")
@@ -71,7 +71,7 @@ class Database:
         connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-        except BaseException:
+        except BaseException:  # also an interrupt: nobody else closes it
             connection.close()
             raise
         return connection

@@ -124,6 +124,11 @@ class Host(AsyncOnly):
         self._closed = False
         self._closing = Closing()
 
+    @property
+    def warm(self) -> set[tuple[str, ...]]:
+        """Sets of modules that are imported already, so that sessions with these in `preload` start at once."""
+        return self.kernels.launchers.warm
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

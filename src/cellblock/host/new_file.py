@@ -1,8 +1,9 @@
-"""A file for a saved session, written atomically: it is complete, or it does not exist."""
+"""Files for saved sessions: one that is complete or does not exist, and one without a name."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import IO
 
@@ -87,3 +88,50 @@ class NewFile:
     def telling(self) -> Telling:
         """Return a context that turns errors of the system into `StoreError`s about this file."""
         return Telling(f"{self.path} cannot be written", "nothing was changed: what had that name before is as it was")
+
+
+class UnnamedFile:
+    """A temporary file that disappears with this process, however that ends: it has no name.
+
+    Attributes:
+        file: The file, once it is open.
+        size: Its size in bytes, once it is complete.
+    """
+
+    file: IO[bytes]
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._opened = False
+
+    @property
+    def path(self) -> Path:
+        """Its path in this process, while it is open."""
+        return Path(f"/dev/fd/{self.file.fileno()}")
+
+    def open(self) -> None:
+        """Create it.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
+        with self.telling():
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
+            self._opened = True
+
+    def finish(self) -> None:
+        """Make it readable from its beginning. Raises as `open`."""
+        with self.telling():
+            self.file.flush()
+            self.size = os.fstat(self.file.fileno()).st_size
+            self.file.seek(0)
+
+    def close(self) -> None:
+        """Close it, if it is open. Then it is gone."""
+        if self._opened:
+            self._opened = False
+            self.file.close()
+
+    def telling(self) -> Telling:
+        """Return a context that turns errors of the system into `StoreError`s about this file."""
+        return Telling(f"a temporary file in {tempfile.gettempdir()} cannot be written", "nothing was changed")

@@ -98,6 +98,13 @@ class SessionPackages:
         """Their directory outside."""
         return self._kept.path
 
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        with contextlib.suppress(OSError):
+            return bool(os.listdir(self.place))
+        return False
+
     def mounts(self, index: PackageIndex, policy: Policy, *, writable: bool = False) -> tuple[Step, ...]:
         """Return the mounts that show a sandbox the packages, and the index if that is a directory.
 

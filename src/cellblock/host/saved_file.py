@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from cellblock.common.version import __version__
 from cellblock.errors import InvalidInputError, ProtocolError
-from cellblock.host.new_file import NewFile, Telling
+from cellblock.host.new_file import NewFile, Telling, UnnamedFile
 from cellblock.model import HistoryEntry
 from cellblock.model.saving import SaveReport
 from cellblock.wire.saved import FORMAT, MAX_STATE, Manifest, State, read, write
@@ -40,16 +40,16 @@ class SavedFile:
         file: The file.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | UnnamedFile) -> None:
         """Check the path; `open` creates the file.
 
         Args:
-            path: Its path.
+            path: Its path; or another file, which `open` opens.
 
         Raises:
             InvalidInputError: The path is a directory.
         """
-        self.file = NewFile(path)
+        self.file = path if isinstance(path, UnnamedFile) else NewFile(path)
         self._member: IO[bytes] | None = None
         self._zip: zipfile.ZipFile | None = None
 
@@ -133,6 +133,7 @@ class LoadedFile:
 
     Attributes:
         path: Its path.
+        name: What errors call it.
         manifest: Its manifest.
         cells: The cells of the session, oldest first.
         has_workspace: Whether it contains the files of the workspace.
@@ -142,14 +143,16 @@ class LoadedFile:
     cells: list[HistoryEntry]
     has_workspace = False
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str = "") -> None:
         """Set the path; `open` opens the file.
 
         Args:
             path: Its path.
+            name: What errors call it; its path by default.
         """
         self.path = Path(path).expanduser().absolute()
-        self._what = f"{self.path} cannot be loaded"
+        self.name = name or str(self.path)
+        self._what = f"{self.name} cannot be loaded"
         self._file: _Bounded | None = None
 
     def open(self) -> None:

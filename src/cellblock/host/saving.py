@@ -12,7 +12,7 @@ import importlib.util
 import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cellblock.errors import CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
+from cellblock.host.new_file import UnnamedFile
+from cellblock.host.remote_file import RemoteFile, as_path
 from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
 from cellblock.host.snapshots import Missing
 from cellblock.model import HistoryEntry
@@ -97,7 +99,12 @@ class Saving:
 
     async def save(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> SaveReport:
         """See `Session.save`."""
-        return await _save(self._ends, path, self._cells.past.present, workspace=workspace, timeout=timeout)
+        present, path = self._cells.past.present, as_path(path)
+        if (remote := RemoteFile.at(path)) is None:
+            return await _save(self._ends, SavedFile(path), present, workspace=workspace, timeout=timeout)
+        await remote.prepare()
+        file = SavedFile(UnnamedFile())
+        return await _save(self._ends, file, present, workspace=workspace, timeout=timeout, remote=remote)
 
     @property
     def last_state(self) -> LastState:
@@ -122,7 +129,8 @@ class Saving:
             kernel = await checkpoints.resuming.look_at(checkpoint)
             try:
                 archive = None if files is None else functools.partial(self._pieces, files)
-                report = await _save(self._ends_of(kernel), path, past, workspace=False, timeout=timeout, archive=archive)
+                file = SavedFile(path)
+                report = await _save(self._ends_of(kernel), file, past, workspace=False, timeout=timeout, archive=archive)
             finally:
                 await kernel.close()
         finally:
@@ -160,7 +168,13 @@ class Saving:
             timeout: Time limit for reading the pickles, in seconds.
             changed: If given, existing files stay as they are, and those that differ from the saved ones are added to it.
         """
-        report, cells = await _load(self._ends, path, self._renew, workspace=workspace, timeout=timeout, changed=changed)
+        path = as_path(path)
+        async with AsyncExitStack() as stack:
+            name = ""
+            if (remote := RemoteFile.at(path)) is not None:
+                path, name = await stack.enter_async_context(remote.read()), remote.url
+            file = LoadedFile(path, name)
+            report, cells = await _load(self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed)
         self._cells.past.replace(cells)
         self._checkpoints.rewrite()
         self._checkpoints.begin()
@@ -173,25 +187,26 @@ class Saving:
 
 async def _save(
     ends: Ends,
-    path: str | os.PathLike[str],
+    file: SavedFile,
     cells: Iterable[HistoryEntry],
     *,
     workspace: bool,
     timeout: float | None,
     archive: Archive | None = None,
+    remote: RemoteFile | None = None,
 ) -> SaveReport:
     """Save the state of a kernel.
 
     Args:
         ends: The session.
-        path: The file.
+        file: The file, which is closed in the end.
         cells: Its cells.
         workspace: Whether the files of the workspace are saved, as they are now.
         timeout: Time limit for pickling, in seconds.
         archive: Yields a tar stream of files to save instead, and adds what it leaves out to its argument.
+        remote: Where the file is copied to when it is complete.
     """
-    file = SavedFile(path)
-    if workspace or archive is not None:
+    if remote is None and (workspace or archive is not None):
         _check_outside(file.file.path, ends.workspace)
     if workspace:
         archive = functools.partial(_files, ends.files)
@@ -209,9 +224,13 @@ async def _save(
         kept = [*cells]
         state = replace(state, left_out=tuple(left_out), directory=_relative(state.directory, ends.workspace))
         await in_thread(file.finish, state, kept)
+        path: Path | str = file.file.path
+        if remote is not None:
+            await remote.write(file.file.path)
+            path = remote.url
     finally:
         await in_thread(file.close)
-    return SaveReport(file.file.path, file.file.size, state.names, left_out, len(kept), archive is not None)
+    return SaveReport(path, file.file.size, state.names, left_out, len(kept), archive is not None)
 
 
 def _check_outside(path: Path, workspace: str) -> None:
@@ -261,7 +280,7 @@ def _files(files: Files, left_out: list[LeftOut]) -> AsyncGenerator[bytes, None]
 
 async def _load(
     ends: Ends,
-    path: str | os.PathLike[str],
+    file: LoadedFile,
     prepare: Callable[[], Awaitable[None]],
     *,
     workspace: bool,
@@ -272,7 +291,7 @@ async def _load(
 
     Args:
         ends: The session.
-        path: The file.
+        file: The file, which is closed in the end.
         prepare: Called when the file has been checked; nothing is changed before.
         workspace: Whether the files of the workspace are unpacked.
         timeout: Time limit for reading the pickles, in seconds.
@@ -281,13 +300,12 @@ async def _load(
     Returns:
         The report, and the cells of the saved session.
     """
-    file = LoadedFile(path)
     try:
         await in_thread(file.open)
         if changed is not None:
             workspace = workspace and file.has_workspace
         elif workspace and not file.has_workspace:
-            raise InvalidInputError(f"{path} has no files: the session was saved without its workspace")
+            raise InvalidInputError(f"{file.name} has no files: the session was saved without its workspace")
         await prepare()
         skipped: list[LeftOut] = []
         if workspace:

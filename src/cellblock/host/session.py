@@ -8,12 +8,12 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
@@ -47,7 +47,7 @@ from cellblock.host.session_surroundings import SessionSurroundings
 from cellblock.host.survival.keeper import SessionParts
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
-from cellblock.model.checkpoints import Changes, FilesMode, Undone
+from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, Undone
 from cellblock.model.programs import Processes
 from cellblock.walls.egress.network import SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+Method: TypeAlias = Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]
 _log = logging.getLogger("cellblock.sessions")
 _BYTE_ORDER_MARK = "\ufeff"
 """Editors write it at the beginning of files, where Python accepts it; in a string it is a syntax error."""
@@ -116,6 +117,19 @@ def _of(part: str, method: Callable[Concatenate[Any, _P], _T]) -> Callable[Conca
     return functools.update_wrapper(call, method)
 
 
+def _traced(name: str) -> Callable[[Method[_P, _T]], Method[_P, _T]]:
+    """Return a decorator for a method that makes or uses a checkpoint: each call is a step with this name."""
+
+    def decorate(method: Method[_P, _T]) -> Method[_P, _T]:
+        async def call(self: Any, /, *args: _P.args, **keywords: _P.kwargs) -> _T:
+            with self.trace.checkpointing(name):
+                return await method(self, *args, **keywords)
+
+        return functools.update_wrapper(call, method)
+
+    return decorate
+
+
 class Session(AsyncOnly):
     """A stateful IPython session. Cells run one at a time, in the order in which they were requested.
 
@@ -155,6 +169,7 @@ class Session(AsyncOnly):
         # An earlier host, or the session that the checkpoint is of, has installed them.
         self._packages = () if start_from is not None or remains is not None else tuple(options.packages)
         self.holding = Holding()
+        self.trace = SessionTrace(self._name)
         around = self._around = SessionSurroundings(
             options,
             resolved,
@@ -165,11 +180,11 @@ class Session(AsyncOnly):
             note=lambda line: self.reader.note(line),
             on_host=self._may_reach if options.on_host is not None else None,
             hold=self.holding.wait,
+            step=self.trace.step,
         )
         takers = self._takers(around.network, hooks)
         self.wanted = around.kernel_spec(options, takers=takers, installer=self._install, session=self._name)
         self.loaded: LoadReport | None = None
-        self.trace = SessionTrace(self._name)
         self._kernels = KernelSlot(
             self._launch, around.withdraw_questions, lambda why: self._programs.kill_all(f"{self._name} is {why}")
         )
@@ -186,7 +201,7 @@ class Session(AsyncOnly):
         self._values = Values(self._cells.run_silently, self._room)
         self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
-        self._programs = Programs(self._name, self._kernels.live, self._cells.check_running)
+        self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
         self.reader = Reader(self._cells, self._kernels)
         self._start_from = start_from
         self._checkpoints = self._make_checkpoints(options, resolved, hooks)
@@ -279,25 +294,29 @@ class Session(AsyncOnly):
         self._cells.state = "running"
         began = time.perf_counter()
         try:
-            if self.wanted.tier.sandboxed:
-                import_guard.distrust(self._writable)
-            if self._branch is not None:
-                self._entered = True
-                self._branch.enter(self._around.places)
-            self._keeper.begin()
-            await self._checkpoints.files.recover()
-            await self._keeper.go_on(on_input)
-            await self._kernels.live()
-            self._keeper.settled()
-            self._checkpoints.begin()
-            await self._install_first()
+            with self.trace.start(self.isolate):
+                await self._start(on_input)
         except BaseException as error:  # also a cancellation: a start that fails leaves nothing
             _log.info("%s could not be started: %r", self._name, error)
             await self.close()
             raise
         took = 1000 * (time.perf_counter() - began)
-        self.trace.start(self.isolate)
-        _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd)
+        ids = {"cellblock.session": self.trace.name}
+        _log.info("%s started in %.1f ms, isolate=%s, in %r", self._name, took, self.isolate, self._cwd, extra=ids)
+
+    async def _start(self, on_input: OnInput | None) -> None:
+        if self.wanted.tier.sandboxed:
+            import_guard.distrust(self._writable)
+        if self._branch is not None:
+            self._entered = True
+            self._branch.enter(self._around.places)
+        self._keeper.begin()
+        await self._checkpoints.files.recover()
+        await self._keeper.go_on(on_input)
+        await self._kernels.live()
+        self._keeper.settled()
+        self._checkpoints.begin()
+        await self._install_first()
 
     async def _install_first(self) -> None:
         """Install the packages from the options, unless they are installed already."""
@@ -338,7 +357,7 @@ class Session(AsyncOnly):
         self._host.forget(self)
         self._keeper.end()
         self.trace.end()
-        _log.info("%s closed", self._name)
+        _log.info("%s closed", self._name, extra={"cellblock.session": self.trace.name})
 
     async def _end_programs(self, why: str) -> None:
         if "fs" in self.__dict__:
@@ -613,6 +632,10 @@ class Session(AsyncOnly):
             async for event in events:
                 yield event
 
+    def forgo_resuming(self) -> None:
+        """Let an earlier host's execution run to its end without a reader: its kernel would wait for one for ever."""
+        self._cells.forgo_resuming()
+
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, like ``%pip install`` in a cell.
 
@@ -724,7 +747,12 @@ class Session(AsyncOnly):
 
     # -- checkpoints and branches --------------------------------------------------------------------------------------
 
-    checkpoint = _of("_checkpoints", Checkpoints.checkpoint)
+    checkpoint = _traced("checkpoint")(_of("_checkpoints", Checkpoints.checkpoint))
+
+    @property
+    def has_packages(self) -> bool:
+        """Whether packages were installed in it."""
+        return self._around.packages.any
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the session's checkpoints, oldest first, including automatic ones."""
@@ -737,6 +765,26 @@ class Session(AsyncOnly):
 
     diff = _of("_checkpoints", Checkpoints.diff)
 
+    async def file_versions(
+        self, path: str, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None
+    ) -> FileVersions:
+        """Return a file of the workspace as a checkpoint holds it, and as it was later.
+
+        Args:
+            path: The file, relative to the workspace.
+            checkpoint: As for `diff`. Exact sessions keep the files with each of theirs; others with ``files="copy"``.
+            until: Another one, for the file in that; None for the file as it is now.
+
+        Raises:
+            InvalidInputError: The path is not in the workspace.
+            FilesError: There is no such file in either state, or it cannot be read.
+            CheckpointError: A checkpoint is gone, belongs to another host, or holds no files.
+        """
+        from cellblock.host.checkpoints.versions import file_versions  # few programs need it
+
+        return await file_versions(self._checkpoints, self.files, self._cwd, path, checkpoint, until)
+
+    @_traced("restore")
     async def restore(self, checkpoint: Checkpoint | str, *, processes: Processes = "keep") -> Changes:
         """Go back to a checkpoint of this session, or of any session of the same host, even a closed one.
 
@@ -757,6 +805,7 @@ class Session(AsyncOnly):
         """
         return await self._checkpoints.restore(checkpoint, self._ending(processes))
 
+    @_traced("undo")
     async def undo(self, count: int = 1, *, partial: bool = False, processes: Processes = "keep") -> Undone:
         """Go back over the last cells: variables, directory, environment, execution count, history, and files.
 
@@ -799,9 +848,9 @@ class Session(AsyncOnly):
         return bool(self._checkpoints.ended)
 
     @property
-    def past_since(self) -> float:
-        """Start of `history` in seconds since the epoch, if an earlier host has recorded it; else 0."""
-        return self._checkpoints.past_since
+    def recalled(self) -> bool:
+        """Whether `history` has the cells of earlier hosts."""
+        return self._checkpoints.record.recalled
 
     @overload
     async def fork(
@@ -857,9 +906,10 @@ class Session(AsyncOnly):
         """
         branching = Branching(n, files, seeds, same_random_state, return_exceptions)
         host = self._host
-        return await branching.start(
-            self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
-        )
+        with self.trace.checkpointing("fork"):
+            return await branching.start(
+                self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
+            )
 
     def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
         """Return how the files of this session's branches are handled.
@@ -872,6 +922,7 @@ class Session(AsyncOnly):
         """
         return self._checkpoints.files_of_branches(files)
 
+    @_traced("adopt")
     async def adopt(self, branch: Session) -> Changes:
         """Continue with the state of another session of the same host, and close that session.
 

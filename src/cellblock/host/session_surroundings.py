@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError
 from cellblock.host import environment
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
@@ -53,6 +54,7 @@ class SessionSurroundings:
         note: Callable[[str], None],
         on_host: OnHost | None,
         hold: Hold = nothing_held,
+        step: MakeStep = untraced,
     ) -> None:
         """Compute the surroundings. Nothing is created yet.
 
@@ -66,6 +68,7 @@ class SessionSurroundings:
             note: Shows a line to the reader of the session's output.
             on_host: Decides about hosts that the policy does not name.
             hold: Returns when a connection may be made.
+            step: Begins the step of a connection.
 
         Raises:
             InvalidInputError: A name or a value cannot be in an environment.
@@ -78,7 +81,7 @@ class SessionSurroundings:
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
-        self.network = SandboxNetwork(rules, note, on_host, hold) if tier.ours else None
+        self.network = SandboxNetwork(rules, note, on_host, hold, step) if tier.ours else None
         # Beside the packages, so that whatever removes those after the host's death removes this as well.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
         self.env = self._environment(options.kernel_env or {}, resolved)

@@ -1,103 +1,216 @@
-"""Spans and metrics through OpenTelemetry's API. If the program does not use it, nothing is loaded and nothing is done.
-
-A session is a span; each cell is one, below the span in which the caller executes it, or else below its session; a tool call
-is one below its cell.
-"""
+"""The spans of one session: its start, its cells, and what these ask for (docs/observability.md)."""
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from cellblock.common import config
+from cellblock.common import config, telemetry
+from cellblock.common.telemetry import MAX_NAME, MAX_TEXT, Attributes, Step
 
-_MAX_NAME = 200
-_MAX_CODE = 10_000
+if TYPE_CHECKING:
+    from cellblock.model import CodeExecutionResult
+
+_PYTHON = (("gen_ai.tool.name", "python"),)
+_MAX_STEPS = 256
+"""Spans below one cell: code must not fill the queue of the exporter, which all sessions share."""
+
+
+class TracedCell(Protocol):
+    """What a span says of a cell, and what its code is told of the span."""
+
+    code: str
+    silent: bool
+    tag: str
+    traceparent: str
 
 
 class SessionTrace:
-    """The spans of one session."""
+    """The spans of one session.
 
-    def __init__(self, session: str) -> None:
+    The session's own span lasts from the request for it until it takes cells, so that it is exported although the session may
+    last for days, or outlive this process. Cells are below it later, unless their callers are in a trace of their own.
+
+    Attributes:
+        name: The session, as its users call it.
+    """
+
+    def __init__(self, name: str) -> None:
         """Begin with nothing.
 
         Args:
-            session: The session, as messages call it.
+            name: The session, as its users call it.
         """
-        self._name = session
+        self.name = name
         self._session: Any = None
         self._cell: Any = None
+        self._steps = 0
+        self._started = False
 
-    def start(self, isolate: str) -> None:
-        """Take note that the session has started."""
-        if (api := _api()) is not None:
-            attributes = {"cellblock.session": self._name, "cellblock.isolate": isolate}
-            self._session = api.get_tracer("cellblock").start_span("cellblock.session", attributes=attributes)
+    def start(self, isolate: str) -> Step:
+        """Return the step of starting the session."""
+        attributes = {"cellblock.session": self.name, "cellblock.isolate": isolate}
+        return _Start(self, attributes, metric="cellblock.session.creation.duration")
+
+    def began(self, span: Any) -> None:
+        """Note that the session takes cells, and the span of its start."""
+        self._session = span
+        self._started = True
+        telemetry.add("cellblock.sessions")
 
     def end(self) -> None:
-        """Take note that the session is closed."""
-        span, self._session = self._session, None
-        if span is not None:
-            span.end()
+        """Note that the session is closed."""
+        if self._started:
+            self._started = False
+            telemetry.add("cellblock.sessions", -1)
 
-    def begin_cell(self, code: str) -> Any:
-        """Begin the span of a cell, to be given to `end_cell`; None if nobody traces."""
-        if (api := _api()) is None:
+    def cell(self, cell: TracedCell, *, continued: bool = False) -> CellStep:
+        """Return the step of a cell. Those that leave no trace in the session have no span.
+
+        Args:
+            cell: The cell.
+            continued: Whether another process has begun it.
+        """
+        return CellStep(self, cell, continued=continued)
+
+    def enter(self, span: Any) -> None:
+        """Note which cell runs."""
+        self._cell, self._steps = span, 0
+
+    def step(self, name: str, attributes: Attributes | None = None, **options: Any) -> Step:
+        """Return a step that the session's code has asked for: below the cell that runs, or else below the session."""
+        self._steps += 1
+        return Step(name if self._steps <= _MAX_STEPS else "", attributes, above=self._above(self._cell), **options)
+
+    def operation(self, name: str, attributes: Attributes | None = None, **options: Any) -> Step:
+        """Return a step that the session's user has asked for: below the caller's span, or else below the session."""
+        given = {"cellblock.session": self.name, **(attributes or {})}
+        return Step(name, given, above=self.unless_within(self._session), **options)
+
+    def checkpointing(self, operation: str) -> Step:
+        """Return the step of making a checkpoint, or of going to one.
+
+        Args:
+            operation: ``checkpoint``, ``undo``, ``restore``, ``fork`` or ``adopt``.
+        """
+        labels = (("cellblock.operation", operation),)
+        return self.operation(f"cellblock.{operation}", metric="cellblock.checkpoint.duration", labels=labels)
+
+    def unless_within(self, span: Any) -> Any:
+        """Return the context of a span, if the caller is in none."""
+        api = telemetry.api()
+        if api is None or span is None or api.get_current_span().get_span_context().is_valid:
             return None
-        # The caller may be in a trace already, which continues here.
-        above = None
-        if not api.get_current_span().get_span_context().is_valid and self._session is not None:
-            above = api.set_span_in_context(self._session)
-        attributes = {"cellblock.session": self._name}
-        if config.traces_code():
-            attributes["cellblock.code"] = code[:_MAX_CODE]
-        self._cell = api.get_tracer("cellblock").start_span("cellblock.cell", above, attributes=attributes)
-        return self._cell
+        return api.set_span_in_context(span)
 
-    def end_cell(self, span: Any, status: str, duration_ms: int) -> None:
-        """End the span of a cell, and count it."""
-        if span is None or (api := _api()) is None:
-            return
-        self._cell = None
-        span.set_attribute("cellblock.status", status)
-        if status != "success":
-            span.set_status(api.Status(api.StatusCode.ERROR, status))
-        span.end()
-        _count("cellblock.cell.duration", duration_ms, {"cellblock.status": status})
+    def _above(self, span: Any) -> Any:
+        api, above = telemetry.api(), span if span is not None else self._session
+        return None if api is None or above is None else api.set_span_in_context(above)
 
-    def traced(self, server: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return a function that calls a server's tools, each call in a span below the running cell's."""
+    @property
+    def session(self) -> Any:
+        """The span of its start; None if nobody traced that."""
+        return self._session
 
-        async def calling(tool: str, *arguments: Any, **options: Any) -> Any:
-            if (api := _api()) is None:
-                return await call(tool, *arguments, **options)
-            with self._tool_span(api, server, tool):
-                return await call(tool, *arguments, **options)
+    def traced(self, server: str, call: Callable[..., Awaitable[Any]], *, mcp: bool) -> Callable[..., Awaitable[Any]]:
+        """Return a function that calls a server's tools, each call in a span below the running cell's.
+
+        Args:
+            server: The server's name.
+            call: Calls it.
+            mcp: Whether it is an MCP server, and not functions of this program.
+        """
+
+        async def calling(tool: str, arguments: dict[str, Any], *more: Any, **options: Any) -> Any:
+            shown = tool[:MAX_NAME]
+            attributes = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": shown,
+                "cellblock.session": self.name,
+                "cellblock.server": server[:MAX_NAME],
+            }
+            if config.records_content():
+                attributes["gen_ai.tool.call.arguments"] = json.dumps(arguments)[:MAX_TEXT]
+            if mcp:
+                attributes["mcp.method.name"] = "tools/call"
+                labels = (("mcp.method.name", "tools/call"),)
+                made = self.step(
+                    f"tools/call {shown}", attributes, kind="CLIENT", metric="mcp.client.operation.duration", labels=labels
+                )
+            else:
+                made = self.step(f"execute_tool {shown}", attributes | {"gen_ai.tool.type": "function"})
+            with made as step:
+                outcome = await call(tool, arguments, *more, **options)
+                if outcome.is_error:
+                    step.fail("tool_error")
+                if step.span is not None and config.records_content():
+                    step.set("gen_ai.tool.call.result", outcome.text[:MAX_TEXT])
+                return outcome
 
         return calling
 
-    def _tool_span(self, api: Any, server: str, tool: str) -> AbstractContextManager[Any]:
-        above = self._cell or self._session
-        context = None if above is None else api.set_span_in_context(above)
-        attributes = {"cellblock.server": server[:_MAX_NAME], "cellblock.tool": tool[:_MAX_NAME]}
-        # Not the exception: its message has a server's words.
-        span: AbstractContextManager[Any] = api.get_tracer("cellblock").start_as_current_span(
-            "cellblock.tool_call", context, attributes=attributes, record_exception=False
-        )
-        return span
+
+class _Start(Step):
+    __slots__ = ("_trace",)
+
+    def __init__(self, trace: SessionTrace, attributes: Attributes, **options: Any) -> None:
+        super().__init__("cellblock.session", attributes, **options)
+        self._trace = trace
+
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        super().__exit__(kind, *more)
+        if kind is None:
+            self._trace.began(self.span)
 
 
-def _api() -> Any:
-    """Return OpenTelemetry's API, if the program has loaded it and said where spans go.
+class CellStep(Step):
+    """The step of a cell, in which what it asks for has its spans."""
 
-    The MCP SDK loads the API, too. Spans that go nowhere took a tenth of a tool call.
-    """
-    api = sys.modules.get("opentelemetry.trace")
-    return None if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider) else api
+    __slots__ = ("_cell", "_continued", "_trace")
 
+    def __init__(self, trace: SessionTrace, cell: TracedCell, *, continued: bool) -> None:
+        """Prepare it; see `SessionTrace.cell`."""
+        self._trace, self._cell, self._continued = trace, cell, continued
+        super().__init__(metric="" if cell.silent else "gen_ai.execute_tool.duration", labels=_PYTHON)
 
-def _count(name: str, value: int, attributes: dict[str, str]) -> None:
-    if (metrics := sys.modules.get("opentelemetry.metrics")) is not None:
-        metrics.get_meter("cellblock").create_histogram(name, "ms").record(value, attributes)
+    def __enter__(self) -> CellStep:
+        cell = self._cell
+        if not cell.silent and telemetry.api() is not None:
+            self._name = "execute_tool python"
+            self._above = self._trace.unless_within(self._trace.session)
+            attributes: dict[str, str | int | float | bool] = {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": "python",
+                "gen_ai.tool.type": "function",
+                "cellblock.session": self._trace.name,
+            }
+            if cell.tag:
+                attributes["cellblock.cell"] = cell.tag
+            if self._continued:
+                attributes["cellblock.continued"] = True
+            if config.records_content():
+                attributes["gen_ai.tool.call.arguments"] = json.dumps({"code": cell.code[:MAX_TEXT]})
+            self._attributes = attributes
+        super().__enter__()
+        if not cell.silent:
+            self._trace.enter(self.span)
+            if self.span is not None:
+                cell.traceparent = telemetry.outgoing().get("traceparent", "")
+        return self
+
+    def end(self, result: CodeExecutionResult) -> None:
+        """Note how the cell has ended."""
+        if result.status != "success":
+            self.fail(result.status)
+        if self.span is not None:
+            self.set("cellblock.status", result.status)
+            if result.execution_count is not None:
+                self.set("cellblock.execution_count", result.execution_count)
+            if config.records_content():
+                self.set("gen_ai.tool.call.result", (result.text or "")[:MAX_TEXT])
+
+    def __exit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        if not self._cell.silent:
+            self._trace.enter(None)
+        super().__exit__(kind, *more)

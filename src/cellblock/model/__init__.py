@@ -389,6 +389,8 @@ class HistoryEntry:
         execution_count: IPython's counter, or None if the kernel died before it could tell.
         abandoned: Whether the session has gone back to a state from before it.
         kept: Holds its result, as long as there is room; `result` returns it.
+        tag: The label that its caller gave the execution.
+        after: The label of the cell that led to the state in which it began; empty if there is none.
     """
 
     code: str
@@ -396,6 +398,8 @@ class HistoryEntry:
     execution_count: int | None
     abandoned: bool = False
     kept: KeptResult = field(default_factory=KeptResult, repr=False, compare=False)
+    tag: str = field(default="", repr=False, compare=False)
+    after: str = field(default="", repr=False, compare=False)
 
     @property
     def result(self) -> CodeExecutionResult | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from cellblock.errors import InvalidInputError, shown
+from cellblock.errors import FilesError, InvalidInputError, shown
 from cellblock.model import HistoryEntry
 from cellblock.model.plain import Plain
 from cellblock.model.variables import VariableChanges
@@ -68,6 +70,7 @@ class CheckpointRecord(Plain):
         execution_count: The number of the last cell before it.
         automatic: Whether it was made automatically.
         files: ``copy`` if the state of the workspace's files belongs to it, else ``shared``.
+        cell: The id of the execution of the last cell before it, in sessions with names; else empty.
     """
 
     id: str
@@ -76,6 +79,7 @@ class CheckpointRecord(Plain):
     execution_count: int
     automatic: bool
     files: str
+    cell: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class Restored(CheckpointRecord):
         changes: What was done with files, if the checkpoint holds any.
     """
 
-    changes: Changes
+    changes: Changes = field(default_factory=Changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,56 @@ class FileChanges:
     changed: tuple[FileChange, ...] = ()
     deleted: tuple[FileChange, ...] = ()
     more: int = 0
+
+
+MAX_FILE_TEXT = 256 * 1024
+"""Maximum bytes of a file that is compared line by line."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """What is at a path in one state of a workspace.
+
+    Attributes:
+        size: The file's size in bytes; None if it is not a file.
+        text: Its text; None if it has none, or more than 256 KiB.
+        why: Why there is no text, in words; empty if there is one.
+    """
+
+    size: int | None = None
+    text: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersions(Plain):
+    """A file in two states of a workspace.
+
+    Attributes:
+        path: Its path relative to the workspace.
+        before: The earlier one; None if there was none.
+        after: The later one; None if there was none.
+    """
+
+    path: str
+    before: FileVersion | None = None
+    after: FileVersion | None = None
+
+    def diff(self) -> str:
+        """Return the differences between the texts in the unified format, empty if there are none; see ``diff -u``.
+
+        Raises:
+            FilesError: One of them has no text; the message says why.
+        """
+        for one in (self.before, self.after):
+            if one is not None and one.text is None:
+                raise FilesError(f"{self.path!r} cannot be compared line by line: {one.why}", path=self.path)
+        texts = ["" if one is None else one.text or "" for one in (self.before, self.after)]
+        before, after = (list(io.StringIO(text, newline="\n")) for text in texts)  # others end lines with more than "\n"
+        old = "/dev/null" if self.before is None else f"a/{self.path}"
+        new = "/dev/null" if self.after is None else f"b/{self.path}"
+        lines = difflib.unified_diff(before, after, old, new)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)

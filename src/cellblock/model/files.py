@@ -28,3 +28,21 @@ class FileInfo(Plain):
     size: int
     modified: float
     mode: int
+
+
+FileChangeKind = Literal["watching", "created", "modified", "removed", "renamed", "attributes"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange(Plain):
+    """One change in a watched folder.
+
+    Attributes:
+        kind: ``created``, also by another name; ``modified``: its content was written; ``removed``; ``renamed``: it has
+            another name or place now, which is reported as ``created`` if that is watched; ``attributes``, such as its
+            permissions. For clients of the daemon, ``watching`` comes first: the folder is watched now.
+        path: Its path relative to the watched folder.
+    """
+
+    kind: FileChangeKind
+    path: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,6 +40,8 @@ def for_model(result: CodeExecutionResult, execution: str, max_chars: int) -> tu
     whole = result.text or ""
     if len(whole) <= max_chars:
         return result.for_model(max_chars), None
-    path = f"{_FOLDER}/cell-{result.execution_count or 0}-{execution[-8:]}.txt"
+    # Not a part of the id: its end is that of its session, and its beginning the time.
+    mark = hashlib.blake2s(execution.encode(), digest_size=4).hexdigest()
+    path = f"{_FOLDER}/cell-{result.execution_count or 0}-{mark}.txt"
     data = whole[:_LONGEST].encode("utf-8", "replace")
     return replace(result, spilled=[Path(path)]).for_model(max_chars), Overflow(path, data, result.for_model(max_chars))

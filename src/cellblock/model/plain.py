@@ -1,7 +1,7 @@
 """Frozen data as JSON data and back, by the types of its fields.
 
-Fields can hold what JSON has, paths, tuples, lists, mappings with texts as keys, such data again, and any of these or None.
-Nothing is checked: this reads what this package has written. `wire.codec` reads what others send.
+Fields can hold what JSON has, paths, paths or URLs, tuples, lists, mappings with texts as keys, such data again, and any of
+these or None. Nothing is checked: this reads what this package has written. `wire.codec` reads what others send.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def _converter(hint: Any, *, write: bool) -> _Convert | None:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Path:
         return str if write else Path
+    if hint == Path | str:
+        return str if write else _path_or_url
     if dataclasses.is_dataclass(hint):
         return _converters(typing.cast("type", hint))[0 if write else 1]
     if origin in (typing.Union, types.UnionType):
@@ -75,6 +77,10 @@ def _converter(hint: Any, *, write: bool) -> _Convert | None:
     if origin is Mapping:
         return dict if write else None
     return None
+
+
+def _path_or_url(text: str) -> Path | str:
+    return text if "://" in text else Path(text)
 
 
 def _unless_none(inner: _Convert, value: Any) -> Any:

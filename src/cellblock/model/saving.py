@@ -26,7 +26,7 @@ class SaveReport(Plain):
     """The report of `Session.save`.
 
     Attributes:
-        path: The file.
+        path: The file's path, or its URL as a text.
         size: How many bytes it has.
         saved: The variables in it.
         left_out: What could not be kept, and why.
@@ -34,7 +34,7 @@ class SaveReport(Plain):
         files: Whether the files of the workspace are in it.
     """
 
-    path: Path
+    path: Path | str
     size: int
     saved: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,18 @@ ExecutionState = Literal["queued", "running", "done", "unknown"]
 EventKind = Literal["begun", "stream", "display", "clear", "comm", "input", "approval", "decided", "gap", "failed", "result"]
 
 
+_ID = re.compile("[0-9a-f]{32}")
+
+
+def mark_of(number: str) -> str:
+    """Return the mark of a node of a cluster, with which the ids of its sessions and executions end.
+
+    Args:
+        number: An id, or a name, which has no mark.
+    """
+    return number[-8:] if _ID.fullmatch(number) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """A named session.
@@ -40,6 +53,8 @@ class SessionRecord:
         isolate: How its kernel is isolated; ``none`` without a sandbox.
         kernel_type: The Jupyter kernelspec; ``python3`` for cellblock's own kernel.
         attempt_count: How many attempts `execute_with_retry` has made in it.
+        branch_of: The id of the session that it was made from; empty if it is no branch.
+        branch_at: The number of that session's last cell then.
         connection_file: Empty: there is nothing to connect to by path. KernelBox has this field.
     """
 
@@ -53,6 +68,8 @@ class SessionRecord:
     isolate: str = ""
     kernel_type: str = "python3"
     attempt_count: int = 0
+    branch_of: str = ""
+    branch_at: int = 0
     connection_file: str = ""
 
     @property
@@ -79,6 +96,8 @@ class SessionRecord:
             "isolate": self.isolate,
             "kernel_type": self.kernel_type,
             "attempt_count": self.attempt_count,
+            "branch_of": self.branch_of,
+            "branch_at": self.branch_at,
             "connection_file": self.connection_file,
         }
 
@@ -166,6 +185,7 @@ class PendingApproval(Plain):
         arguments: The arguments, as they will be executed. Of a question, the ``message`` and the ``schema`` of the form.
         since: When it began to wait, in seconds since the epoch.
         text: All of it in one line, in which nothing hides.
+        changed: How the tool differs from the one that its API was generated for; empty if it does not.
         state: ``pending``; ``withdrawn`` if the daemon ended while it waited, and its call with it.
     """
 
@@ -179,6 +199,7 @@ class PendingApproval(Plain):
     arguments: Mapping[str, Any]
     since: float = field(default_factory=time.time)
     text: str = ""
+    changed: str = ""
     state: Literal["pending", "withdrawn"] = "pending"
 
 

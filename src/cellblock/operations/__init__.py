@@ -12,7 +12,18 @@ answers with ``refused``: it has not accepted the request, which can be sent aga
 
 from __future__ import annotations
 
-from cellblock.operations import approvals, checkpoints, executions, files, programs, saving, sessions
+from cellblock.operations import approvals, checkpoints, executions, files, moving, overview, programs, saving, sessions
 from cellblock.operations.base import OPERATIONS
 
-__all__ = ["OPERATIONS", "approvals", "checkpoints", "executions", "files", "programs", "saving", "sessions"]
+__all__ = [
+    "OPERATIONS",
+    "approvals",
+    "checkpoints",
+    "executions",
+    "files",
+    "moving",
+    "overview",
+    "programs",
+    "saving",
+    "sessions",
+]

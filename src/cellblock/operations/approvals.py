@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cellblock.operations.base import Limits, Request, Route
+from cellblock.operations.base import Limits, Request, Route, in_order_of, one_after_the_other
 
 if TYPE_CHECKING:
-    from cellblock.model import sessions
+    from cellblock.model import overview, sessions
     from cellblock.operations.data import Data
 
 _Ids = Annotated[tuple[str, ...], Limits(min_length=1, max_length=1000)]
@@ -21,6 +21,7 @@ class Pending(
     op="pending",
     repeatable=True,
     route=Route("GET", "/approvals", "List what waits for a decision", scope="read", within="pending", without=("withdrawn",)),
+    join=in_order_of("since"),
 ):
     """List what waits in the sessions that the token is for, oldest first.
 
@@ -33,10 +34,31 @@ class Pending(
     withdrawn: bool = False
 
 
+class Precedents(
+    Request["list[Data[overview.DecisionRecord]]"],
+    op="precedents",
+    repeatable=True,
+    route=Route("GET", "/approvals/{approval}/precedents", "List what was allowed before", scope="read", within="decisions"),
+    join=one_after_the_other,
+):
+    """List the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session.
+
+    Attributes:
+        approval: What waits. If it waits no longer, the list is empty.
+        session: The session whose calls count; empty for all.
+        count: How many at most.
+    """
+
+    approval: _Session
+    session: _Session = ""
+    count: Annotated[int, Limits(ge=1, le=20)] = 1
+
+
 class Decide(
     Request[list[str]],
     op="decide",
     route=Route("POST", "/approvals", "Decide about what waits", scope="approve", within="decided", without=("by",)),
+    join=one_after_the_other,
 ):
     """Allow or deny one call or several.
 
@@ -48,6 +70,7 @@ class Decide(
         always: Allow the same tool, or the same call, from now on.
         by: Who decides, for the record.
         answer: What is filled in, by field, if an MCP server asks (kind 'question').
+        reason: Why it is denied. The code that asked gets it in its error.
     """
 
     ids: _Ids
@@ -55,6 +78,7 @@ class Decide(
     always: Annotated[str, Limits("", "tool", "call")] = ""
     by: str = ""
     answer: Mapping[str, Any] = field(default_factory=dict)
+    reason: Annotated[str, Limits(max_length=500)] = ""
 
 
 class Allowed(
@@ -62,6 +86,7 @@ class Allowed(
     op="allowed",
     repeatable=True,
     route=Route("GET", "/approvals/allowed", "List what was allowed", scope="read", within="allowed"),
+    join=in_order_of("since"),
 ):
     """List what was allowed for the rest of the sessions that the token is for, oldest first."""
 
@@ -72,6 +97,7 @@ class Revoke(
     Request[list[str]],
     op="revoke",
     route=Route("POST", "/approvals/revoke", "Revoke what was allowed", scope="approve", within="revoked"),
+    join=one_after_the_other,
 ):
     """Ask again about what was allowed.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import types
+from collections.abc import Callable, Sequence
 from dataclasses import Field, field, fields
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
@@ -95,14 +96,24 @@ class Request(Generic[_AnswerT_co]):
         op: Its name, on the daemon's socket and in errors.
         repeatable: Whether it can be repeated if it is not known whether it was carried out: twice is the same as once.
         route: Where it is found over HTTP; None if it is not.
+        join: For an operation that is about all sessions: makes one answer of those of the nodes of a cluster. None: it is
+            about one session, and asked of the node that has it.
     """
 
     __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)  # quicker than typing, and every client loads them all
     op: ClassVar[str]
     repeatable: ClassVar[bool]
     route: ClassVar[Route | None]
+    join: ClassVar[Callable[[Sequence[Any]], Any] | None]
 
-    def __init_subclass__(cls, *, op: str, repeatable: bool = False, route: Route | None = None) -> None:
+    def __init_subclass__(
+        cls,
+        *,
+        op: str,
+        repeatable: bool = False,
+        route: Route | None = None,
+        join: Callable[[Sequence[Any]], Any] | None = None,
+    ) -> None:
         """Declare an operation.
 
         Raises:
@@ -114,9 +125,29 @@ class Request(Generic[_AnswerT_co]):
         if op in OPERATIONS:
             raise TypeError(f"two operations have the name {op!r}: {OPERATIONS[op].__name__} and {cls.__name__}")
         cls.op, cls.repeatable, cls.route = op, repeatable, route
+        cls.join = None if join is None else staticmethod(join)  # not a method
         OPERATIONS[op] = record(cls)
 
     @property
     def may_repeat(self) -> bool:
         """Whether this request can be repeated: `repeatable`, unless that depends on its arguments."""
         return self.repeatable
+
+
+def in_order_of(field: str) -> Callable[[Sequence[list[dict[str, Any]]]], list[dict[str, Any]]]:
+    """Return a function that makes one list of those of several nodes, sorted by a field of their items (`Request.join`)."""
+
+    def joined(answers: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        return sorted((item for answer in answers for item in answer), key=lambda item: item[field])
+
+    return joined
+
+
+def one_after_the_other(answers: Sequence[list[Any]]) -> list[Any]:
+    """Make one list of those of several nodes (`Request.join`)."""
+    return [item for answer in answers for item in answer]
+
+
+def all_of_them(answers: Sequence[bool]) -> bool:
+    """Say whether every node has done it (`Request.join`)."""
+    return all(answers)

@@ -93,16 +93,46 @@ class Diff(
     repeatable=True,
     route=Route("GET", f"{_CHECKPOINT}/diff", "Compare with a checkpoint"),
 ):
-    """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment."""
+    """Tell what has changed since a checkpoint: variables, and files if it holds them. It needs the kernel for a moment.
+
+    Attributes:
+        session: The session.
+        checkpoint: The checkpoint.
+        until: Another checkpoint, for the changes up to that; empty for those up to now.
+    """
 
     session: str
     checkpoint: str
+    until: str = ""
+
+
+class VersionsOfFile(
+    Request["Data[checkpoints.FileVersions]"],
+    op="file versions",
+    repeatable=True,
+    route=Route(
+        "GET", f"{_CHECKPOINT}/file-versions", "Read a file as a checkpoint holds it, and as it was later", scope="read"
+    ),
+):
+    """Read a file of the workspace as a checkpoint holds it, and as it was later: texts of up to 256 KiB.
+
+    Attributes:
+        session: The session.
+        checkpoint: The checkpoint.
+        path: The file, relative to the workspace.
+        until: Another checkpoint, for the file in that; empty for the file as it is now.
+    """
+
+    session: str
+    checkpoint: str
+    path: str
+    until: str = ""
 
 
 class Fork(
     Request["list[Data[sessions.SessionRecord]]"],
     op="fork",
-    route=Route("POST", f"{_SESSION}/fork", "Make branches", within="kernels", others="make"),
+    route=Route("POST", f"{_SESSION}/fork", "Make branches", within="kernels", others="make", without=("grant",)),
 ):
     """Make sessions that begin with the state that another one has now.
 
@@ -112,6 +142,7 @@ class Fork(
         files: copy: each branch gets the files in a directory of its own. By default as for `Session.fork`.
         seeds: What random numbers begin with in each branch; empty: something new.
         same_random_state: Whether all branches draw the same random numbers.
+        grant: As for `Create`.
     """
 
     session: str
@@ -119,6 +150,7 @@ class Fork(
     files: _Files = ""
     seeds: Annotated[tuple[Annotated[int, Limits(ge=-(2**63), lt=2**63)], ...], Limits(max_length=100)] = ()
     same_random_state: bool = False
+    grant: str = ""
 
 
 class Adopt(

@@ -1,4 +1,8 @@
-"""Files and packages of a session."""
+"""Files and packages of a session.
+
+A path is relative to the workspace. An absolute one that is not in the workspace names a file as the session's own code sees
+it, which works with it by its own rights (`Session.fs`).
+"""
 
 from __future__ import annotations
 
@@ -72,6 +76,64 @@ class WritePart(Request["Data[files.FileInfo] | None"], op="write part"):
     upload: str
     more: bool = True
     abort: bool = False
+
+
+class StatFile(
+    Request["Data[files.FileInfo]"],
+    op="stat file",
+    repeatable=True,
+    route=Route("GET", "/sessions/{session}/stat", "Describe a file", scope="read"),
+):
+    """Describe a file, a folder, or anything else at a path."""
+
+    session: str
+    path: str
+
+
+class MakeFolder(
+    Request[bool],
+    op="make folder",
+    repeatable=True,
+    route=Route("POST", "/sessions/{session}/folders", "Make a folder", within="done"),
+):
+    """Make a folder, and those above it. One that exists is fine."""
+
+    session: str
+    path: str
+
+
+class RenameFile(
+    Request[bool],
+    op="rename file",
+    route=Route("POST", "/sessions/{session}/rename", "Rename a file or a folder", within="done"),
+):
+    """Give a file or a folder another name; a file of that name is replaced.
+
+    Attributes:
+        session: The session.
+        path: The file or folder.
+        to: Its new path.
+    """
+
+    session: str
+    path: str
+    to: str
+
+
+class WatchFiles(Request["Data[files.FileChange]"], op="watch files", repeatable=True):
+    """Watch a folder as the session's own code sees it.
+
+    Answered by one reply for each change, after one that says that it is watched now.
+
+    Attributes:
+        session: The session.
+        path: The folder.
+        recursive: Whether the folders below it are watched, too.
+    """
+
+    session: str
+    path: str = "."
+    recursive: bool = False
 
 
 class RemoveFile(

@@ -1,4 +1,7 @@
-"""Saving a session to a file, and reading one from a file. Paths are absolute paths of the machine that runs sessions."""
+"""Saving a session to a file, and reading one from a file.
+
+Paths are absolute paths of the machine that runs sessions. For URLs, that machine uses its own credentials.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,17 @@ if TYPE_CHECKING:
     from cellblock.operations.data import Data
 
 
-class Save(Request["Data[saving.SaveReport]"], op="save", repeatable=True):
+class Save(
+    Request["Data[saving.SaveReport]"],
+    op="save",
+    repeatable=True,
+    route=Route("POST", "/sessions/{session}/save-to", "Save a session to a URL", scope="admin"),
+):
     """Save a session to a file.
 
     Attributes:
         session: The session.
-        path: The file.
+        path: The file: a URL, or a path of the machine that runs sessions.
         workspace: Whether to save the files of the workspace, too.
         timeout: Milliseconds that pickling may take; -1 for no limit.
     """
@@ -27,12 +35,16 @@ class Save(Request["Data[saving.SaveReport]"], op="save", repeatable=True):
     timeout: int = 120_000
 
 
-class Load(Request["Data[saving.LoadReport]"], op="load"):
+class Load(
+    Request["Data[saving.LoadReport]"],
+    op="load",
+    route=Route("POST", "/sessions/{session}/load-from", "Load a saved session from a URL", scope="admin"),
+):
     """Continue a saved session in a session, which gets a fresh kernel.
 
     Attributes:
         session: The session.
-        path: The file.
+        path: The file: a URL, or a path of the machine that runs sessions.
         workspace: Whether to unpack the files of the workspace.
         timeout: Milliseconds that loading may take; -1 for no limit.
     """

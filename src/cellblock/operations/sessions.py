@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cellblock.operations.base import Limits, Request, Route
+from cellblock.errors import NotFoundError
+from cellblock.operations.base import Limits, Request, Route, all_of_them, in_order_of, one_after_the_other
 
 if TYPE_CHECKING:
     from cellblock import model
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
 _Cursor = Annotated[int, Limits(ge=-1, le=2**31)]
 
 
+def _joined_about(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the status of a cluster: how many there are of everything, and every node's problems."""
+    if not answers:
+        raise NotFoundError("the cluster has no nodes that can be asked ('cellblock cluster status' says why)")
+    sums = {name: sum(one[name] for one in answers) for name in _COUNTED}
+    first = min(answers, key=lambda one: float(one["started"]))
+    limits = {
+        name: None if None in (values := [one["limits"][name] for one in answers]) else sum(values) for name in first["limits"]
+    }
+    problems = [problem for one in answers for problem in one["problems"]]
+    failing = "; ".join(one["failing"] for one in answers if one["failing"]) if all(one["failing"] for one in answers) else ""
+    return first | sums | {"limits": limits, "problems": problems, "failing": failing}
+
+
+_COUNTED = ("clients", "sessions", "running", "waiting", "memory")
+
+
 class Hello(Request[dict[str, Any]], op="hello"):
     """The first request on a connection. Answered by ``protocol``, ``version``, ``pid`` and ``started``."""
 
@@ -24,16 +42,17 @@ class Hello(Request[dict[str, Any]], op="hello"):
     version: str
 
 
-class About(Request[dict[str, Any]], op="about", repeatable=True):
+class About(Request[dict[str, Any]], op="about", repeatable=True, join=_joined_about):
     """Get the status of the daemon.
 
     Answered by its ``pid``, that of the ``custodian``, its ``version``, ``protocol``, ``started`` and ``uptime``, how many
     ``clients`` and ``sessions`` there are, and ``running`` and ``waiting`` executions, ``memory`` in bytes, ``limits``,
-    ``problems``, a list of texts, and ``failing``: why nothing new is run now, or an empty text.
+    ``problems``, a list of texts, ``failing``: why nothing new is run now, or an empty text, and ``figures``: what was counted
+    (`common.telemetry.Figures`).
     """
 
 
-class End(Request[bool], op="end"):
+class End(Request[bool], op="end", join=all_of_them):
     """End the daemon and all of its sessions.
 
     Attributes:
@@ -41,6 +60,15 @@ class End(Request[bool], op="end"):
     """
 
     keep: bool = False
+
+
+class Census(Request[dict[str, Any]], op="census", repeatable=True):
+    """Tell which sessions there are, for the director of a cluster.
+
+    Answered by the ``names`` of sessions that exist or are being made, and of those that were ``made`` since the last census,
+    at what ``time`` that was looked at (`service.daemon.lease.now`), which modules are ``warm`` (preloaded already), the marks
+    of the nodes on which sessions were made (``origins``), and what `About` says.
+    """
 
 
 class Create(Request["Data[sessions.SessionRecord]"], op="create"):
@@ -52,6 +80,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
         tags: Labels, if it is made.
         fresh: Whether it is an error if there is one of that name.
         bound: Whether it ends with the connection that it is made on. It then has to be fresh.
+        grant: In a cluster: by which placement its node makes it (`Lease.check`).
     """
 
     name: str
@@ -59,6 +88,7 @@ class Create(Request["Data[sessions.SessionRecord]"], op="create"):
     tags: Mapping[str, str] = field(default_factory=dict)
     fresh: bool = False
     bound: bool = False
+    grant: str = ""
 
     @property
     def may_repeat(self) -> bool:
@@ -71,6 +101,7 @@ class List(
     op="list",
     repeatable=True,
     route=Route("GET", "/kernels", "List the sessions", scope="read", within="kernels"),
+    join=in_order_of("created_at"),
 ):
     """List the sessions that the token is for, oldest first.
 
@@ -119,6 +150,7 @@ class Wipe(
     op="wipe",
     repeatable=True,
     route=Route("DELETE", "/kernels", "End all sessions", scope="admin", within="destroyed"),
+    join=one_after_the_other,
 ):
     """End all sessions, whoever has made them."""
 

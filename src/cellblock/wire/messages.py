@@ -51,6 +51,8 @@ class Execute:
     """The id of the Jupyter message that requests it; empty without a Jupyter client. With one, prompts and answers of
     `input()` are not shown, because the client shows them, and comm messages are sent.
     """
+    traceparent: Short = ""
+    """The trace context (W3C) that the code can continue: the environment variable TRACEPARENT while the cell runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,10 @@ class Channel:
         """The descriptor to wait on."""
         return self._sock.fileno()
 
+    def readable(self) -> bool:
+        """Whether a message has arrived, or the host has closed the channel."""
+        return bool(select.select([self._sock], [], [], 0)[0])
+
     def unread(self) -> bool:
         """Whether the host has not read yet what was sent."""
         try:

@@ -67,6 +67,13 @@ class Commands:
         if forbidden:
             _say_so()
 
+    def expect(self, name: str, value: str | None) -> None:
+        """Note a variable that the host has set or taken away: it is no change by the code, and is not shown as one."""
+        if value is None:
+            self._first.pop(name, None)
+        else:
+            self._first[name] = value
+
     def show(self, command: str) -> int:
         """Run a shell line with the cell's output; return its exit status, negative for a signal."""
         line = str.__str__(command)  # exactly `str`: a subclass could return another text each time

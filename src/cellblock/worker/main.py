@@ -13,6 +13,7 @@ import io
 import os
 import socket
 import sys
+import time
 import traceback as tracebacks
 from collections import deque
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from cellblock.wire.messages import (
 from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
+from cellblock.worker.forks import hot_pages
 from cellblock.worker.forks import safety as fork_safety
 from cellblock.worker.forks.sockets import note_pairs
 from cellblock.worker.gate import GATE
@@ -52,7 +54,14 @@ from cellblock.worker.requests import Requester
 from cellblock.worker.shell import CellError, Shell
 from cellblock.worker.streams import replace_streams, restore_streams
 
+_SOON = 0.1
+"""Seconds: if a cell came later than this after the copy before it, the next one will too. Its client does not notice two
+milliseconds, and the pages of a cell would take megabytes of memory meanwhile."""
+
 _fflush = ctypes.CDLL(None).fflush
+
+_TRACE = "TRACEPARENT"
+"""The environment variable by which programs take a trace context."""
 
 
 class StartedAnew(Protocol):
@@ -73,7 +82,8 @@ class Worker:
         offline: Whether the session has no network, so that failed connections say so.
         commands: Whether commands need the host's approval; ``forbidden``: the host also runs them, because this process may
             not.
-        fork_copy: Makes a numbered copy of this process. Returns None here, and a specification in each kernel made from it.
+        fork_copy: Makes a numbered copy of this process; is told whether the next cell is expected soon. Returns None here,
+            and a specification in each kernel made from it.
     """
 
     def __init__(self, shell: Shell, outbox: Outbox, sock: socket.socket) -> None:
@@ -90,12 +100,13 @@ class Worker:
         self.stay_in: str | None = None
         self.offline: str | None = None
         self.commands: Literal["asked", "forbidden"] | None = None
-        self.fork_copy: Callable[[int], StartedAnew | None] | None = None
+        self.fork_copy: Callable[[int, bool], StartedAnew | None] | None = None
         self._waiting: deque[Message] = deque()
         self._task: asyncio.Task[None] | None = None
         self._begun = False
         self._thrown: BaseException | None = None
         self._broken: Exception | None = None
+        self._trace_before: str | None = None
         self._open = True
         self.loop = new_loop()
         self.context = contextvars.copy_context()
@@ -103,6 +114,7 @@ class Worker:
         self._comms: Comms | None = None
         self._threads = 3  # as the system counts them: two more than there are
         self._told_of_threads = False
+        self._idle_since = -_SOON
         self._questions = Questions(shell, self._interrupter)
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
@@ -112,8 +124,8 @@ class Worker:
         A fork shares its parent's memory until it writes to it. A first cell writes to some 500 pages, and copying them takes
         longer than running it.
         """
-        code = self._shell.transform_cell("pass")
-        self.loop.run_until_complete(self._shell.run_cell_async("pass", store_history=False, transformed_cell=code))
+        self._shell.transform_cell("x = 1")  # another line, such as `pass`, could be a magic, which few cells are
+        self.loop.run_until_complete(self._shell.run_cell_async("pass", store_history=False, transformed_cell="pass\n"))
         self._shell.events.trigger("post_execute")
         self._shell.last_execution_result = None
 
@@ -227,6 +239,8 @@ class Worker:
         try:
             if request.parent or self._comms is not None:
                 self._note_parent(request.parent)
+            if request.traceparent:
+                self._enter_trace(request.traceparent)
             error = await self._shell.run(
                 request.code, self._interrupter.check, silent=request.silent, draw=not request.silent or bool(request.parent)
             )
@@ -245,6 +259,8 @@ class Worker:
             elif error is not None and error.ename == "CancelledError" and self._interrupter.hits:
                 traceback = (*error.traceback[:-1], "KeyboardInterrupt: ")
                 error = replace(error, ename="KeyboardInterrupt", evalue="", traceback=traceback)
+            if request.traceparent:
+                self._leave_trace(request.traceparent)
             self._interrupter.watch(None)
             if self._outbox.forked:
                 # A child that the code forked ends with the cell.
@@ -259,6 +275,28 @@ class Worker:
             self._reply(error)
         finally:
             GATE.open()
+
+    def _enter_trace(self, traceparent: str) -> None:
+        """Let the cell's code, and programs that it starts, continue the caller's trace, as programs do."""
+        with contextlib.suppress(BaseException):  # earlier code may have changed anything that is used here
+            self._trace_before = os.environ.get(_TRACE)
+            self._set_trace(traceparent)
+
+    def _leave_trace(self, traceparent: str) -> None:
+        """Put back what was there before: a trace is no part of the session's state. What the code has set itself stays."""
+        with contextlib.suppress(BaseException):
+            ours = os.environ.get(_TRACE) == traceparent
+            self._set_trace(self._trace_before, only_expect=not ours)
+
+    def _set_trace(self, value: str | None, *, only_expect: bool = False) -> None:
+        if self._shell.commands is not None:
+            self._shell.commands.expect(_TRACE, value)
+        if only_expect:
+            return
+        if value is None:
+            del os.environ[_TRACE]
+        else:
+            os.environ[_TRACE] = value
 
     def _note_parent(self, parent: str) -> None:
         """Record the Jupyter message that requested this cell; the first one makes widgets send their messages."""
@@ -280,17 +318,21 @@ class Worker:
 
     def _park(self, request: Park) -> None:
         """Leave a copy of this process, and answer; or continue as a kernel that was made from the copy."""
+        soon = time.monotonic() - self._idle_since < _SOON
         GATE.shut += 1
         try:
-            refusal, anew = self._copy(request)
+            refusal, anew = self._copy(request, soon)
             if anew is None:
                 self._outbox.send(Parked(refusal))
             else:
                 self._begin_anew(anew)
         finally:
             GATE.open()
+        if soon and refusal is None and anew is None:
+            hot_pages.copy(self._channel.readable)
+        self._idle_since = time.monotonic()
 
-    def _copy(self, request: Park) -> tuple[str | None, StartedAnew | None]:
+    def _copy(self, request: Park, soon: bool) -> tuple[str | None, StartedAnew | None]:
         if self.fork_copy is None:
             return "this system cannot copy a running kernel", None
         self._outbox.settle()
@@ -302,7 +344,7 @@ class Worker:
             return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", None
         self._outbox.parking = True
         try:
-            return None, self.fork_copy(request.number)
+            return None, self.fork_copy(request.number, soon)
         except OSError as error:
             room = "; each checkpoint is a process: drop some, or allow more (Resources(processes=…))"
             return f"the process cannot be forked: {error.strerror}{room if error.errno == errno.EAGAIN else ''}", None

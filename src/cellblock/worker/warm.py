@@ -14,8 +14,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD
-from cellblock.wire.messages import Complete, Execute, Inspect, Shutdown, ToWorker
+from cellblock.wire.messages import Complete, Execute, Inspect, Park, Shutdown, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
+from cellblock.worker.forks import hot_pages
 
 if TYPE_CHECKING:
     from cellblock.worker.main import Worker
@@ -107,3 +108,31 @@ def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: li
     ours.close()
     shell.reset(new_session=True)
     shell.execution_count = 1
+
+
+def find_hot_pages(shell: Shell, outbox: Outbox) -> None:
+    """In a zygote, whose memory does not move any more: have a fork find the pages that each cell writes to."""
+    from cellblock.worker.main import Worker
+
+    ours, theirs = socket.socketpair()
+    finder, own = hot_pages.Finder(), os.getpid()
+    if (pid := os.fork()) == 0:
+        try:
+            hot_pages.end_with(own)
+            ours.close()
+            worker = Worker(shell, outbox, theirs)
+            worker.fork_copy = finder.fork_copy
+            worker.run()
+        finally:
+            os._exit(0)
+    theirs.close()
+    conversation = Conversation(Side.HOST)
+    cell = Execute("x = 1")
+    for question in (cell, Park(1), cell, Park(2), cell, Park(3)):
+        while conversation.state is not State.IDLE and (data := ours.recv(1 << 20)):
+            conversation.receive(data)
+        if conversation.state is State.IDLE:
+            ours.sendall(conversation.send(question))
+    ours.close()
+    finder.take()
+    os.waitpid(pid, 0)

@@ -134,6 +134,7 @@ _WITHOUT_JSON = {
     "actions show": "it prints source code",
     "attach": "it needs a terminal",
     "completion": "it prints a script for a shell",
+    "console": "it opens a browser, and serves until it is stopped",
     "daemon logs": "it prints lines of a file",
     "mcp": "it speaks the protocol",
     "run": "its output is the program's",

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -95,6 +96,16 @@ def test_what_has_changed_since_a_checkpoint(session: str, capsys: pytest.Captur
             r"new file\s+data\s+1 bytes",
         ):
             assert re.search(line, screen.text)
+    with terminal(*command("diff", session, "before", "--file", "data")) as screen:
+        assert screen.end() == 0
+        assert "+++ b/data" in screen.text
+        assert "+1" in screen.text
+    piped = subprocess.run(command("diff", session, "before", "--file", "data"), capture_output=True, check=True)
+    assert piped.stdout == b"--- /dev/null\n+++ b/data\n@@ -0,0 +1 @@\n+1\n\\ No newline at end of file\n"
+    versions = cellblock.file_versions(session, "data", made)
+    assert said(capsys, "diff", session, "before", "--file", "data", "--json") == versions.to_dict()
+    assert main(["diff", session, "before", "--file", "missing"]) != 0
+    assert "there is no file 'missing' in either state" in capsys.readouterr().err
     assert main(["diff", session, "after"]) != 0
     assert "there is no checkpoint 'after'" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ import pytest
 import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli import copying, main
+from cellblock.operations import reading
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_a_file_that_no_message_could_hold(workspace: Path, tmp_path: Path) -> N
 def test_a_file_that_changes_is_not_saved(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(copying, "_PART", 100)
+    monkeypatch.setattr(reading, "_PART", 100)
     (workspace / "log").write_bytes(bytes(1000))
     bar = copying._bar
 

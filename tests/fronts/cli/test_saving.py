@@ -84,3 +84,27 @@ def test_python_has_the_same_functions(tmp_path: Path, monkeypatch: pytest.Monke
         cellblock.save("missing", "s")
     with pytest.raises(cellblock.StoreError, match="No such file"):
         cellblock.load(other, "missing")
+
+
+def test_a_url_stands_for_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path}/s"
+    assert main(["save", "s", url]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == str(tmp_path / "s")
+    assert main(["save", "s", url]) == 2
+    assert "exists already; --force replaces it" in capsys.readouterr().err
+    assert main(["load", url, "from-url"]) == 0
+    assert json.loads(capsys.readouterr().out)["loaded"] == ["x"]
+    assert main(["save", "s", "memory://s"]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == "memory://s"
+    assert main(["load", "memory://s", "from-memory"]) == 0  # the daemon's
+    assert json.loads(capsys.readouterr().out)["loaded"] == ["x"]
+    assert main(["save", "s", "memory://"]) == 2
+    assert "not the URL of a file" in capsys.readouterr().err
+    assert main(["export", "s", "memory://s.py"]) == 2
+
+
+def test_python_takes_urls(tmp_path: Path) -> None:
+    assert cellblock.save("s", "memory://python").path == "memory://python"
+    assert cellblock.load("other", "memory://python").loaded == ["x"]
+    with pytest.raises(cellblock.InvalidInputError, match="password"):
+        cellblock.save("s", "sftp://me:secret@host/a")

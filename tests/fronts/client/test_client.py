@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx2
@@ -141,6 +142,64 @@ def test_executions_are_submitted_followed_and_answered(client: Client) -> None:
     assert record.id in [one.id for one in client.executions("same")]
     assert client.cancel(record) is False
     assert client.answer(record, "late") is False
+
+
+def test_all_sessions_are_watched(client: Client) -> None:
+    client.wipe()
+    made = client.get_or_create("seen")
+    with closing(client.watch()) as changes:
+        first = next(changes)
+        assert first.fresh
+        assert [one.name for one in first.sessions] == ["seen"]
+        client.submit(made, "print('begun'); import time; time.sleep(60)")
+        said = next(one for change in changes for one in change.sessions if one.said)
+        assert (said.code, said.said) == ("print('begun'); import time; time.sleep(60)", "begun\n")
+    with closing(client.watch(first.position)) as changes:  # what was missed comes first
+        change = next(changes)
+        assert not change.fresh
+        assert [one.status for one in change.sessions] == ["running"]
+        client.destroy(made)
+        assert next(change.ended for change in changes if change.ended) == [made.kernel_id]
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+async def test_watching_goes_on_where_the_connection_was_lost(kind: type[Client] | type[AsyncClient]) -> None:
+    asked: list[str] = []
+    whole = 'id: {0}\ndata: {{"position": "{0}", "ended": ["{0}"]}}\n\n'
+    problem = 'event: problem\ndata: {"status": 503, "code": "daemon", "detail": "gone"}\n\n'
+    answers = [
+        whole.format("a-1") + 'id: \ndata: {"position": "", "ended": ["part"]}\n\n' + "id: a-2\ndata: {",  # cut off here
+        problem,
+        "",
+        whole.format("a-3"),
+        'event: problem\ndata: {"status": 403, "code": "access", "detail": "no more"}\n\n',
+    ]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).partition(b" HTTP")[0].decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(answers[len(asked) - 1].encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen: list[str] = []
+
+        async def watch() -> None:
+            async with AsyncClient(url) as client:
+                async for change in client.watch():
+                    seen.extend(change.ended)
+
+        def watch_synchronously() -> None:
+            with Client(url) as client:
+                for change in client.watch():
+                    seen.extend(change.ended)
+
+        with pytest.raises(AccessError, match="no more"):
+            await (watch() if kind is AsyncClient else asyncio.to_thread(watch_synchronously))
+    assert seen == ["a-1", "part", "a-3"]
+    assert asked == ["GET /events", *["GET /events?after=a-1"] * 3, "GET /events?after=a-3"]
 
 
 def test_questions(client: Client) -> None:

@@ -122,21 +122,18 @@ def test_paths_are_those_of_the_workspace_by_both_of_its_names() -> None:
         ("./a//b/../c/", "a/c"),
         ("/home/user", "."),
         ("//home/user/a", "a"),
+        ("/", "/"),
+        ("..", "/home"),
+        ("/etc/passwd", "/etc/passwd"),
+        ("/home/user/../x", "/home/x"),
+        ("/home/users", "/home/users"),
+        ("/srv/place2", "/srv/place2"),
+        ("~x/../../..", "/"),
     ):
         assert workspace.inner(path) == inner, path
     assert workspace.outer("a/b") == "/home/user/a/b"
     assert workspace.outer(".") == "/home/user"
-    for path in (
-        "",
-        "/",
-        "..",
-        "/etc/passwd",
-        "/home/user/../x",
-        "/home/users",
-        "/srv/place2",
-        "a\0",
-        "~x/../..",
-        "x" * 5000,
-    ):
-        with pytest.raises(InvalidInputError, match=r"path must be|outside of /home/user"):
+    assert workspace.outer("/tmp/a") == "/tmp/a"
+    for path in ("", "a\0", "x" * 5000):
+        with pytest.raises(InvalidInputError, match="path must be"):
             workspace.inner(path)

@@ -23,6 +23,7 @@ from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, Out
 from cellblock.fronts.functions.connection import call, connection
 from cellblock.operations.executions import Lookup, Submit
 from cellblock.operations.sessions import About, Interrupt
+from cellblock.service.daemon.connection import Connection
 from daemons import own_daemon
 from processes import eventually
 
@@ -175,7 +176,9 @@ async def _ask_and_lose_the_connection(function: Callable[[], object]) -> object
     """Call a function whose connection is lost after its request was sent, and before the daemon has read it."""
     daemon = call(About())["pid"]
     with ThreadPoolExecutor(1) as thread:
-        sock = thread.submit(connection).result()._socket
+        found = thread.submit(connection).result()
+        assert isinstance(found, Connection)
+        sock = found._socket
         os.kill(daemon, signal.SIGSTOP)
         try:
             asked = thread.submit(function)

@@ -24,6 +24,7 @@ def session(api: httpx.Client) -> Path:
 
 
 FILES = "/sessions/s/files"
+IN_THE_SANDBOX = ("/etc/passwd", "%2fetc%2fpasswd")
 
 
 def test_a_file_from_its_making_to_its_end(api: httpx.Client, session: Path) -> None:
@@ -123,10 +124,33 @@ def test_nothing_outside_the_workspace_is_reached(gateway: Gateway, session: Pat
                 "Content-Length: 1\r\nConnection: close\r\n\r\nx".encode()
             )
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        assert b" 4" in answer[:12], answer
+        if path in IN_THE_SANDBOX and method == "GET":
+            assert b"\r\n\r\nuser:x:1000" in answer, "the sandbox's own file, as its code sees it"
+        else:
+            assert b" 4" in answer[:12], answer
         assert b"root:" not in answer
     assert (session.parent / "secret").read_text() == "secret"
     (session.parent / "secret").unlink()
+
+
+def test_absolute_paths_are_as_the_code_sees_them(api: httpx.Client, gateway: Gateway) -> None:
+    assert api.put(f"{FILES}//tmp/place/a", content=b"text").status_code == 201
+    assert api.get(f"{FILES}//tmp/place/a", headers={"Range": "bytes=1-2"}).content == b"ex"
+    assert api.get("/sessions/s/stat", params={"path": "/tmp/place/a"}).json()["size"] == 4
+    assert api.post("/sessions/s/folders", json={"path": "/tmp/place/b/c"}).json() == {"done": True}
+    assert api.post("/sessions/s/rename", json={"path": "/tmp/place/a", "to": "/tmp/place/b/a"}).json() == {"done": True}
+    listed = api.get(FILES, params={"path": "/tmp/place", "recursive": True}).json()["files"]
+    assert [one["path"] for one in listed] == ["/tmp/place/b", "/tmp/place/b/a", "/tmp/place/b/c"]
+    assert api.delete(f"{FILES}//tmp/place", params={"recursive": True}).json() == {"done": True}
+    assert not Path("/tmp/place").exists()
+    with gateway.client(token("read")) as reader:
+        for refused in (
+            reader.get(f"{FILES}//tmp/place/a"),
+            reader.get(FILES, params={"path": "/tmp"}),
+            reader.get("/sessions/s/stat", params={"path": "/tmp"}),
+        ):
+            assert refused.status_code == 403
+            assert "relative to the workspace" in refused.json()["detail"]
 
 
 def test_links_are_not_followed(api: httpx.Client, session: Path) -> None:

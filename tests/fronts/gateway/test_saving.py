@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from cellblock import Client, InvalidInputError, NotFoundError
+from cellblock.operations.saving import Save
 from gateways import Gateway, token
 
 pytestmark = pytest.mark.slow
@@ -74,3 +75,15 @@ def test_the_client_does_the_same(gateway: Gateway, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError):
             client.save("missing", tmp_path / "missing")
         assert sorted(os.listdir(tmp_path)) == ["s.cellblock", "s.ipynb"]
+
+
+def test_the_gateways_machine_reaches_urls_for_whoever_may_do_all(gateway: Gateway, api: httpx.Client) -> None:
+    with Client(gateway.url, token("admin")) as client:
+        report = client.save("s", "memory://s")
+        assert (report.path, report.saved) == ("memory://s", ["x"])
+        assert client.load("s", "memory://s").loaded == ["x"]
+        with pytest.raises(InvalidInputError, match="absolute"):
+            client._ask(Save("s", "relative"))
+    with gateway.client(token("run")) as runner:
+        for what in ("save-to", "load-from"):
+            assert runner.post(f"/sessions/s/{what}", json={"path": "memory://s"}).status_code == 403

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from cellblock import (
     StateError,
     UnsupportedError,
 )
+from cellblock.fronts.rollouts import pool as pool_module
 from cellblock.fronts.rollouts import trajectory
 from processes import eventually
 
@@ -59,6 +62,25 @@ async def test_a_seed_makes_it_repeatable(host: Host) -> None:
         found = [await pool.run(number, f"{seed}-{again}", seed=seed) for seed in (1, 2) for again in (1, 2)]
         assert found[0] == found[1] != found[2] == found[3]
         assert await pool.run(number, "none") != await pool.run(number, "none again")
+
+
+async def test_a_clock_begins_where_it_should_and_goes_on(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    noon = datetime(2020, 2, 29, 12, tzinfo=UTC)
+    code = "import datetime, time; str(datetime.date.today()), time.time()"
+    async with Pool(2, host=host, sandbox=False) as pool:
+        async with pool.rollout("a", clock=noon) as rollout, pool.rollout("b") as other:
+            day, seconds = eval(await number(rollout, code))
+            assert (day, rollout.trajectory.events[0]["clock"]) == ("2020-02-29", "2020-02-29T12:00:00+00:00")
+            assert 0 <= seconds - noon.timestamp() < 60
+            assert eval(await number(rollout, code))[1] > seconds
+            assert eval(await number(other, code))[1] > time.time() - 60
+        with pytest.raises(InvalidInputError, match="clock must be a datetime with a time zone, not"):
+            async with pool.rollout("c", clock=datetime(2020, 1, 1)):  # this is what is refused
+                pass
+        monkeypatch.setattr(pool_module, "_CLOCK", "__import__('no_such_time_machine')")
+        with pytest.raises(InvalidInputError, match="needs the package time-machine"):
+            async with pool.rollout("d", clock=noon):
+                pass
 
 
 async def test_a_key_names_one_rollout(host: Host) -> None:

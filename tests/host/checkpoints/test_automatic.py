@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from cellblock import CheckpointError, Exact, Host, InvalidInputError, Session
+from cellblock import CheckpointError, Exact, Host, InvalidInputError, Rolling, Session
 from cellblock.host.checkpoints import files as checkpoint_files
 from cellblock.host.kernels import past
 from cellblock.host.snapshots import SnapshotLimits
+from clocks import WallClock
 from processes import eventually
 
 
@@ -27,6 +29,36 @@ async def test_each_of_many_cells_that_follow_at_once_is_undone_alone(zygote_hos
             assert len((await session.undo()).cells) == 1
             assert (await session.execute("x, open('f').read()")).return_value == f"({number}, '{number}')"
             await session.undo()
+
+
+async def test_undo_goes_to_the_state_in_which_the_cell_began_and_to_no_later_one_with_the_same_cells(
+    zygote_host: Host, tmp_path: Path
+) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        await session.execute("x = 1")
+        first = await session.checkpoint()
+        await session.execute("x = 2")
+        second = await session.checkpoint()
+        await session.restore(first)
+        await session.put("x", 3)
+        later = await session.checkpoint()
+        await session.restore(second)
+        assert len((await session.undo()).cells) == 1
+        assert (await session.execute("x")).return_value == "1"
+        for checkpoint in (first, second, later):
+            await checkpoint.drop()
+
+
+async def test_an_undo_that_is_refused_costs_no_checkpoint_that_is_due(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path, recovery=Rolling(after=0.05)) as session:
+        await session.execute("x = 1")
+        await session.execute("y = 2")
+        with pytest.raises(CheckpointError, match="no checkpoint from before that cell"):
+            await session.undo()
+        await eventually(lambda: any(one.automatic for one in session._checkpoints.all()))
+        died = await session.execute("import os; os._exit(1)")
+        assert (died.status, died.recovery) == ("died", "restored")
+        assert (await session.execute("x, y")).return_value == "(1, 2)"
 
 
 async def test_no_more_cells_are_undone_than_are_kept_and_what_can_be_is_said(zygote_host: Host, tmp_path: Path) -> None:
@@ -136,6 +168,24 @@ async def test_what_a_person_saved_between_two_cells_comes_back(zygote_host: Hos
         await session.execute("open('f', 'w').write('3')")
         await session.undo()
         assert (tmp_path / "f").read_text() == "2"
+
+
+async def test_an_undo_brings_files_back_although_the_clock_was_set_back_while_the_cell_ran(
+    zygote_host: Host, tmp_path: Path
+) -> None:
+    """The files of the cell are older than the cell then."""
+    (workspace := tmp_path / "workspace").mkdir()
+    os.mkfifo(go := tmp_path / "go")
+    async with made(zygote_host, workspace) as session:
+        await session.execute("open('f', 'w').write('1')")
+        with WallClock() as clock:
+            clock.ahead = 7200.0
+            cell = asyncio.create_task(session.execute(f"open({str(go)!r}).read(); open('f', 'w').write('2')"))
+            with await asyncio.to_thread(open, go, "w"):
+                clock.ahead = 0.0
+            await cell
+            assert len((await session.undo()).cells) == 1
+        assert (workspace / "f").read_text() == "1"
 
 
 async def later() -> None:

@@ -17,9 +17,11 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
         yield kind
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(5, 12, id="few"), pytest.param(40, 20, id="many", marks=pytest.mark.slow)]
-)
+MANY = [pytest.param(200, 20, id=f"many, part {part}", marks=pytest.mark.slow) for part in range(1, 5)]
+"""With those of `test_exact_fronts`, 2,000 histories; in parts, because processes share them."""
+
+
+@pytest.mark.timeout(900)  # two hundred histories take three minutes on a busy machine
+@pytest.mark.parametrize(("examples", "steps"), [pytest.param(5, 12, id="few"), *MANY])
 def test_undo_and_crashes_are_exact(machine: type[ExactMachine], examples: int, steps: int) -> None:
     check(machine, examples, steps)

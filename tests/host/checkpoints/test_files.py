@@ -119,6 +119,26 @@ async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
         assert (tmp_path / "a").read_text() == "2"
 
 
+async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody_else_saves(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fresh kernel of the undo is newer than the state that is restored, so no change seems to come after it."""
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+    (tmp_path / "a").write_text("1")
+    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
+        await eventually(lambda: session._checkpoints.automatic.filing.first is not None)
+        await session.execute("open('b', 'w').write('1')")
+        checkpoint = await session.checkpoint(files="copy")
+        await session.undo()
+        await eventually(lambda: session._checkpoints.automatic.filing.first is not None)
+        await session.restore(checkpoint)
+        rested = time.time_ns()
+        await eventually(lambda: files_time() > rested)
+        (tmp_path / "a").write_text("2")
+        assert (await session.undo(partial=True)).files == ["b"]
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "2"}
+
+
 async def test_what_somebody_else_saves_between_cells_stays(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

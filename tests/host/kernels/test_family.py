@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import CheckpointError, Host, Session
+from cellblock.wire.copies import Keep
 from checkpoint_sessions import made, value
-from processes import children, eventually
+from processes import asleep, children, eventually
 
 
 @pytest.fixture
@@ -34,6 +36,23 @@ async def test_many_that_are_dropped_at_once_all_end(session: Session) -> None:
         checkpoint.discard()
     os.kill(init, signal.SIGCONT)
     await eventually(lambda: len(children(init)) == 1)
+
+
+async def test_a_copy_outlives_what_was_said_before_it_was_asked_for(session: Session) -> None:
+    """Init may read of the copy first: it has another connection."""
+    first = await session.checkpoint()
+    init = int(await value(session, "__import__('os').getppid()"))
+    before = children(init)
+    os.kill(init, signal.SIGSTOP)
+    first.moment.copy.family._tell(Keep((first.moment.copy.number,)))  # as a host that takes over
+    making = asyncio.create_task(session.checkpoint())
+    await eventually(lambda: any(asleep(copy) for copy in children(init) - before))  # it has registered, and waits
+    os.kill(init, signal.SIGCONT)
+    made = await making
+    await value(session, "1")
+    await session.checkpoint()  # init has read everything
+    assert made.alive
+    assert first.alive
 
 
 async def test_what_is_killed_below_is_noticed(native_host: Host, tmp_path: Path) -> None:

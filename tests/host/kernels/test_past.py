@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from cellblock.host.kernels.past import _KEPT, Past
 from cellblock.model import HistoryEntry
+from clocks import WallClock
 
 
 def entry(code: str) -> HistoryEntry:
@@ -60,3 +65,59 @@ def test_going_back_past_a_reset_leaves_the_cells_between() -> None:
     assert [cell.abandoned for cell in past.entries] == [False, True, True]
     past.go_to(later, after)
     assert [cell.abandoned for cell in past.entries] == [True, True, False]
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_what_a_cell_changed_is_known_although_the_clock_was_set_while_it_ran(hours: int) -> None:
+    """What it changed before has times of the old clock. Changes of others in the hours between are not its work."""
+    past = Past()
+    state, hour = past.state, 3600 * 10**9
+    with WallClock() as clock:
+        past.begin()
+        before = time.time_ns()
+        clock.ahead = 3600.0 * hours
+        after = time.time_ns()
+        running = past.spans_after(state)
+        past.rest(past.state)
+        spans = past.spans_after(state)
+
+    def within(moment: int, spans: list[tuple[int, int]]) -> bool:
+        return any(began <= moment <= ended for began, ended in spans)
+
+    assert within(before, spans)
+    assert within(after, spans)
+    assert not within(after + hour, spans)
+    assert within(after + hour, running)
+    assert not within(min(before, after) - hour, spans)
+    assert not within((before + after) // 2, spans)
+    assert (len(spans), len(running)) == (2, 2)
+
+
+def test_each_cell_has_one_span_while_nobody_sets_the_clock() -> None:
+    past = Past()
+    state = past.state
+    for _ in range(3):
+        past.begin()
+        past.rest(past.state)
+    past.begin()
+    assert len(past.spans_after(state)) == 4
+
+
+def test_a_cell_tells_after_which_one_it_began() -> None:
+    past = Past()
+
+    def run(name: str) -> str:
+        past.begin()
+        past.add(HistoryEntry(name, "success", 1, tag=name, after=past.after))
+        return past.after
+
+    assert [run("a"), run("b")] == ["", "a"]
+    line, state = past.line, past.state
+    assert run("c") == "b"
+    past.go_to(line, state)
+    later = Past()
+    later.restore(past.saved())
+    assert (later.after, [one.after for one in later.entries]) == ("b", ["", "a", "b"])
+    assert run("d") == "b"
+    past.begin_anew()
+    assert run("e") == ""

@@ -130,13 +130,13 @@ async def test_a_cancelled_request_does_not_mix_answers(host: Host, tmp_path: Pa
 async def test_a_killed_helper_is_told_and_replaced(host: Host, tmp_path: Path) -> None:
     async with host.session(working_dir=tmp_path) as session:
         await session.fs.write_bytes("a", b"a")
-        helper = session.fs._helper
-        assert helper is not None
+        assert session.fs._helper is not None
+        helper = session.fs._helper.process
         helper.kill("a test")
         await helper.wait()
         assert await session.fs.read_bytes("a") == b"a"
-        helper = session.fs._helper
-        assert helper is not None
+        assert session.fs._helper is not None
+        helper = session.fs._helper.process
         await helper.begun()  # its answers may be here first; and signal 19 to process 0 would stop this whole run
         os.kill(helper.pid, 19)
         asking = asyncio.create_task(session.fs.read_bytes("a"))
@@ -145,3 +145,88 @@ async def test_a_killed_helper_is_told_and_replaced(host: Host, tmp_path: Path) 
         with pytest.raises(ProcessError, match="has ended"):
             await asking
         assert await session.fs.read_bytes("a") == b"a"
+
+
+# -- parts, lists and changes --------------------------------------------------------------------------------------------
+
+
+async def pieces(*parts: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+    if error is not None:
+        raise error
+
+
+async def test_a_file_in_parts_appears_when_it_is_complete(session: Session, tmp_path: Path) -> None:
+    written = await session.fs.write_parts("a/b.bin", pieces(b"one ", b"two"))
+    assert (written.path, written.kind, written.size) == ("a/b.bin", "file", 7)
+    with pytest.raises(RuntimeError, match="no more"):
+        await session.fs.write_parts("a/b.bin", pieces(b"other", error=RuntimeError("no more")))
+    assert (tmp_path / "a/b.bin").read_bytes() == b"one two"
+    assert os.listdir(tmp_path / "a") == ["b.bin"]
+    assert (await session.fs.write_parts("empty", pieces())).size == 0
+
+
+async def test_parts_of_a_file_are_read(session: Session) -> None:
+    await session.fs.write_bytes("a", b"0123456789")
+    info, data = await session.fs.read_part("a", 4, 3)
+    assert (info.size, data) == (10, b"456")
+    assert (await session.fs.read_part("a", 8, 100))[1] == b"89"
+    assert (await session.fs.read_part("a", 10, 100))[1] == b""
+    with pytest.raises(InvalidInputError, match="offset must be a number of bytes, not -1"):
+        await session.fs.read_part("a", -1, 1)
+
+
+async def test_a_list_goes_as_deep_as_is_wanted(session: Session) -> None:
+    await session.fs.write_bytes("top/a/b/c", b"")
+    await session.exec(["ln", "-s", "..", "top/a/up"])
+    assert [one.path for one in await session.fs.list("top")] == ["top/a"]
+    assert [one.path for one in await session.fs.list("top", depth=2)] == ["top/a", "top/a/b", "top/a/up"]
+    deep = ["top/a", "top/a/b", "top/a/b/c", "top/a/up"]
+    assert [one.path for one in await session.fs.list("top", depth=9)] == deep
+    with pytest.raises(InvalidInputError, match="depth must be a number from 1 to 1000"):
+        await session.fs.list("top", depth=0)
+
+
+async def test_a_directory_is_watched(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await session.fs.write_bytes("d/old", b"")
+        found = []
+        async with session.fs.watch("d", recursive=True) as changes:
+            await session.exec("cd d && mkdir new && echo 1 > new/a && mv new other && chmod 600 old && rm old && touch end")
+            async for change in changes:
+                found.append((change.kind, change.path))
+                if change.path == "end":
+                    break
+        assert [one for one in found if one in _CHANGES] == _CHANGES
+        assert ("created", "new/a") in found or ("created", "other/a") in found
+        with pytest.raises(FileNotFoundError):
+            async with session.fs.watch("missing"):
+                pass
+
+
+_CHANGES = [
+    ("created", "new"),
+    ("renamed", "new"),
+    ("created", "other"),
+    ("attributes", "old"),
+    ("removed", "old"),
+    ("created", "end"),
+]
+
+
+async def test_the_end_of_a_watched_directory_is_told(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await session.fs.mkdir("d")
+        async with session.fs.watch("d") as changes:
+            await session.fs.remove("d")
+            with pytest.raises(FileNotFoundError, match="the watched folder was removed or renamed"):
+                await anext(changes)
+        assert not session.processes()
+
+
+async def test_landlock_refuses_to_watch(landlock_host: Host, tmp_path: Path) -> None:
+    async with landlock_host.session(working_dir=tmp_path) as session:
+        with pytest.raises(PermissionError):
+            async with session.fs.watch():
+                pass

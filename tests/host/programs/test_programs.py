@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -401,6 +402,45 @@ async def test_a_program_that_takes_too_much_memory_ends_before_the_kernel(tmp_p
             assert "out of memory" in result.reason
         else:
             assert result.signal == signal.SIGKILL or "MemoryError" in result.err
+        assert await session.get("x") == 1
+
+
+async def test_a_full_process_table_leaves_the_kernel_alive(native_host: Host, tmp_path: Path) -> None:
+    policy = Policy(resources=Resources(processes=24))
+    async with native_host.session(working_dir=tmp_path, policy=policy) as session:
+        await session.execute("""
+            import os, time
+            x = 1
+            children = []
+            while True:
+                try:
+                    pid = os.fork()
+                except OSError:
+                    break
+                if pid == 0:
+                    time.sleep(60)
+                    os._exit(0)
+                children.append(pid)
+        """)
+        for command in (["true"], "true"):
+            result = await session.exec(command)
+            assert (result.status, result.errno) == ("not_started", errno.EAGAIN)
+            assert "as many processes as the policy allows" in result.reason
+        await session.execute("[os.kill(pid, 9) or os.waitpid(pid, 0) for pid in children]")
+        assert (await session.exec("true")).ok
+        assert await session.get("x") == 1
+
+
+@pytest.mark.slow
+async def test_hundreds_of_branches_have_one_init(native_host: Host, tmp_path: Path) -> None:
+    policy = Policy(resources=Resources(processes=4000))
+    async with native_host.session(working_dir=tmp_path, policy=policy) as session:
+        await session.execute("x = 1")
+        branches = [(await session.fork(1))[0] for _ in range(270)]  # init has more than 1,024 descriptors
+        results = await asyncio.gather(*(branch.exec("true") for branch in branches))
+        assert {result.status for result in results} == {"exited"}
+        assert {await branch.get("x") for branch in branches} == {1}
+        await asyncio.gather(*(branch.close() for branch in branches))
         assert await session.get("x") == 1
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cellblock.host.kernels.past import Past
+from cellblock.host.kernels.past import Instant, Past
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.survival.recalled import Kept, Recalled
 from cellblock.model import HistoryEntry
 
 
 def base(past: Past, states: list[Any] | None = None) -> tuple[Any, ...]:
-    return "base", past.saved(), states or [], 0, None, 0, ("", "", False), None, 1.0, []
+    return "base", past.saved(), states or [], 0, None, 0, ("", "", False), None, []
 
 
 def shown(past: Past) -> tuple[Any, ...]:
@@ -45,7 +45,7 @@ def test_a_past_is_read_as_it_was_from_any_point_on(seed: int) -> None:
         match chance.randrange(8):
             case 0 if lines:
                 past.go_to(*chance.choice(lines))
-                past.brought_back(number)
+                past.brought_back(Instant(number, number))
             case 1:
                 past.begin_anew()
                 lines.clear()

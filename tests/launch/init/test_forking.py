@@ -62,7 +62,7 @@ def test_the_locks_for_forks_are_free_before_anybody_waits() -> None:
         forking._fork_below = lambda init: 5
         forking._wait_for_end = lambda between: order.append("waits")
         os.register_at_fork(after_in_parent=lambda: order.append("handlers"))
-        forking.fork_copy(3, 4, 1)
+        forking.fork_copy(3, 4, 1, soon=False)
         print(order)
     """
     assert _printed(code) == "['handlers', 'waits']\n"
@@ -78,7 +78,7 @@ def test_without_room_for_a_fork_nothing_stays_open_or_locked() -> None:
         forking.fork = fork
         os.register_at_fork(after_in_parent=lambda: told.append("handlers"))
         try:
-            forking.fork_copy(3, 4, 1)
+            forking.fork_copy(3, 4, 1, soon=False)
         except OSError as error:
             told.append(error.strerror)
         print(told, before == os.listdir("/proc/self/fd"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import signal
@@ -227,3 +228,17 @@ def test_no_room_for_a_descriptor_out_of_the_way_is_a_lack_of_descriptors() -> N
     moved = processes.move_high(0)
     assert moved >= processes.HIGH
     os.close(moved)
+
+
+def test_descriptors_of_any_number_can_be_waited_for() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 1500)
+    try:
+        assert not processes.is_readable(high)
+        os.write(writer, b"x")
+        assert processes.is_readable(high)
+    finally:
+        for descriptor in (reader, writer, high):
+            os.close(descriptor)

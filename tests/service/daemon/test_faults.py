@@ -155,8 +155,8 @@ def one_round(number: int, which: str, delay: float) -> tuple[str, int, set[int]
     last = events[-1]
     if last["kind"] == "failed":
         assert ran == "" if last["data"]["ran"] == "no" else ran in ("", "x")
-        if last["data"]["ran"] == "no":  # then it can be run again
-            result = patiently(Submit("one", wait=True, key=f"{key}-again"), code.encode())
+        if last["data"]["ran"] == "no":  # then it can be run again; with the same key, as the client may just do that, too
+            result = patiently(Submit("one", wait=True, key=key), code.encode())
             return "again", int(result["return_value"] or 0), doomed
         return str(last["data"]["ran"]), 0, doomed
     assert ran == "x" if last["data"]["status"] == "success" else ran in ("", "x")

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -25,12 +25,14 @@ from typing import Any, cast
 import pytest
 
 import cellblock
-from cellblock import DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
+from cellblock import BusyError, CellblockError, DaemonError, NotFoundError, NotRunError, OutcomeUnknownError, StoreError
 from cellblock.fronts.functions.connection import call, connection, local
 from cellblock.operations.executions import Executions, Follow, Lookup, Submit
 from cellblock.operations.sessions import Create, History
 from cellblock.service.daemon import control
 from cellblock.service.daemon.place import Place
+from clocks import WallClock
+from full_disk import own_disk
 from processes import alive, below, eventually
 
 pytestmark = pytest.mark.slow
@@ -180,6 +182,54 @@ async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Pat
     assert any("session 'one' was not among the stored sessions, and goes on" in problem for problem in problems)
 
 
+async def test_a_save_is_made_again_although_the_daemon_is_killed_in_the_middle_of_it(home: Path, tmp_path: Path) -> None:
+    """Its values had nobody who read them any more, so the kernel waited for ever, and every later cell with it."""
+    cellblock.get_or_create("one", sandbox=False)
+    telling = "class Telling:\n    def __reduce__(self):\n        open('began', 'w').close()\n        return bytes, (1,)\n"
+    assert cellblock.execute("one", f"{telling}x = Telling()\ny = [bytes(1_000_000) for _ in range(40)]").ok
+    saved = tmp_path / "saved"
+    with ThreadPoolExecutor(1) as other:
+        saving = other.submit(cellblock.save, "one", saved)
+        await eventually(lambda: Path("began").exists())
+        os.kill(daemon := pid(), signal.SIGKILL)
+        await ended(daemon)
+        assert cellblock.execute("one", "len(y)").return_value == "40"
+        with suppress(CellblockError):  # nobody can say whether it was done
+            saving.result(60)
+    assert {"x", "y"} < {*cellblock.save("one", saved).saved}
+
+
+@pytest.mark.parametrize("how", ["destroyed", "adopted", "wiped"])
+async def test_a_session_that_was_ended_stays_ended_although_the_daemon_is_killed_at_once(home: Path, how: str) -> None:
+    cellblock.get_or_create("one")
+    cellblock.fork("one", ["two"])
+    match how:
+        case "destroyed":
+            assert cellblock.destroy("two")
+        case "adopted":
+            cellblock.adopt("one", "two")
+        case "wiped":
+            cellblock.wipe()
+    os.kill(daemon := pid(), signal.SIGKILL)
+    await ended(daemon)
+    assert [record.name for record in cellblock.list_kernels()] == ([] if how == "wiped" else ["one"])
+    assert (control.status() or {})["problems"] == []
+
+
+async def test_code_that_no_journal_knows_any_more_runs_to_its_end(home: Path) -> None:
+    """What it writes has no reader. The kernel must not wait for one: later code would wait behind it."""
+    cellblock.get_or_create("one", sandbox=False)
+    os.mkfifo("go")
+    call(Submit("one", live=True), b"open('go').read()\nfor _ in range(200_000): print('x' * 100)\ny = 1")
+    with open("go", "w"):
+        os.kill(daemon := pid(), signal.SIGKILL)
+        await ended(daemon)
+        for path in home.glob("named.db*"):
+            path.unlink()
+        assert "runs code of which the journal knows nothing" in str((control.start() or {})["problems"])
+    assert cellblock.execute("one", "y").return_value == "1"
+
+
 @pytest.mark.parametrize("code", ["x = 1", "import os; os._exit(3)"])
 async def test_that_the_last_cell_had_ended_is_no_loss(home: Path, code: str) -> None:
     kernel = cellblock.get_or_create("one")
@@ -218,6 +268,17 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
     assert (await asyncio.wrap_future(waiting)).return_value == "43"  # submitted again, by itself
     assert list(connection().follow(Follow(record["id"]))) == events
     assert call(Submit("one", key="k", wait=True), code.encode()) == result
+
+
+async def test_a_client_gets_its_result_although_a_clock_was_set_back_since_its_session_was_made(home: Path) -> None:
+    cellblock.get_or_create("one")
+    os.mkfifo("go")
+    with WallClock() as clock:
+        clock.ahead = -7200.0
+        waiting = in_thread("one", "open('go').read(); 5")
+        with await asyncio.to_thread(open, "go", "w"):
+            os.kill(pid(), signal.SIGKILL)
+        assert (await asyncio.wrap_future(waiting)).return_value == "5"
 
 
 async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_is_killed(home: Path) -> None:
@@ -437,20 +498,47 @@ async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> Non
 
 
 @pytest.mark.slow
-async def test_too_few_descriptors_are_a_pause(home: Path) -> None:
-    control.start()
+async def test_a_disk_that_becomes_read_only_refuses_new_code_and_loses_nothing(home: Path, tmp_path: Path) -> None:
+    home.mkdir(mode=0o700)
+    os.mkfifo("go")
+    with own_disk(home, tmp_path / "disk") as break_it:
+        home.chmod(0o700)
+        kernel = cellblock.get_or_create("one")
+        cellblock.execute(kernel, "x = 1")
+        daemon, running = pid(), in_thread(kernel, "x = open('go').read(); x")
+        with await asyncio.to_thread(open, "go", "w") as go:
+            break_it()
+            with pytest.raises(StoreError, match="its file system is read-only; nothing was done"):
+                cellblock.execute(cellblock.get_or_create("two"), "open('ran', 'w')")
+            go.write("text")
+        assert (await asyncio.wrap_future(running)).return_value == "'text'"
+        about = control.status()
+        assert about is not None
+        assert about["problems"] == ["nothing can be stored, so nothing new is run: its file system is read-only"]
+        assert (about["pid"], Path("ran").exists()) == (daemon, False)
+        control.stop()
+        await ended(daemon)
+        await eventually(lambda: not alive(about["custodian"]))
+
+
+@pytest.mark.slow
+async def test_a_client_for_whom_no_descriptor_is_left_is_told_so_and_the_others_go_on(home: Path) -> None:
+    kernel = cellblock.get_or_create("one", recovery="none")
     daemon = pid()
     before = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
-    used = len(os.listdir(f"/proc/{daemon}/fd"))
-    resource.prlimit(daemon, resource.RLIMIT_NOFILE, (used + 4, before[1]))
-    clients = []
-    for _ in range(20):
-        clients.append(socket.socket(socket.AF_UNIX))
-        clients[-1].connect(str(home / "daemon.sock"))
-    await eventually(lambda: len(os.listdir(f"/proc/{daemon}/fd")) >= used + 4)
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, (1 + max(map(int, os.listdir(f"/proc/{daemon}/fd"))), before[1]))
+    clients = [Place(home).connect() for _ in range(20)]  # they say nothing, and have to be waited for
+    result = in_thread(kernel, "1")
+    with pytest.raises(BusyError, match="the daemon can take no more connections now"):
+        await asyncio.wrap_future(result)
+    assert cellblock.execute(kernel, "2").return_value == "2"
+    # Once for each time that the shortage begins: not for each client, and not for each attempt.
+    assert 1 <= _text_of(home / "daemon.log").count("no connection can be taken") <= 3
     resource.prlimit(daemon, resource.RLIMIT_NOFILE, before)
     for client in clients:
+        assert client is not None
         client.close()
+    assert (await asyncio.wrap_future(in_thread(kernel, "3"))).return_value == "3"
     assert pid() == daemon
 
 

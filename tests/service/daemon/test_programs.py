@@ -30,7 +30,7 @@ from cellblock.operations.programs import (
 )
 from cellblock.service.daemon import control
 from cellblock.service.daemon.codec import MAX_REPLY, encode_reply, encode_request
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import SessionConnection
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import open_connection
 from cellblock.wire.packed import pack
@@ -136,7 +136,7 @@ def test_signals_and_sizes(workspace: Path) -> None:
     assert ask(SignalProcess("s", trapped, signal.SIGUSR1, "program")) is True
     data, end = read_all(trapped)
     assert (data, end.result and end.result.exit_code) == (b"ready\ngot\n", 5)
-    script = "stty size; trap 'stty size; exit' WINCH; while :; do sleep 0.05; done"
+    script = "trap 'stty size; exit' WINCH; stty size; while :; do sleep 0.05; done"
     shown = spawned("sh", "-c", script, rows=10, columns=20)
     assert ask(ReadProcess("s", shown, 0, 10_000))["pieces"][0]["data"] == "10 20\r\n"
     assert ask(ResizeProcess("s", shown, 30, 40)) is True
@@ -251,7 +251,7 @@ async def test_programs_end_with_a_daemon_that_is_killed_and_never_run_twice(wor
 def test_a_spawn_whose_daemon_is_killed_is_not_made_twice(workspace: Path) -> None:
     about = control.status()
     assert about is not None
-    lost: Connection = connection()
+    lost: SessionConnection = connection()
     os.kill(about["pid"], signal.SIGSTOP)  # it has not answered when it ends
     threading.Timer(0.2, os.kill, (about["pid"], signal.SIGKILL)).start()
     with pytest.raises(OutcomeUnknownError):

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cellblock import DaemonError, Host, InvalidInputError, NotRunError, OutcomeUnknownError, StateError
-from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.operations.base import PROTOCOL, Request
 from cellblock.operations.checkpoints import Fork
 from cellblock.operations.executions import Answer, Follow, Submit
@@ -21,6 +20,7 @@ from cellblock.operations.sessions import Create, Destroy, End, Hello, List
 from cellblock.service.daemon.async_connection import AsyncConnection
 from cellblock.service.daemon.client import Client
 from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.server import Server
 from cellblock.service.named import executions, stdin
 from cellblock.service.named.sessions import NamedSessions

@@ -10,13 +10,13 @@ RECORD = SessionRecord("0" * 32, "one", "2026-01-01T00:00:00+00:00", "2026-01-02
 
 def test_a_label_has_all_that_is_needed_to_go_on() -> None:
     options = {"approve": "auto", "allow_hosts": ["example.org"]}
-    label = Label.read(label_of(RECORD, options, lasting=True))
-    assert label == Label("0" * 32, record=RECORD, options=options)
+    label = Label.read(label_of(RECORD, options, "a", lasting=True))
+    assert label == Label("0" * 32, record=RECORD, options=options, since="a")
 
 
-def test_what_is_not_to_go_on_without_the_store_is_only_an_id() -> None:
-    assert label_of(RECORD, {}, lasting=False) == RECORD.kernel_id
-    assert label_of(RECORD, {"startup_code": "x" * 20_000}, lasting=True) == RECORD.kernel_id
+def test_what_is_not_to_go_on_without_the_store_has_no_record() -> None:
+    assert Label.read(label_of(RECORD, {}, "a", lasting=False)) == Label(RECORD.kernel_id, since="a")
+    assert Label.read(label_of(RECORD, {"startup_code": "x" * 20_000}, "", lasting=True)) == Label(RECORD.kernel_id)
     assert Label.read(RECORD.kernel_id) == Label(RECORD.kernel_id)
 
 

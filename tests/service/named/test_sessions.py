@@ -11,6 +11,7 @@ import pytest
 from cellblock import Host, InvalidInputError, NotFoundError
 from cellblock.service.named.labels import Label, ended, label_of
 from cellblock.service.named.sessions import NamedSessions
+from clocks import WallClock
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import alive, eventually
 
@@ -47,6 +48,20 @@ async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygo
         sessions.find("brief")
     later = await after_a_kill(sessions, zygote_host, state)
     assert [record.name for record in later.records()] == ["long"]
+    await later.close()
+
+
+async def test_no_session_ends_for_a_clock_that_was_put_forward(
+    sessions: NamedSessions, zygote_host: Host, state: Path
+) -> None:
+    """In the time before a process, nobody has watched but a clock."""
+    named = await sessions.create("one", {**OPTIONS, "idle_timeout": 1000})
+    used = named.shown().last_used_at
+    with WallClock() as clock:
+        clock.ahead = 7200.0
+        later = await after_a_kill(sessions, zygote_host, state)
+        await later._look_after_all()
+        assert [(record.name, record.last_used_at) for record in later.records()] == [("one", used)]
     await later.close()
 
 
@@ -100,10 +115,16 @@ async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tm
     assert "FileNotFoundError" in again.stderr
 
 
-async def test_the_history_has_the_cells_of_earlier_processes(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+@pytest.mark.parametrize("hours", [0, 3])
+async def test_the_history_has_the_cells_of_earlier_processes(
+    sessions: NamedSessions, zygote_host: Host, state: Path, hours: int
+) -> None:
+    """Whatever the clock has said meanwhile."""
     named = await sessions.create("one", OPTIONS)
-    for code in ("x = 1", "1 / 0", "x"):
-        await submit(sessions, named, code).wait()
+    with WallClock() as clock:
+        clock.ahead = 3600.0 * hours
+        for code in ("x = 1", "1 / 0", "x"):
+            await submit(sessions, named, code).wait()
     await submit(sessions, named, "'unseen'", silent=True).wait()
     later = await after_a_kill(sessions, zygote_host, state)
     found = await later.create("one")
@@ -156,7 +177,7 @@ async def test_a_session_that_goes_on_without_its_record_gets_a_name_that_is_fre
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:
     named = await sessions.create("one", OPTIONS)
-    label = Label.read(label_of(named.record, OPTIONS, lasting=True))
+    label = Label.read(label_of(named.record, OPTIONS, "", lasting=True))
     assert sessions._named_like(label) is named
     later = NamedSessions(zygote_host)
     await later.create("one", OPTIONS)

@@ -86,7 +86,7 @@ async def test_what_a_killed_process_has_not_finished_is_removed_and_events_stay
     assert not second.exists()
     assert (tmp_path / "1-1").read_bytes() == LARGE
     assert await later.read(1, 2) == "x"
-    later.remove(1, [1, 2])
+    later.remove([(1, 1), (1, 2)])
     later.close()
     killed.close()
     assert [path.name for path in tmp_path.rglob("*")] == ["ahead"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.errors import InvalidInputError, NotFoundError
-from cellblock.service.store.tokens import SCOPES, Tokens
+from cellblock.errors import AccessError, InvalidInputError, NotFoundError
+from cellblock.service.store.tokens import CODE_SECONDS, SCOPES, Tokens
 
 
 def test_a_token_is_found_and_only_its_digest_is_stored(tmp_path: Path) -> None:
@@ -83,3 +83,26 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="lifetime"):
             tokens.create("one", lifetime=lifetime)
     assert tokens.all() == []
+
+
+def test_a_code_becomes_a_token_once_and_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(tmp_path / "state")
+    code = tokens.create_code(["approve"])
+    late = tokens.create_code(["admin"])
+    check = tokens.check()
+    assert check(code) is None  # it is no token itself
+    made = check(tokens.exchange(code))
+    assert made is not None
+    assert made.scopes == {"approve"}
+    assert made.expires is not None
+    for wrong in (code, "", "x" * 43):
+        with pytest.raises(AccessError, match="used before"):
+            tokens.exchange(wrong)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + CODE_SECONDS)
+    with pytest.raises(AccessError, match="too old"):
+        tokens.exchange(late)
+    with pytest.raises(InvalidInputError):
+        tokens.create_code(["everything"])
+    check.close()
+    assert not any(code.encode() in path.read_bytes() for path in (tmp_path / "state").iterdir())

@@ -74,11 +74,14 @@ async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Pat
     assert rows(tmp_path / "x.db") == 6
 
 
-async def test_a_check_sees_that_a_disk_is_full_and_that_it_is_not_any_more_although_nothing_waits(tmp_path: Path) -> None:
+async def test_a_check_sees_that_a_disk_is_full_and_that_it_is_not_any_more_although_nothing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cellblock.service.store.writer._FRESH", 0.0)
     writer = Writer(tmp_path, "x.db", SCHEMA)
     assert writer.check() == ""
     with file_size_limit(1000):
-        assert "disk" in writer.check()
+        assert writer.check() == "the disk is full"
         with pytest.raises(StoreError):
             writer.keep(INSERT, (1, "x"))
         assert writer.problem

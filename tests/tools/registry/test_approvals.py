@@ -42,6 +42,20 @@ async def test_decisions_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "approvals.db").stat().st_mode & 0o777 == 0o600
 
 
+async def test_the_last_calls_of_a_tool_that_were_allowed_are_found_quickly(tmp_path: Path) -> None:
+    with Approvals(tmp_path) as approvals:
+        for one in (decision(1), decision(1, "other"), replace(decision(1), outcome="deny"), decision(2)):
+            await approvals.add(one)
+        assert approvals.allowed("tool", "files", "read1", 5) == [decision(1, "other"), decision(1)]
+        assert approvals.allowed("tool", "files", "read1", 1, session="s") == [decision(1)]
+        assert approvals.allowed("shell", "files", "read1", 5) == []
+    file = sqlite3.connect(tmp_path / "approvals.db")
+    query = "SELECT * FROM approvals WHERE outcome = 'allow' AND server = ? AND tool = ? AND kind = ? ORDER BY id DESC LIMIT 1"
+    (plan,) = file.execute(f"EXPLAIN QUERY PLAN {query}", ("a", "b", "c")).fetchall()
+    assert "approvals_allowed" in plan[3]
+    file.close()
+
+
 async def test_of_a_large_payload_the_beginning_is_kept_and_what_it_was(tmp_path: Path) -> None:
     large = b'{"a":"' + b"x" * 4_000_000 + b'"}'
     with Approvals(tmp_path) as approvals:

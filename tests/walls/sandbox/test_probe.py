@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 
 import pytest
@@ -86,6 +87,18 @@ async def test_an_unknown_architecture_starts_nothing(monkeypatch: pytest.Monkey
 
 def test_this_machine_can() -> None:
     assert probe.forbidden() is None
+
+
+def test_a_library_that_starts_threads_in_each_child_keeps_no_sandbox_from_starting() -> None:
+    """OpenTelemetry's exporters do: a process with threads cannot make a user namespace."""
+    code = """
+import os, threading, time
+os.register_at_fork(after_in_child=lambda: threading.Thread(target=time.sleep, args=(60,), daemon=True).start())
+from cellblock.walls.sandbox import probe
+print(probe.forbidden())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 @pytest.mark.parametrize(

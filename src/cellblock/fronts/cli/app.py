@@ -15,6 +15,7 @@ from cellblock.fronts.cli import (
     actions,
     approvals,
     checkpoints,
+    cluster,
     daemon,
     files,
     kernelspec,
@@ -25,6 +26,7 @@ from cellblock.fronts.cli import (
     sessions,
     tokens,
     tools,
+    web_console,
 )
 from cellblock.fronts.cli.arguments import (
     FILES,
@@ -59,7 +61,6 @@ _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 
 COMPLETE = "_CELLBLOCK_COMPLETE"
 _MEANT = {
-    "console": "attach",
     "delete": "destroy",
     "eval": "exec",
     "help": "--help",
@@ -273,6 +274,9 @@ def serve(
     e2b: Annotated[
         bool, typer.Option("--e2b", help="Serve programs for E2B (E2B_DEBUG=true), at ports 49999 and 49983 (docs/e2b.md).")
     ] = False,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Serve the sessions of this Ray cluster (docs/cluster.md).")
+    ] = None,
     workspace: Workspace = None,
     allow_host: AllowHost = None,
     sandbox_config: SandboxConfig = None,
@@ -285,6 +289,8 @@ def serve(
     """
     from cellblock.fronts.gateway.options import GatewayOptions
 
+    if ray is not None:
+        os.environ["CELLBLOCK_RAY_ADDRESS"] = ray
     if e2b:
         from cellblock.fronts.e2b.serve import serve as serve_http
     else:
@@ -319,11 +325,13 @@ programs.add_to(app)
 checkpoints.add_to(app)
 saving.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)
+app.command("console", rich_help_panel=SERVERS)(web_console.console)
 app.command("mcp", rich_help_panel=SERVERS)(mcp.mcp)
 machine.add_to(app)
 app.command("completion", rich_help_panel=MACHINE)(completion)
 app.add_typer(actions.app, name="actions", rich_help_panel=TOOLS)
 app.add_typer(approvals.app, name="approvals", rich_help_panel=TOOLS)
+app.add_typer(cluster.app, name="cluster", rich_help_panel=SERVERS)
 app.add_typer(daemon.app, name="daemon", rich_help_panel=SERVERS)
 app.add_typer(files.app, name="files", rich_help_panel=FILES)
 app.add_typer(tokens.app, name="tokens", rich_help_panel=SERVERS)

@@ -146,12 +146,19 @@ def allow(
 
 
 @app.command()
-def deny(ids: Ids = None, every: All = False, as_json: Json = False) -> int:
+def deny(
+    ids: Ids = None,
+    every: All = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the code that asked.")] = "",
+    as_json: Json = False,
+) -> int:
     """Deny what waits. Exit with 1 if some of it no longer waits."""
-    return _decide(ids or [], every, as_json, allow=False)
+    return _decide(ids or [], every, as_json, allow=False, reason=reason)
 
 
-def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "", answer: str = "") -> int:
+def _decide(
+    ids: list[str], every: bool, as_json: bool, *, allow: bool, always: str = "", answer: str = "", reason: str = ""
+) -> int:
     if bool(ids) == every:
         raise InvalidInputError("name what to decide about: ids from 'cellblock approvals pending', or --all")
     waiting = ask(Pending())
@@ -161,7 +168,7 @@ def _decide(ids: list[str], every: bool, as_json: bool, *, allow: bool, always: 
     if not every:
         chosen = [_complete(each, known) for each in ids]
     filled_in = read_answer(answer) if answer else {}
-    decided = ask(Decide(tuple(chosen), allow, always, by="terminal", answer=filled_in)) if chosen else []
+    decided = ask(Decide(tuple(chosen), allow, always, by="terminal", answer=filled_in, reason=reason)) if chosen else []
     if wants_json(as_json):
         print_json({"decided": decided})
     else:

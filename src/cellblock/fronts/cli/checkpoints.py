@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -14,10 +15,23 @@ from cellblock.fronts.cli.arguments import STATES, Json, Session
 from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.output import print_done, print_json, print_table, since, wants_json
 from cellblock.fronts.cli.problems import OK, say
-from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.checkpoints import (
+    Adopt,
+    Checkpoints,
+    Diff,
+    DropCheckpoint,
+    Fork,
+    MakeCheckpoint,
+    Restore,
+    Undo,
+    VersionsOfFile,
+)
 from cellblock.operations.sessions import List
 
 CHECKPOINT = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's name or id.")]
+UNTIL = Annotated[
+    str, typer.Option("--until", metavar="CHECKPOINT", help="Another one, for the changes up to that instead of now.")
+]
 
 _StopProcesses = Annotated[
     bool, typer.Option("--stop-processes", help="End the programs beside the kernel first, which go on otherwise.")
@@ -123,9 +137,28 @@ def undo(
     return OK
 
 
-def diff(session: Session, checkpoint: CHECKPOINT, as_json: Json = False) -> int:
+def diff(
+    session: Session,
+    checkpoint: CHECKPOINT,
+    until: UNTIL = "",
+    file: Annotated[str, typer.Option("--file", metavar="PATH", help="Compare this file, line by line.")] = "",
+    as_json: Json = False,
+) -> int:
     """Show what has changed since a checkpoint: variables, and files if it holds them."""
-    changes = ask(Diff(session, checkpoint))
+    if file:
+        from cellblock.model.checkpoints import FileVersions
+
+        versions = ask(VersionsOfFile(session, checkpoint, file, until))
+        if as_json:
+            print_json(versions)
+            return OK
+        lines = FileVersions.from_dict(versions).diff()
+        if sys.stdout.isatty():
+            print(printable(lines), end="")
+        else:  # for `patch` and the like, as it is
+            sys.stdout.buffer.write(lines.encode("utf-8", "surrogateescape"))
+        return OK
+    changes = ask(Diff(session, checkpoint, until))
     if wants_json(as_json):
         print_json(changes)
         return OK

@@ -5,46 +5,45 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from typing import Any
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
-from cellblock.common.version import __version__
-from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
+from cellblock.common import telemetry
+from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.fronts import where
 from cellblock.fronts.given_options import as_meant
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.sessions import List
 from cellblock.service import settings
-from cellblock.service.daemon.connection import Connection
-from cellblock.service.daemon.place import Place
+
+if TYPE_CHECKING:
+    from cellblock.service.daemon.connection import SessionConnection
 
 
-def connect() -> Connection:
+def connect() -> SessionConnection:
     """Return a connection to the daemon, which is started if there is none.
 
     Raises:
         DaemonError: It cannot be started or reached.
     """
+    telemetry.inherit()
     return connect_if_running() or _start()
 
 
-def connect_if_running() -> Connection | None:
-    """Return a connection to the daemon; None if there is none."""
-    sock = Place().connect()
-    with suppress(NotRunError):  # it has just ended
-        return None if sock is None else Connection(sock, __version__)
-    return None
+def connect_if_running() -> SessionConnection | None:
+    """Return a connection to the sessions; None if there is no daemon, and no cluster is named."""
+    return where.open_if_running()
 
 
-def _start() -> Connection:
+def _start() -> SessionConnection:
     from cellblock.fronts.cli.progress import Progress
-    from cellblock.service.daemon.starting import open_connection
 
     with Progress("starting the daemon"):
-        return open_connection(Place())
+        return where.open_connection()
 
 
 @contextmanager
-def connected() -> Iterator[Connection]:
+def connected() -> Iterator[SessionConnection]:
     """Open a connection for a ``with`` block. Errors about missing sessions list the existing ones."""
     with closing(connect()) as connection:
         try:
@@ -62,7 +61,7 @@ def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
         return connection.call(request, body)
 
 
-def _known_sessions(connection: Connection) -> str:
+def _known_sessions(connection: SessionConnection) -> str:
     names = [record["name"] for record in connection.call(List())]
     if not names:
         return "; there are no sessions yet: 'cellblock create NAME' makes one"

@@ -9,34 +9,31 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from cellblock.common.whole_file import WholeFile
-from cellblock.errors import CellblockError, FilesError, InvalidInputError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli.client import connected
 from cellblock.fronts.cli.progress import Progress
-from cellblock.operations.files import ReadPart, WritePart
-from cellblock.service.daemon.connection import Connection
+from cellblock.operations.files import WritePart
+from cellblock.operations.reading import FileReading
+from cellblock.service.daemon.connection import SessionConnection
 
 _PART = 4 * 1024 * 1024
 _BAR = 20
 
 
-def received(connection: Connection, session: str, path: str, progress: Progress) -> Iterator[bytes]:
+def received(connection: SessionConnection, session: str, path: str, progress: Progress) -> Iterator[bytes]:
     """Yield a file of a session, part by part.
 
     Raises:
         FilesError: It cannot be read, or changed meanwhile.
     """
-    said, offset, known = progress.text, 0, None
-    while known is None or offset < known["size"]:
-        part = connection.call(ReadPart(session, path, offset, _PART))
-        known = known or part["file"]
-        if part["file"] != known or (not part["data"] and known["size"]):
-            raise FilesError(f"{path!r} changed while it was read: try again", path=path)
-        offset += len(part["data"])
-        progress.text = f"{said} {_bar(offset, known['size'])}"
-        yield part["data"]
+    said, reading = progress.text, FileReading(session, path)
+    while (request := reading.next) is not None:
+        data = reading.take(connection.call(request))
+        progress.text = f"{said} {_bar(reading.offset, reading.size or 0)}"
+        yield data
 
 
-def send(connection: Connection, session: str, source: str, target: str, progress: Progress) -> Any:
+def send(connection: SessionConnection, session: str, source: str, target: str, progress: Progress) -> Any:
     """Copy a local file into a session, and return its description there.
 
     Raises:

@@ -20,7 +20,7 @@ from cellblock.operations.executions import Submit
 from cellblock.operations.files import WriteFile
 from cellblock.operations.sessions import Create
 from cellblock.service import settings
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import SessionConnection
 
 DEFAULT_SESSION = "default"
 """The session that runs code if none is named."""
@@ -90,7 +90,7 @@ def _named(options: Mapping[str, Any]) -> str:
     return ", ".join(sorted(options))
 
 
-def make(connection: Connection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Make a session with options; return its record.
 
     Raises:
@@ -106,7 +106,7 @@ def make(connection: Connection, name: str, options: Mapping[str, Any]) -> dict[
     return made
 
 
-def _print_for_model(connection: Connection, session: str, data: Mapping[str, Any], execution: str) -> None:
+def _print_for_model(connection: SessionConnection, session: str, data: Mapping[str, Any], execution: str) -> None:
     """Print the text of a result for a language model. A file that the session can open has the whole output."""
     from cellblock.model import MODEL_CHARS, CodeExecutionResult
     from cellblock.model.overflow import for_model
@@ -120,7 +120,7 @@ def _print_for_model(connection: Connection, session: str, data: Mapping[str, An
     print(text)
 
 
-def _submit(connection: Connection, request: Submit, body: bytes, *, make: bool) -> str:
+def _submit(connection: SessionConnection, request: Submit, body: bytes, *, make: bool) -> str:
     """Submit code; return the execution's id. With `make`, a missing session is made."""
     try:
         return str(connection.call(request, body)["id"])

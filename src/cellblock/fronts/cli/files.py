@@ -19,9 +19,9 @@ from cellblock.fronts.cli.copying import received, save, send
 from cellblock.fronts.cli.output import print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.progress import Progress
-from cellblock.operations.files import ListFiles, RemoveFile
+from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile
 
-app = new_app("List, copy and remove files in a session's workspace.")
+app = new_app("List, copy, rename and remove files of a session. Absolute paths are as its code sees them.")
 
 Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include folders and everything in them.")]
 
@@ -29,7 +29,7 @@ Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include fold
 @app.command()
 def ls(
     session: Session,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder in the workspace.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder of the session.")] = ".",
     recursive: Recursive = False,
     as_json: Json = False,
 ) -> int:
@@ -62,12 +62,12 @@ def _moment(seconds: float) -> str:
 @app.command()
 def get(
     session: Session,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the session.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR|FILE|-", help="Where to put them; - is standard output.")] = ".",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist already.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Copy files out of a session's workspace."""
+    """Copy files out of a session."""
     if len(paths) > 1 and to != "-" and not os.path.isdir(to):
         raise InvalidInputError(f"to copy several files, --to must name an existing folder, not {to!r}")
     copied: list[dict[str, Any]] = []
@@ -109,11 +109,11 @@ def _print(parts: Iterator[bytes], progress: Progress) -> None:
 def put(
     session: Session,
     paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files on this machine.")],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder in the workspace.")] = ".",
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A folder of the session.")] = ".",
     recursive: Recursive = False,
     as_json: Json = False,
 ) -> int:
-    """Copy files into a session's workspace."""
+    """Copy files into a session."""
     files = [pair for path in paths for pair in _files(path, recursive)]
     copied: list[dict[str, Any]] = []
     with connected() as connection:
@@ -143,13 +143,43 @@ def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
 
 
 @app.command()
+def mkdir(
+    session: Session,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Folders of the session.")],
+    as_json: Json = False,
+) -> int:
+    """Make folders, and those above them."""
+    with connected() as connection:
+        for path in paths:
+            connection.call(MakeFolder(session, path))
+    if wants_json(as_json):
+        print_json({"made": paths})
+    return OK
+
+
+@app.command()
+def mv(
+    session: Session,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A file or folder of the session.")],
+    to: Annotated[str, typer.Argument(metavar="NEW", help="Its new path. A file there is replaced.")],
+    as_json: Json = False,
+) -> int:
+    """Rename a file or a folder."""
+    with connected() as connection:
+        connection.call(RenameFile(session, path, to))
+    if wants_json(as_json):
+        print_json({"path": path, "to": to})
+    return OK
+
+
+@app.command()
 def rm(
     session: Session,
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files in the workspace.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files of the session.")],
     recursive: Recursive = False,
     as_json: Json = False,
 ) -> int:
-    """Remove files from a session's workspace."""
+    """Remove files of a session."""
     with connected() as connection:
         for path in paths:
             with Progress(f"removing {path}"):

@@ -22,7 +22,7 @@ from cellblock.fronts.cli.progress import Progress
 from cellblock.fronts.cli.questions import Questions, say_what_waits
 from cellblock.model.checkpoints import undo_note
 from cellblock.operations.executions import Cancel, Follow
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import SessionConnection
 
 _LEAVE = 3
 """Presses of Ctrl-C that leave a cell that does not stop."""
@@ -54,7 +54,7 @@ class Reader(Protocol):
         """Restore the terminal."""
 
 
-def follow(connection: Connection, submit: Callable[[], str], reader: Reader, session: str) -> dict[str, Any]:
+def follow(connection: SessionConnection, submit: Callable[[], str], reader: Reader, session: str) -> dict[str, Any]:
     """Submit an execution, and follow it to its end. Ctrl-C stops it; its result is then still read.
 
     Args:
@@ -101,7 +101,7 @@ def follow(connection: Connection, submit: Callable[[], str], reader: Reader, se
 class _Events:
     """The events of an execution. If the daemon is killed, they continue from the next daemon."""
 
-    def __init__(self, connection: Connection, execution: str) -> None:
+    def __init__(self, connection: SessionConnection, execution: str) -> None:
         self._connection = connection
         self._execution = execution
 

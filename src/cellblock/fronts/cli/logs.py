@@ -14,7 +14,7 @@ from cellblock.fronts.cli.client import connect, connected
 from cellblock.fronts.cli.output import painted, print_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.operations.executions import Executions, Follow, Lookup, Source
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import SessionConnection
 
 _EVERY = 0.3
 """Seconds between two polls for new executions."""
@@ -60,7 +60,7 @@ def show_one(execution: str, *, follow: bool, as_json: bool) -> int:
     return OK
 
 
-def _as_data(connection: Connection, record: dict[str, Any]) -> dict[str, Any]:
+def _as_data(connection: SessionConnection, record: dict[str, Any]) -> dict[str, Any]:
     events = _events(record) if record["state"] in ("done", "unknown") else []
     result = next((event["data"] for event in events if event["kind"] == "result"), None)
     return {**record, "code": connection.call(Source(record["id"])), "result": result}
@@ -71,7 +71,7 @@ def _events(record: dict[str, Any]) -> list[dict[str, Any]]:
         return list(connection.follow(Follow(record["id"])))
 
 
-def _show(connection: Connection, record: dict[str, Any], *, follow: bool) -> None:
+def _show(connection: SessionConnection, record: dict[str, Any], *, follow: bool) -> None:
     """Print an execution: when it ran, its code, and its output; wait for the end of one that runs if `follow` says so."""
     at = datetime.fromtimestamp(record["begun"] or record["submitted"]).astimezone().isoformat(sep=" ", timespec="seconds")
     state = record["state"]
@@ -84,7 +84,7 @@ def _show(connection: Connection, record: dict[str, Any], *, follow: bool) -> No
             _follow(another, record["id"])
 
 
-def _follow(connection: Connection, execution: str) -> None:
+def _follow(connection: SessionConnection, execution: str) -> None:
     reader, streamed = live.Terminal(), False
     for event in connection.follow(Follow(execution)):
         kind, data = event["kind"], event["data"]

@@ -34,7 +34,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.operations.sessions import Create
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import SessionConnection
 
 _MISSING, _NOT_EXECUTED = 127, 126
 """Exit statuses of shells for a program that is not there, and one that cannot be executed."""
@@ -118,7 +118,7 @@ def sh(
         return run.follow(limit)
 
 
-def _start(connection: Connection, request: Spawn) -> dict[str, Any]:
+def _start(connection: SessionConnection, request: Spawn) -> dict[str, Any]:
     """Start a program, in a session that is made if it does not exist."""
     try:
         return connection.call(request)
@@ -163,7 +163,7 @@ class _Run:
     Each has a connection of its own: a program that does not read holds up what is written to it, and nothing else.
     """
 
-    def __init__(self, control: Connection, session: str, process: str, *, terminal: bool) -> None:
+    def __init__(self, control: SessionConnection, session: str, process: str, *, terminal: bool) -> None:
         """Begin to carry.
 
         Args:
@@ -191,7 +191,7 @@ class _Run:
             say(f"cellblock: {result.reason}")
         return UNAVAILABLE if result.exit_code is None else result.exit_code
 
-    def _carry(self, connection: Connection, deadline: float | None) -> tuple[ExecResult, bool]:
+    def _carry(self, connection: SessionConnection, deadline: float | None) -> tuple[ExecResult, bool]:
         """Carry output until the program ends; return how, and whether that was at its time limit."""
         position, timed_out = 0, False
         while True:

@@ -16,7 +16,7 @@ from cellblock.fronts.cli.output import painted
 from cellblock.fronts.cli.problems import say
 from cellblock.operations.approvals import Decide
 from cellblock.operations.executions import Answer
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import SessionConnection
 
 _PIECE = 64 * 1024
 _ALWAYS = {"c": "call", "t": "tool"}
@@ -45,7 +45,7 @@ class Questions:
     def __init__(self) -> None:
         self._open: deque[_Question] = deque()
         self._typed = b""
-        self._control: Connection | None = None
+        self._control: SessionConnection | None = None
         self._echo: list[Any] | None = None
 
     @property

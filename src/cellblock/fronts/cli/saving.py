@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.common.terminal import printable
+from cellblock.common.url_folder import folder_at
+from cellblock.common.urls import is_url, local_path, split
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import (
     FILES,
@@ -28,6 +30,7 @@ from cellblock.operations.saving import Export, Load, Save, Variables
 from cellblock.operations.sessions import Create, Destroy
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="The path of the file.")]
+FileOrUrl = Annotated[str, typer.Argument(metavar="FILE", help="The path of the file, or a URL such as s3://bucket/file.")]
 Files = Annotated[bool, typer.Option("--files", help="Include the files of the workspace.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that exists already.")]
 
@@ -38,9 +41,9 @@ def add_to(app: typer.Typer) -> None:
         app.command(rich_help_panel=FILES)(command)
 
 
-def save(session: Session, file: File, files: Files = False, force: Force = False, as_json: Json = False) -> int:
+def save(session: Session, file: FileOrUrl, files: Files = False, force: Force = False, as_json: Json = False) -> int:
     """Save a session to a file: variables, imports and cells."""
-    path = _free(file, force)
+    path = _free_url(file, force) if is_url(file) else _free(file, force)
     with Progress("saving the session"):
         report = ask(Save(session, path, files))
     if wants_json(as_json):
@@ -52,7 +55,7 @@ def save(session: Session, file: File, files: Files = False, force: Force = Fals
 
 
 def load(
-    file: File,
+    file: FileOrUrl,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of the new session.")] = None,
     files: Files = False,
     workspace: Workspace = None,
@@ -67,7 +70,7 @@ def load(
     with Progress("loading the session"):
         made = ask(Create(name or "", options, fresh=True))
         try:
-            report = ask(Load(made["kernel_id"], os.path.abspath(file), files))
+            report = ask(Load(made["kernel_id"], file if is_url(file) else os.path.abspath(file), files))
         except BaseException:  # also Ctrl-C: no other client knows the session yet
             ask(Destroy(made["kernel_id"]))
             raise
@@ -94,6 +97,16 @@ def _free(file: str, force: bool) -> str:
     if not force and os.path.lexists(path):
         raise InvalidInputError(f"{path} exists already; --force replaces it")
     return path
+
+
+def _free_url(url: str, force: bool) -> str:
+    """Return the URL of an output file that does not exist or may be replaced; the path of a ``file:`` URL."""
+    if (path := local_path(url)) is not None:
+        return _free(path, force)
+    folder, name = split(url)
+    if not force and name in folder_at(folder).names():
+        raise InvalidInputError(f"{url} exists already; --force replaces it")
+    return url
 
 
 def export(session: Session, file: File, force: Force = False, as_json: Json = False) -> int:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import httpx2
 
-from cellblock.errors import NotFoundError
+from cellblock.common.urls import is_url
+from cellblock.errors import BusyError, DaemonError, NotFoundError
 from cellblock.fronts.client import calls
 from cellblock.fronts.client.calls import Call
 from cellblock.fronts.client.transport import (
     EVENTS,
     Attempts,
     Reconnecting,
+    Watching,
     arriving,
     async_pieces,
     errors,
@@ -34,12 +36,23 @@ from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, 
 from cellblock.model.programs import Processes as ProcessesMode
 from cellblock.model.saving import LoadReport
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
-from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
 from cellblock.operations.base import AnswerT, Request
-from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.checkpoints import (
+    Adopt,
+    Checkpoints,
+    Diff,
+    DropCheckpoint,
+    Fork,
+    MakeCheckpoint,
+    Restore,
+    Undo,
+    VersionsOfFile,
+)
 from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
-from cellblock.operations.files import ListFiles, RemoveFile
+from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
+from cellblock.operations.overview import Cells, Decisions
 from cellblock.operations.programs import (
     Exec,
     Processes,
@@ -50,11 +63,12 @@ from cellblock.operations.programs import (
     StopProcess,
     WriteProcess,
 )
-from cellblock.operations.saving import Variables
+from cellblock.operations.saving import Load, Save, Variables
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, FileVersions, StateChanges, Undone
+    from cellblock.model.overview import CellRecord, Change, DecisionRecord
     from cellblock.model.saving import SaveReport
     from cellblock.model.variables import Variable
 
@@ -255,6 +269,42 @@ class AsyncClient:
         """Return the code of an execution."""
         return await self._ask(Source(execution_of(execution)))
 
+    async def cells(self, kernel: SessionRecord | str, count: int = 200) -> list[CellRecord]:
+        """Return the last cells of a session, oldest first, with those that were undone and those that have not ended."""
+        return await self._ask(Cells(session_of(kernel), count))
+
+    async def decisions(self, kernel: SessionRecord | str, count: int = 200) -> list[DecisionRecord]:
+        """Return the last decisions about what the code of a session asked for, oldest first."""
+        return await self._ask(Decisions(session_of(kernel), count))
+
+    async def watch(self, after: str = "") -> AsyncGenerator[Change, None]:
+        """Yield what changes in the sessions that the token is for, without an end.
+
+        If the connection is lost, it is made again, and nothing is missed. If the daemon was replaced, or too much has changed
+        since, `Change.fresh` says that what was known before no longer counts.
+
+        Args:
+            after: The position of the last change that is known already; empty: the first change says what there is.
+
+        Yields:
+            The changes after that: what sessions do, what waits for a decision, what was refused, and figures.
+        """
+        again = Watching(after)
+        while True:
+            try:
+                async with self._http.stream("GET", "/events", params=again.query, timeout=EVENTS) as response:
+                    if response.status_code != 200:
+                        await response.aread()
+                        raise read_error(response)
+                    lines = calls.EventLines()
+                    async for line in response.aiter_lines():
+                        again.heard()
+                        if (found := lines.take(line)) is not None:
+                            yield again.change(*found)
+                again.left()
+            except (httpx2.TransportError, DaemonError, BusyError) as error:
+                await asyncio.sleep(again.pause(error))
+
     async def executions(self, kernel: SessionRecord | str, count: int = 100) -> list[ExecutionRecord]:
         """Return the last executions of a session, newest first."""
         return await self._ask(Executions(session_of(kernel), count))
@@ -382,7 +432,13 @@ class AsyncClient:
         """Return what waits for a decision, oldest first; in one session, or in all."""
         return await self._ask(Pending("" if kernel is None else session_of(kernel)))
 
-    async def decide(self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None) -> list[str]:
+    async def precedents(self, approval: PendingApproval | str, count: int = 1) -> list[DecisionRecord]:
+        """Return the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session."""
+        return await self._ask(Precedents(approval if isinstance(approval, str) else approval.id, "", count))
+
+    async def decide(
+        self, *ids: str, allow: bool, always: str = "", answer: Mapping[str, Any] | None = None, reason: str = ""
+    ) -> list[str]:
         """Decide about what waits, and answer what MCP servers ask.
 
         Args:
@@ -390,11 +446,12 @@ class AsyncClient:
             allow: Whether it may be done.
             always: ``tool`` or ``call``: allow the same from now on.
             answer: What is filled in, by field, if these are questions (kind ``question``).
+            reason: Why it may not be done, for the code that asked.
 
         Returns:
             Which of them still waited.
         """
-        return await self._ask(Decide(ids, allow, always, answer=dict(answer or {})))
+        return await self._ask(Decide(ids, allow, always, answer=dict(answer or {}), reason=reason))
 
     async def allowed(self, kernel: SessionRecord | str | None = None) -> list[Permission]:
         """Return what was allowed for the rest of a session, oldest first; in one session, or in all."""
@@ -407,12 +464,24 @@ class AsyncClient:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     async def list_files(self, kernel: SessionRecord | str, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
-        """List a folder of a session's workspace."""
+        """List a folder of a session. An absolute path outside the workspace is as the session's own code sees it."""
         return await self._ask(ListFiles(session_of(kernel), path, recursive))
 
     async def remove_file(self, kernel: SessionRecord | str, path: str, *, recursive: bool = False) -> bool:
         """Remove a file, or a folder with all that is in it if `recursive` says so."""
         return await self._ask(RemoveFile(session_of(kernel), path, recursive))
+
+    async def file_info(self, kernel: SessionRecord | str, path: str) -> FileInfo:
+        """Describe a file, a folder, or anything else of a session."""
+        return await self._ask(StatFile(session_of(kernel), path))
+
+    async def make_folder(self, kernel: SessionRecord | str, path: str) -> bool:
+        """Make a folder of a session, and those above it. One that exists is fine."""
+        return await self._ask(MakeFolder(session_of(kernel), path))
+
+    async def rename_file(self, kernel: SessionRecord | str, path: str, to: str) -> bool:
+        """Give a file or a folder of a session another name. A file of that name is replaced."""
+        return await self._ask(RenameFile(session_of(kernel), path, to))
 
     async def read_file(self, kernel: SessionRecord | str, path: str) -> bytes:
         """Return the content of a file."""
@@ -465,9 +534,21 @@ class AsyncClient:
         """Go back over the last cells of a session."""
         return await self._ask(Undo(session_of(kernel), count, partial, processes))
 
-    async def diff(self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
-        """Return what has changed in a session since a checkpoint."""
-        return await self._ask(Diff(session_of(kernel), checkpoint_of(checkpoint)))
+    async def diff(
+        self, kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""
+    ) -> StateChanges:
+        """Return what has changed in a session since a checkpoint, until another one or now."""
+        return await self._ask(Diff(session_of(kernel), checkpoint_of(checkpoint), checkpoint_of(until)))
+
+    async def file_versions(
+        self,
+        kernel: SessionRecord | str,
+        path: str,
+        checkpoint: CheckpointRecord | str,
+        until: CheckpointRecord | str = "",
+    ) -> FileVersions:
+        """Return a file of a session as a checkpoint holds it, and as it is in another one or now: `diff` shows the lines."""
+        return await self._ask(VersionsOfFile(session_of(kernel), checkpoint_of(checkpoint), path, checkpoint_of(until)))
 
     async def fork(
         self,
@@ -493,14 +574,21 @@ class AsyncClient:
         return await self._ask(Variables(session_of(kernel)))
 
     async def save(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> SaveReport:
-        """Save a session to this machine's disk; return what was saved, and what could not be."""
+        """Save a session to this machine's disk; return what was saved, and what could not be.
+
+        If `local` is a URL, such as ``s3://bucket/file``, the gateway's machine writes there, which takes the scope ``admin``.
+        """
+        if isinstance(local, str) and is_url(local):
+            return await self._ask(Save(session_of(kernel), local, workspace))
         from cellblock.host.saved_file import report
 
         await self._receive("POST", calls.session(kernel, "save"), local, calls.files(workspace))
         return report(local)
 
     async def load(self, kernel: SessionRecord | str, local: str | os.PathLike[str], *, workspace: bool = False) -> LoadReport:
-        """Continue a saved session of this machine's disk in a session, which gets a fresh kernel."""
+        """Continue a saved session in a session, which gets a fresh kernel. `local` is as for `save`."""
+        if isinstance(local, str) and is_url(local):
+            return await self._ask(Load(session_of(kernel), local, workspace))
         with opened(local) as file:
             answer = await self._upload("POST", calls.session(kernel, "load"), async_pieces(file), calls.files(workspace))
         return LoadReport.from_dict(answer)

@@ -16,7 +16,10 @@ from cellblock.common.whole_file import WholeFile
 from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, InvalidInputError, OutcomeUnknownError
 from cellblock.fronts.problems import error_of
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
+from cellblock.model.overview import Change
 from cellblock.model.sessions import ExecutionEvent
+from cellblock.operations.data import read_answer as read_data
+from cellblock.operations.overview import Watch
 
 C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
 
@@ -142,17 +145,35 @@ class Attempts:
             self.code = code
 
 
-class Reconnecting:
-    """Follows an execution over connections that may be lost.
+class _Reconnecting:
+    """Follows something over connections that may be lost."""
+
+    def __init__(self) -> None:
+        self._failed = 0
+
+    def pause(self, error: Exception) -> float:
+        """Return the seconds after which to connect again.
+
+        Raises:
+            DaemonError: It has failed too often.
+        """
+        self._failed += 1
+        if self._failed > _TRIES:
+            raise error if isinstance(error, CellblockError) else unreachable(error)
+        return float(min(0.05 * 2**self._failed, 5.0))
+
+
+class Reconnecting(_Reconnecting):
+    """Follows an execution.
 
     Attributes:
         ended: Whether its last event has come.
     """
 
     def __init__(self, after: int) -> None:
+        super().__init__()
         self.ended = False
         self._after = after
-        self._failed = 0
 
     @property
     def query(self) -> dict[str, str]:
@@ -175,16 +196,46 @@ class Reconnecting:
         self.ended = event.kind in ("result", "failed")
         return event
 
-    def pause(self, error: Exception) -> float:
-        """Return the seconds after which to connect again.
+
+class Watching(_Reconnecting):
+    """Follows all sessions, from connection to connection: the gateway ends each after a minute."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__()
+        self._after = after
+        self._heard = False
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What to ask for: what is not known yet."""
+        return {"after": self._after} if self._after else {}
+
+    def heard(self) -> None:
+        """Note that the gateway has said something."""
+        self._heard = True
+
+    def left(self) -> None:
+        """Note that the gateway has ended a connection.
 
         Raises:
-            DaemonError: It has failed too often.
+            DaemonError: It has said nothing.
         """
-        self._failed += 1
-        if self._failed > _TRIES:
-            raise unreachable(error) from error
-        return float(min(0.05 * 2**self._failed, 5.0))
+        if not self._heard:
+            raise DaemonError("the gateway ends the stream at once")
+        self._heard = False
+
+    def change(self, kind: str, data: Any) -> Change:
+        """Take a change as it was received, and return it.
+
+        Raises:
+            CellblockError: The server says what it met instead.
+        """
+        if kind == "problem":
+            raise error_of(int(data.get("status", 500)), data)
+        self._failed = 0
+        change: Change = read_data(Watch, data)
+        self._after = change.position or self._after  # the first parts of a large change do not move it on
+        return change
 
 
 def result_of(last: ExecutionEvent | None) -> CodeExecutionResult:

@@ -18,15 +18,17 @@ from cellblock.fronts.e2b import files, filesystem, processes
 from cellblock.fronts.e2b.answers import as_json, as_text, read
 from cellblock.fronts.e2b.contexts import Contexts, Workspace
 from cellblock.fronts.e2b.executions import execute
+from cellblock.fronts.e2b.watching import Watchers
 from cellblock.fronts.gateway.guard import Guard, Headers, Refused
+from cellblock.fronts.gateway.tracing import Traced
 from cellblock.fronts.problems import Problem, problem_of
 from cellblock.service.store.tokens import Token, Tokens
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from cellblock.fronts.gateway.link import DaemonLink
     from cellblock.fronts.gateway.options import GatewayOptions
+    from cellblock.service.daemon.link import SessionLink
     from cellblock.service.daemon.place import Place
 
 
@@ -52,7 +54,7 @@ class E2BGuard(Guard):
         return sent.decode("latin-1") or super().token_in(scope, headers)
 
 
-def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace: Workspace) -> ASGIApp:
+def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace: Workspace) -> ASGIApp:
     """Return the application.
 
     Args:
@@ -65,10 +67,12 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
 
     contexts = Contexts(link, workspace)
     programs = processes.Programs(link, contexts)
+    watchers = Watchers(link, contexts)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        await watchers.close()
         await programs.close()
         await link.close()
         if check is not None:
@@ -93,8 +97,9 @@ def make_app(options: GatewayOptions, link: DaemonLink, place: Place, workspace:
     app.state.link = link
     app.state.contexts = contexts
     app.state.programs = programs
+    app.state.watchers = watchers
     app.state.max_upload = options.max_upload
-    return E2BGuard(allowed(app), options, check)
+    return Traced(E2BGuard(allowed(app), options, check))
 
 
 def allowed(app: ASGIApp) -> ASGIApp:

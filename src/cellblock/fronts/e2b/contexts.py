@@ -18,11 +18,11 @@ from cellblock.errors import InvalidInputError, NotFoundError, UnsupportedError
 from cellblock.fronts.gateway.kernelspecs import installed, places_of
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.operations.executions import Submit
-from cellblock.operations.sessions import Create, Destroy, List, Restart
+from cellblock.operations.sessions import Create, Destroy, List, Restart, Status
 
 if TYPE_CHECKING:
-    from cellblock.fronts.gateway.link import DaemonLink
     from cellblock.operations.base import AnswerT, Request
+    from cellblock.service.daemon.link import SessionLink
 
 PYTHON = "python"
 LISTED = (PYTHON, "javascript")
@@ -53,13 +53,13 @@ class Workspace:
     options: Mapping[str, Any]
 
     def inner(self, path: str) -> str:
-        """Return the path of a file relative to the workspace.
+        """Return the path of a file as operations have it: relative to the workspace, or absolute if it is outside.
 
         Args:
             path: The path as E2B's clients have it: absolute, or relative to the home directory.
 
         Raises:
-            InvalidInputError: It is outside.
+            InvalidInputError: It is no path.
         """
         if not path or "\0" in path or len(path) > MAX_PATH:
             raise InvalidInputError(f"path must be a path of at most {MAX_PATH} characters, without NUL")
@@ -69,13 +69,11 @@ class Workspace:
         for top in (self.home, self.path):
             if found == top or found.startswith(f"{top}/"):
                 return posixpath.relpath(found, top)
-        raise InvalidInputError(
-            f"{path[:200]!r} is outside of {self.home}: only files of the workspace can be read and written"
-        )
+        return found
 
     def outer(self, path: str) -> str:
-        """Return the path of a file as E2B's clients have it, from one relative to the workspace."""
-        return posixpath.normpath(f"{self.home}/{path}")
+        """Return the path of a file as E2B's clients have it, from one as operations have it."""
+        return posixpath.normpath(posixpath.join(self.home, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +103,7 @@ class Contexts:
         arming: Held while something is submitted that is for the very next cell.
     """
 
-    def __init__(self, link: DaemonLink, workspace: Workspace) -> None:
+    def __init__(self, link: SessionLink, workspace: Workspace) -> None:
         """Name the sandbox.
 
         Args:
@@ -157,6 +155,10 @@ class Contexts:
                 raise _missing(context.id) from None
             await self._create(context)
             return await self._link.call(request(context.id), body)
+
+    async def ready(self) -> str:
+        """Return the name of the session of Python's default context, which is made if there is none."""
+        return str((await self.ask(Status))["name"])
 
     async def all(self) -> list[Context]:
         """Return all contexts: the default ones, and the others by age."""

@@ -26,7 +26,7 @@ from cellblock.service.named.kernel_types import cell
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from cellblock.fronts.gateway.link import DaemonLink
+    from cellblock.service.daemon.link import SessionLink
 
 _QUIET = 5.0
 """Seconds without output after which something is sent, so that nobody between gives the connection up."""
@@ -51,7 +51,7 @@ async def execute(request: Request) -> Response:
     if wanted.context_id and wanted.language:
         raise InvalidInputError("Only one of context_id or language can be provided")
     contexts: Contexts = request.app.state.contexts
-    link: DaemonLink = request.app.state.link
+    link: SessionLink = request.app.state.link
     context = contexts.find(wanted.context_id, wanted.language)
     language: Language = "bash" if context.language == "bash" else "python"
     code = wanted.code.encode("utf-8", "surrogatepass")
@@ -96,7 +96,7 @@ def _arm(name: str, code: str, variables: dict[str, str], language: str) -> byte
 class Lines(Response):
     """Tells what an execution shows: JSON objects, one in a line. If the client leaves, the execution is stopped."""
 
-    def __init__(self, link: DaemonLink, execution: str, on_stop: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, link: SessionLink, execution: str, on_stop: Callable[[], Awaitable[None]] | None = None) -> None:
         """Tell of an execution.
 
         Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import posixpath
 import stat
 from datetime import UTC, datetime
@@ -13,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from cellblock.errors import FilesError
-from cellblock.fronts.e2b.connect import Message, unary, unsupported
-from cellblock.model.programs import ExecResult
-from cellblock.operations.files import ListFiles, RemoveFile
-from cellblock.operations.programs import Exec
+from cellblock.fronts.e2b.connect import Message, Messages, pause_of, stream, unary
+from cellblock.fronts.e2b.watching import Watchers
+from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 _SERVICE = "/filesystem.Filesystem"
 _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK"}
-_ERRNOS = (errno.EEXIST, errno.ENOENT, errno.ENOTEMPTY, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENOTDIR)
-_SECONDS = 60
 _MODES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 
 
@@ -49,6 +45,18 @@ class MoveMessage(Message):
     destination: str = ""
 
 
+class WatchMessage(PathMessage):
+    """What names a directory to watch, and whether those below it are meant, too."""
+
+    recursive: bool = False
+
+
+class WatcherMessage(Message):
+    """What names a watcher."""
+
+    watcher_id: str = ""
+
+
 async def get_stat(request: Request, message: PathMessage) -> dict[str, Any]:
     """Describe a file, a directory or a link."""
     contexts = _contexts(request)
@@ -60,7 +68,7 @@ async def list_directory(request: Request, message: ListMessage) -> dict[str, An
     contexts = _contexts(request)
     path, depth = contexts.workspace.inner(message.path), max(message.depth, 1)
     found = await contexts.ask(lambda session: ListFiles(session, path, recursive=depth > 1))
-    most = depth + (0 if path == "." else path.count("/") + 1)
+    most = depth + (0 if path == "." else path.rstrip("/").count("/") + 1)
     near = [info for info in found if info["path"].count("/") < most]
     return {"entries": [entry(contexts.workspace, info) for info in near]}
 
@@ -69,7 +77,12 @@ async def make_directory(request: Request, message: PathMessage) -> dict[str, An
     """Make a directory, and those above it. It is an error if there is one."""
     contexts = _contexts(request)
     path = contexts.workspace.inner(message.path)
-    await _run(contexts, path, 'mkdir -p -- "$(dirname -- "$1")" && mkdir -- "$1"', path)
+    try:
+        await _find(contexts, path)
+    except FilesError:
+        await contexts.ask(partial(MakeFolder, path=path))
+    else:
+        raise FilesError(f"{path[:200]!r} is there already", path=path, errno=errno.EEXIST)
     return {"entry": entry(contexts.workspace, await _find(contexts, path))}
 
 
@@ -77,7 +90,9 @@ async def move(request: Request, message: MoveMessage) -> dict[str, Any]:
     """Give a file or a directory another name; a file of that name is replaced."""
     contexts = _contexts(request)
     source, target = (contexts.workspace.inner(path) for path in (message.source, message.destination))
-    await _run(contexts, source, 'mkdir -p -- "$(dirname -- "$2")" && mv -T -- "$1" "$2"', source, target)
+    if above := posixpath.dirname(target):
+        await contexts.ask(partial(MakeFolder, path=above))
+    await contexts.ask(partial(RenameFile, path=source, to=target))
     return {"entry": entry(contexts.workspace, await _find(contexts, target))}
 
 
@@ -113,19 +128,25 @@ def entry(workspace: Workspace, info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _run(contexts: Contexts, about: str, command: str, *paths: str) -> None:
-    """Run a command in the session, which follows its own links with its own rights, and not in this process.
+async def watch_directory(request: Request, message: WatchMessage) -> Messages:
+    """Tell what changes in a directory, for as long as the client listens."""
+    return _watchers(request).events(message.path, recursive=message.recursive, every=pause_of(request))
 
-    Raises:
-        FilesError: It failed.
-    """
-    arguments = (contexts.workspace.outer(path) for path in paths)
-    run = partial(Exec, command=("/bin/sh", "-c", command, "sh", *arguments), env={"LC_ALL": "C"}, timeout=_SECONDS * 1000)
-    result = ExecResult.from_dict(await contexts.ask(run))
-    if not result.ok:
-        said = result.err.strip().rpartition("\n")[2] or result.reason
-        number = next((number for number in _ERRNOS if said.endswith(os.strerror(number))), None)
-        raise FilesError(f"{about[:200]!r}: {said[:500]}", path=about, errno=number)
+
+async def create_watcher(request: Request, message: WatchMessage) -> dict[str, Any]:
+    """Watch a directory for a client that asks from time to time what has changed."""
+    return {"watcherId": await _watchers(request).make(message.path, recursive=message.recursive)}
+
+
+async def get_watcher_events(request: Request, message: WatcherMessage) -> dict[str, Any]:
+    """Tell what has changed since the client asked last."""
+    return {"events": _watchers(request).take(message.watcher_id)}
+
+
+async def remove_watcher(request: Request, message: WatcherMessage) -> dict[str, Any]:
+    """Watch a directory no longer."""
+    await _watchers(request).remove(message.watcher_id)
+    return {}
 
 
 async def _find(contexts: Contexts, path: str) -> Mapping[str, Any]:
@@ -134,22 +155,22 @@ async def _find(contexts: Contexts, path: str) -> Mapping[str, Any]:
     Raises:
         FilesError: It is not there.
     """
-    if path == ".":
-        return {"path": ".", "kind": "directory", "size": 0, "mode": 0o755, "modified": 0.0}
-    above = posixpath.dirname(path) or "."
     try:
-        for info in await contexts.ask(lambda session: ListFiles(session, above)):
-            if info["path"] == path:
-                return info
+        return await contexts.ask(partial(StatFile, path=path))
     except FilesError as error:
-        if error.errno != errno.ENOTDIR:
-            raise
-    raise FilesError(f"{path[:200]!r} is not there", path=path, errno=errno.ENOENT)
+        if error.errno == errno.ENOTDIR:
+            raise FilesError(f"{path[:200]!r} is not there", path=path, errno=errno.ENOENT) from None
+        raise
 
 
 def _contexts(request: Request) -> Contexts:
     contexts: Contexts = request.app.state.contexts
     return contexts
+
+
+def _watchers(request: Request) -> Watchers:
+    watchers: Watchers = request.app.state.watchers
+    return watchers
 
 
 ROUTES = [
@@ -158,8 +179,8 @@ ROUTES = [
     unary(f"{_SERVICE}/MakeDir", PathMessage, make_directory),
     unary(f"{_SERVICE}/Move", MoveMessage, move),
     unary(f"{_SERVICE}/Remove", PathMessage, remove),
-    *(
-        unsupported(f"{_SERVICE}/{name}", f"{name} is not served here: docs/e2b.md says what is")
-        for name in ("WatchDir", "CreateWatcher", "GetWatcherEvents", "RemoveWatcher")
-    ),
+    stream(f"{_SERVICE}/WatchDir", WatchMessage, watch_directory),
+    unary(f"{_SERVICE}/CreateWatcher", WatchMessage, create_watcher),
+    unary(f"{_SERVICE}/GetWatcherEvents", WatcherMessage, get_watcher_events),
+    unary(f"{_SERVICE}/RemoveWatcher", WatcherMessage, remove_watcher),
 ]

@@ -29,8 +29,8 @@ from cellblock.operations.programs import (
 
 if TYPE_CHECKING:
     from cellblock.fronts.e2b.contexts import Contexts
-    from cellblock.fronts.gateway.link import DaemonLink
     from cellblock.operations.base import AnswerT, Request
+    from cellblock.service.daemon.link import SessionLink
 
 Event = dict[str, Any] | CellblockError
 """What happens to a program; an error, if nobody can say."""
@@ -116,7 +116,7 @@ class UpdateMessage(SelectMessage):
 class Programs:
     """The programs that clients listen to. What one prints while nobody does is dropped, so that it goes on."""
 
-    def __init__(self, link: DaemonLink, contexts: Contexts) -> None:
+    def __init__(self, link: SessionLink, contexts: Contexts) -> None:
         """Begin with none.
 
         Args:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.fronts.e2b.app import make_app
 from cellblock.fronts.e2b.contexts import Workspace
-from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import is_loopback
 from cellblock.fronts.gateway.serve import serve as serve_gateway
+from cellblock.fronts.where import open_link
 from cellblock.host.checks import check_maker_directory
 from cellblock.service import settings
 from cellblock.service.session.policy import requested_tier
@@ -63,7 +63,7 @@ def serve(
     workspace = workspace_for(settings.current().session_options(options.session_options))
 
     def make(options: GatewayOptions, place: Place) -> ASGIApp:
-        return make_app(options, DaemonLink(place), place, workspace)
+        return make_app(options, open_link(place), place, workspace)
 
     serve_gateway(
         host,

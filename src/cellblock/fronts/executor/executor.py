@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cellblock.host.programs.files import SessionFiles
     from cellblock.host.programs.process import Process
     from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-    from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges, Undone
     from cellblock.model.programs import ExecKeywords, ExecResult, Processes, ProcessInfo, SpawnKeywords
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.variables import Variable
@@ -299,9 +299,15 @@ class CodeExecutor(AsyncOnly):
         """Go back over the last cells, as `Session.undo` does."""
         return await self.session.undo(count, partial=partial, processes=processes)
 
-    async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
+    async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""
-        return await self.session.diff(checkpoint)
+        return await self.session.diff(checkpoint, until)
+
+    async def file_versions(
+        self, path: str, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None
+    ) -> FileVersions:
+        """Return a file as a checkpoint holds it, and as it was later, as `Session.file_versions` does."""
+        return await self.session.file_versions(path, checkpoint, until)
 
     @overload
     async def fork(

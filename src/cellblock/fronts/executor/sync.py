@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -19,7 +22,8 @@ from cellblock.host.kernels.cell import OnInput
 from cellblock.host.programs.files import SessionFiles
 from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
-from cellblock.model.checkpoints import Changes, FilesMode, ForkKeywords, StateChanges
+from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, StateChanges
+from cellblock.model.files import FileChange, FileInfo
 from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeywords
 from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
@@ -100,11 +104,16 @@ class SyncFiles(_Wrapper):
     tar = _sync_iterator(Files.tar)
     untar = _sync(Files.untar)
 
+    def has(self, path: str) -> bool:
+        """Return whether an absolute path is in the workspace."""
+        return bool(self._original.has(path))
+
 
 class SyncSessionFiles(_Wrapper):
     """Files as the session's code and programs see them: `SessionFiles` for programs without an event loop."""
 
     read_bytes = _sync(SessionFiles.read_bytes)
+    read_part = _sync(SessionFiles.read_part)
     read_text = _sync(SessionFiles.read_text)
     write_bytes = _sync(SessionFiles.write_bytes)
     write_text = _sync(SessionFiles.write_text)
@@ -115,6 +124,29 @@ class SyncSessionFiles(_Wrapper):
     remove = _sync(SessionFiles.remove)
     rename = _sync(SessionFiles.rename)
     realpath = _sync(SessionFiles.realpath)
+
+    def write_parts(
+        self, path: str | os.PathLike[str], parts: Iterable[bytes], *, parents: bool = True, mode: int = 0o666
+    ) -> FileInfo:
+        """Write a file that comes in parts, as `SessionFiles.write_parts` does. The parts are taken in another thread."""
+
+        async def taken() -> AsyncGenerator[bytes, None]:
+            remaining = iter(parts)
+            while (part := await asyncio.to_thread(next, remaining, None)) is not None:
+                yield part
+
+        found: FileInfo = self._thread.run(self._original.write_parts(path, taken(), parents=parents, mode=mode))
+        return found
+
+    @contextmanager
+    def watch(self, path: str | os.PathLike[str] = ".", *, recursive: bool = False) -> Iterator[Iterator[FileChange]]:
+        """Watch a directory, as `SessionFiles.watch` does: ``with session.fs.watch("data") as changes``."""
+        watching = self._original.watch(path, recursive=recursive)
+        changes = self._thread.run(watching.__aenter__())
+        try:
+            yield _iterate(self._thread, changes)
+        finally:
+            self._thread.run(watching.__aexit__(None, None, None))
 
 
 class SyncEager(_Wrapper):
@@ -355,9 +387,16 @@ class SyncCodeExecutor:
         """Go back to a checkpoint, or to that of a name, as `Session.restore` does."""
         return self._thread.run(self._original.restore(_original(checkpoint), processes=processes))
 
-    def diff(self, checkpoint: SyncCheckpoint | str) -> StateChanges:
+    def diff(self, checkpoint: SyncCheckpoint | str, until: SyncCheckpoint | str | None = None) -> StateChanges:
         """Return what has changed since a checkpoint, or that of a name, as `Session.diff` does."""
-        return self._thread.run(self._original.diff(_original(checkpoint)))
+        return self._thread.run(self._original.diff(_original(checkpoint), None if until is None else _original(until)))
+
+    def file_versions(
+        self, path: str, checkpoint: SyncCheckpoint | str, until: SyncCheckpoint | str | None = None
+    ) -> FileVersions:
+        """Return a file as a checkpoint holds it, and as it was later, as `Session.file_versions` does."""
+        last = None if until is None else _original(until)
+        return self._thread.run(self._original.file_versions(path, _original(checkpoint), last))
 
     @overload
     def fork(

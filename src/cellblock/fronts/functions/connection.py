@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cellblock.common import config
 from cellblock.errors import DaemonError, OutcomeUnknownError
+from cellblock.fronts import where
 from cellblock.operations.data import Data, read_answer
 from cellblock.service import settings
 
 if TYPE_CHECKING:
     from cellblock.operations.base import AnswerT, Request
-    from cellblock.service.daemon.connection import Connection
+    from cellblock.service.daemon.connection import SessionConnection
 
 _ModelT = TypeVar("_ModelT")
 
 local = threading.local()
-"""Has each thread's connections, by the directory of the daemon; None for our own sessions."""
+"""Has each thread's connections, by the daemon's directory or the cluster's address; None for our own sessions."""
 
 
 @overload
@@ -47,26 +48,21 @@ def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
     return connection().call(request, body)
 
 
-def connection(chosen: settings.Settings | None = None) -> Connection:
-    """Return this thread's connection to the sessions: those of the daemon, which is started if there is none, or our own."""
-    memory = (chosen or settings.current()).store_backend == "memory"
-    place = None if memory else config.state_directory()
-    known: dict[Path | None, Connection] = local.__dict__.setdefault("connections", {})
+def connection(chosen: settings.Settings | None = None) -> SessionConnection:
+    """Return this thread's connection to the sessions: of the daemon, which is started if needed, of a cluster, or our own."""
+    wanted = chosen or settings.current()
+    memory = wanted.store_backend == "memory"
+    place = None if memory else wanted.ray_address or config.state_directory()
+    known: dict[Path | str | None, SessionConnection] = local.__dict__.setdefault("connections", {})
     found = known.get(place)
     if found is None or not found.usable:
-        found = known[place] = _connect(memory)
+        found = known[place] = _in_memory() if memory else where.open_connection(wanted)
     return found
 
 
-def _connect(memory: bool) -> Connection:
+def _in_memory() -> SessionConnection:
     from cellblock.common.version import __version__
+    from cellblock.service.daemon import in_process
     from cellblock.service.daemon.connection import Connection
 
-    if memory:
-        from cellblock.service.daemon import in_process
-
-        return Connection(in_process.shared().connect(), __version__)
-    from cellblock.service.daemon.place import Place
-    from cellblock.service.daemon.starting import open_connection
-
-    return open_connection(Place())
+    return Connection(in_process.shared().connect(), __version__)

@@ -17,7 +17,7 @@ from cellblock.fronts.functions.connection import ask, call, connection
 from cellblock.fronts.given_options import as_meant
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.operations.data import milliseconds, session_of
-from cellblock.operations.executions import Submit
+from cellblock.operations.executions import Lookup, Submit
 from cellblock.operations.saving import Variables
 from cellblock.operations.sessions import Create, Destroy, Interrupt, List, Restart, Status, Wipe
 from cellblock.service import settings
@@ -138,15 +138,24 @@ def _submit(request: Submit, body: bytes, chosen: settings.Settings) -> Any:
         lost = error
     if isinstance(lost, NotRunError):
         return call(request, body)
-    try:
-        record = ask(Status(request.session))
-    except NotFoundError:
-        record = None
-    if record is None or datetime.fromisoformat(record.created_at).timestamp() > began:
+    if not _is_still_there(request, began):
         raise OutcomeUnknownError(
             f"{lost}; session {request.session!r} has ended meanwhile, and nobody knows how far the code ran"
         ) from lost
     return call(request, body)
+
+
+def _is_still_there(request: Submit, began: float) -> bool:
+    """Whether a name or an id still stands for the session that it stood for at some time."""
+    with suppress(NotFoundError):
+        ask(Lookup("", request.session, request.key))
+        return True  # it has the execution
+    try:
+        record = ask(Status(request.session))
+    except NotFoundError:
+        return False
+    # By its name, another session may have been made; if the clock was set back, this one seems to be another.
+    return record.kernel_id == request.session or datetime.fromisoformat(record.created_at).timestamp() <= began
 
 
 def _stop(interrupt: Interrupt) -> None:

@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING
 
 from cellblock.fronts.functions.arguments import absolute
 from cellblock.fronts.functions.connection import ask
-from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.checkpoints import (
+    Adopt,
+    Checkpoints,
+    Diff,
+    DropCheckpoint,
+    Fork,
+    MakeCheckpoint,
+    Restore,
+    Undo,
+    VersionsOfFile,
+)
 from cellblock.operations.data import checkpoint_of, milliseconds, session_of
 from cellblock.operations.saving import Export, Load, Save
 
 if TYPE_CHECKING:
-    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, StateChanges, Undone
+    from cellblock.model.checkpoints import Changes, CheckpointRecord, FilesMode, FileVersions, StateChanges, Undone
     from cellblock.model.programs import Processes
     from cellblock.model.saving import LoadReport, SaveReport
     from cellblock.model.sessions import SessionRecord
@@ -81,18 +91,37 @@ def undo(kernel: SessionRecord | str, count: int = 1, *, partial: bool = False, 
     return ask(Undo(session_of(kernel), count, partial, processes))
 
 
-def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str) -> StateChanges:
+def diff(kernel: SessionRecord | str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = "") -> StateChanges:
     """Return what has changed in a session since a checkpoint, as `Session.diff` does.
 
     Args:
         kernel: The session, its name or its id.
         checkpoint: The checkpoint, its id or its name.
+        until: Another one, for the changes up to that; empty for those up to now.
 
     Raises:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.diff`.
     """
-    return ask(Diff(session_of(kernel), checkpoint_of(checkpoint)))
+    return ask(Diff(session_of(kernel), checkpoint_of(checkpoint), checkpoint_of(until)))
+
+
+def file_versions(
+    kernel: SessionRecord | str, path: str, checkpoint: CheckpointRecord | str, until: CheckpointRecord | str = ""
+) -> FileVersions:
+    """Return a file of a session's workspace as a checkpoint holds it, and as it was later, as `Session.file_versions` does.
+
+    Args:
+        kernel: The session, its name or its id.
+        path: The file, relative to the workspace.
+        checkpoint: The checkpoint, its id or its name.
+        until: Another one, for the file in that; empty for the file as it is now.
+
+    Raises:
+        NotFoundError: There is no such session.
+        CellblockError: As for `Session.file_versions`.
+    """
+    return ask(VersionsOfFile(session_of(kernel), checkpoint_of(checkpoint), path, checkpoint_of(until)))
 
 
 def fork(

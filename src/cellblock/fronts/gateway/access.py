@@ -8,10 +8,10 @@ from dataclasses import replace
 from fastapi.requests import HTTPConnection
 
 from cellblock.errors import AccessError, CellblockError, NotFoundError
-from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.problems import Problem, problem_of
 from cellblock.operations.executions import Lookup
 from cellblock.operations.sessions import Status
+from cellblock.service.daemon.link import SessionLink
 from cellblock.service.settings import Settings
 from cellblock.service.store.tokens import Scope, Token
 
@@ -30,9 +30,9 @@ def problem_for(connection: HTTPConnection, error: CellblockError) -> Problem:
     return problem
 
 
-def link_of(connection: HTTPConnection) -> DaemonLink:
+def link_of(connection: HTTPConnection) -> SessionLink:
     """Return the gateway's link to the daemon."""
-    link: DaemonLink = connection.app.state.link
+    link: SessionLink = connection.app.state.link
     return link
 
 

@@ -18,6 +18,7 @@ from cellblock.errors import CellblockError
 from cellblock.fronts.gateway import (
     approvals,
     checkpoints,
+    console,
     events,
     executions,
     files,
@@ -25,6 +26,7 @@ from cellblock.fronts.gateway import (
     kernelspecs,
     metrics,
     notebooks,
+    overview,
     pages,
     programs,
     questions,
@@ -35,13 +37,15 @@ from cellblock.fronts.gateway import (
 from cellblock.fronts.gateway.access import problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
 from cellblock.fronts.gateway.direct import Direct
-from cellblock.fronts.gateway.guard import PUBLIC, Guard, Refused
-from cellblock.fronts.gateway.link import DaemonLink
+from cellblock.fronts.gateway.guard import Guard, Refused, is_public
 from cellblock.fronts.gateway.models import ProblemModel
 from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.fronts.gateway.tracing import Traced
 from cellblock.fronts.jupyter.kernels import JupyterKernels
 from cellblock.fronts.problems import MEDIA_TYPE, Problem
+from cellblock.fronts.where import open_link
 from cellblock.service import settings
+from cellblock.service.daemon.link import SessionLink
 from cellblock.service.daemon.place import Place
 from cellblock.service.store.tokens import Tokens
 
@@ -70,6 +74,8 @@ _PARTS = (
     questions,
     saving,
     approvals,
+    overview,
+    console,
     metrics,
     jupyter,
     kernelspecs,
@@ -95,7 +101,7 @@ class Gateway(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: DaemonLink | None = None) -> Gateway:
+def make_app(options: GatewayOptions | None = None, place: Place | None = None, link: SessionLink | None = None) -> Gateway:
     """Return a gateway's application.
 
     Args:
@@ -104,12 +110,13 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         link: Where sessions are instead. Then the only token is that of the options.
     """
     options = options or GatewayOptions()
-    check = None
+    check = tokens = None
     if link is None:
         place = place or Place()
         place.prepare()
-        link = DaemonLink(place)
-        check = Tokens(place.directory).check() if options.auth else None
+        link = open_link(place)
+        tokens = Tokens(place.directory) if options.auth else None
+        check = tokens.check() if tokens is not None else None
     daemon = link
 
     @asynccontextmanager
@@ -127,9 +134,12 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # `Traced` does that. FastAPI's own spans would be there a second time, and name sessions and exceptions.
+        telemetry={"tracing": False, "logs": False},
     )
     app.openapi = lambda: described(app)  # type: ignore[method-assign]  # as FastAPI's documentation has it
     app.state.link = link
+    app.state.tokens = tokens
     app.state.settings = settings.current()
     app.state.options = options
     app.state.kernels = JupyterKernels(link)
@@ -143,7 +153,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
     guarded = Guard(Direct(app, app.inside, executions.DIRECT), options, check)
-    app.outside = metrics.Meter(readable(guarded, options.allowed_origins))
+    app.outside = Traced(metrics.Meter(readable(guarded, options.allowed_origins)))
     return app
 
 
@@ -162,7 +172,7 @@ def readable(app: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI description: FastAPI's own, and that everything but `PUBLIC` takes a token."""
+    """Return the OpenAPI description: FastAPI's own, and what takes a token: nearly everything."""
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         bearer = {"type": "http", "scheme": "bearer", "description": "A token: 'cellblock tokens create' makes one."}
@@ -173,9 +183,10 @@ def described(app: FastAPI) -> dict[str, Any]:
             for operation in path.values():
                 operation["responses"].pop("422", None)  # FastAPI's own form of it, which is a problem like the others here
         schema["security"] = [{"token": []}]
-        for path in PUBLIC:
-            for operation in schema["paths"].get(path, {}).values():
-                operation["security"] = []
+        for path, operations in schema["paths"].items():
+            if is_public(path):
+                for operation in operations.values():
+                    operation["security"] = []
     return app.openapi_schema or {}
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from cellblock.errors import NotFoundError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.routes import add
-from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
 from cellblock.service.store.tokens import Token
 
 router = APIRouter(tags=["Approvals"])
@@ -37,6 +37,13 @@ async def _of_caller(request: Request, caller: Token, asked: Pending | Allowed) 
     return [one for one in found if asked.session in ("", one["session"], one["session_name"])]
 
 
+async def _before(request: Request, caller: Token, asked: Precedents) -> list[dict[str, Any]]:
+    """Return what was allowed before, in the sessions that a token is for."""
+    if not await _own(request, caller, (asked.approval,), Pending):
+        return []
+    return list(await link_of(request).call(replace(asked, session=caller.session or asked.session)))
+
+
 async def _own(request: Request, caller: Token, ids: Sequence[str], kind: type[Pending] | type[Allowed]) -> tuple[str, ...]:
     """Return those ids that a token may speak of: all of them, unless it is for one session."""
     if not caller.session:
@@ -46,6 +53,7 @@ async def _own(request: Request, caller: Token, ids: Sequence[str], kind: type[P
 
 
 add(router, Pending, _of_caller, any_session=True)
+add(router, Precedents, _before, any_session=True)
 add(router, Decide, _decided, any_session=True)
 add(router, Allowed, _of_caller, any_session=True)
 add(router, Revoke, _revoked, any_session=True)

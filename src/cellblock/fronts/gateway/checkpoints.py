@@ -5,9 +5,19 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from cellblock.fronts.gateway.routes import add
-from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.checkpoints import (
+    Adopt,
+    Checkpoints,
+    Diff,
+    DropCheckpoint,
+    Fork,
+    MakeCheckpoint,
+    Restore,
+    Undo,
+    VersionsOfFile,
+)
 
 router = APIRouter(tags=["Checkpoints"])
 
-for operation in (MakeCheckpoint, Checkpoints, Restore, DropCheckpoint, Diff, Undo, Fork, Adopt):
+for operation in (MakeCheckpoint, Checkpoints, Restore, DropCheckpoint, Diff, VersionsOfFile, Undo, Fork, Adopt):
     add(router, operation)

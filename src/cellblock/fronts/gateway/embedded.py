@@ -13,12 +13,12 @@ import uvicorn
 
 from cellblock.common.addresses import listen
 from cellblock.fronts.gateway.app import make_app
-from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import config
 from cellblock.host import Host
 from cellblock.host.closing import Closing
 from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.server import Server
 from cellblock.service.named.options import Options
 from cellblock.service.named.sessions import NamedSessions

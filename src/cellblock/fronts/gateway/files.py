@@ -15,13 +15,16 @@ from fastapi.responses import StreamingResponse
 from starlette.convertors import Convertor, register_url_convertor
 
 from cellblock.errors import CellblockError, FilesError
-from cellblock.fronts.gateway.access import link_of
+from cellblock.fronts.gateway.access import check_scope, link_of
 from cellblock.fronts.gateway.answers import json_response
-from cellblock.fronts.gateway.link import DaemonLink
 from cellblock.fronts.gateway.routes import add, model_of
 from cellblock.fronts.gateway.sessions import Read, Run
 from cellblock.model.files import FileInfo
-from cellblock.operations.files import ListFiles, ReadPart, RemoveFile, WritePart
+from cellblock.operations.base import AnswerT
+from cellblock.operations.base import Request as Asked
+from cellblock.operations.files import ListFiles, MakeFolder, ReadPart, RemoveFile, RenameFile, StatFile, WritePart
+from cellblock.service.daemon.link import SessionLink
+from cellblock.service.store.tokens import Token
 
 
 class _AnyPath(Convertor[str]):
@@ -38,17 +41,35 @@ class _AnyPath(Convertor[str]):
 
 register_url_convertor("file", _AnyPath())
 
-router = APIRouter(prefix="/sessions/{session}/files", tags=["Files"])
+router = APIRouter(tags=["Files"])
 
 _PART = 4 * 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
-add(router, ListFiles)
+def check_path(path: str, caller: Token) -> None:
+    """Check that a caller may read at a path: what is not in the workspace is read by the session's code, with its rights.
+
+    Raises:
+        AccessError: It may not.
+    """
+    if path.startswith("/"):
+        check_scope(caller, "run", ": a path that begins with a slash needs it; others are relative to the workspace")
+
+
+async def _read(request: Request, caller: Token, asked: Asked[AnswerT]) -> AnswerT:
+    check_path(asked.path, caller)  # type: ignore[attr-defined]  # each of those that are answered by this has one
+    return await link_of(request).call(asked)
+
+
+add(router, ListFiles, _read)
+add(router, StatFile, _read)
+add(router, MakeFolder)
+add(router, RenameFile)
 
 
 @router.get(
-    "/{path:file}",
+    "/sessions/{session}/files/{path:file}",
     response_class=Response,
     summary="Read a file",
     responses={
@@ -62,12 +83,13 @@ async def read_file(
     request: Request,
     session: str,
     path: str,
-    _: Read,
+    caller: Read,
     wanted: Annotated[str, Header(alias="Range", max_length=100)] = "",
     if_range: Annotated[str, Header(alias="If-Range", max_length=100)] = "",
     if_none_match: Annotated[str, Header(alias="If-None-Match", max_length=100)] = "",
 ) -> Response:
     """Read a file, or a part of it. Only one range is served; for several, all of the file is."""
+    check_path(path, caller)
     link = link_of(request)
     known = (await link.call(ReadPart(session, path, 0, 0)))["file"]
     tag = f'"{known["size"]:x}-{known["modified"]:.6f}"'
@@ -114,7 +136,7 @@ def range_of(first: str, last: str, size: int) -> tuple[int, int] | None:
 
 
 async def _parts(
-    link: DaemonLink, session: str, path: str, start: int, end: int, known: dict[str, Any]
+    link: SessionLink, session: str, path: str, start: int, end: int, known: dict[str, Any]
 ) -> AsyncIterator[bytes]:
     """Yield a file part by part. If it changes meanwhile, stop: the reader sees that something is missing."""
     while start < end:
@@ -126,7 +148,7 @@ async def _parts(
 
 
 @router.put(
-    "/{path:file}",
+    "/sessions/{session}/files/{path:file}",
     status_code=201,
     response_model=model_of(FileInfo),
     summary="Write a file",

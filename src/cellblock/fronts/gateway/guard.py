@@ -35,6 +35,8 @@ PUBLIC = ("/", "/health", "/docs", "/redoc", "/openapi.json")
 """Paths that say nothing about sessions, and need no token. So does what is below `STATIC`."""
 
 STATIC = "/static/"
+CONSOLE = "/console"
+"""The console's page, what it loads, and the exchange of a login. All else that it asks for needs a token."""
 ANYBODY = Token("", "anybody", frozenset(SCOPES))
 """Who calls if no tokens are asked for."""
 
@@ -46,6 +48,11 @@ _LEAST_PACE = 1024
 
 _BURST = 2.0
 """Seconds for which a caller that was idle may exceed the rate by as much again."""
+
+
+def is_public(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return path in PUBLIC or path == CONSOLE or path.startswith((STATIC, f"{CONSOLE}/"))
 
 
 class Refused(HTTPException):
@@ -120,7 +127,7 @@ class Guard:
             Refused: There is no valid token, or none is asked for and the caller is not on this machine.
             StoreError: The tokens cannot be read.
         """
-        if scope["path"] in PUBLIC or scope["path"].startswith(STATIC):
+        if is_public(scope["path"]):
             return _NOBODY
         if not self._options.auth:
             check_local(scope)
@@ -273,7 +280,8 @@ def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> No
         foreign = headers.origin != own and headers.origin not in allowed
     else:
         # What a page of another site loads without an Origin: pictures, scripts, forms of old browsers. A link is fine.
-        foreign = headers.site == "cross-site" and not (scope.get("method") == "GET" and scope["path"] in PUBLIC)
+        page = scope.get("method") == "GET" and scope["path"] in (*PUBLIC, CONSOLE)
+        foreign = headers.site == "cross-site" and not page
     if foreign:
         raise Refused(Problem(403, "origin_refused", "requests from other web sites are refused"))
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from cellblock.common.telemetry import prometheus
 from cellblock.fronts.gateway.access import link_of, needs
 from cellblock.operations.approvals import Pending
-from cellblock.operations.sessions import List
+from cellblock.operations.sessions import About, List
 from cellblock.service.store.tokens import Token
 
 if TYPE_CHECKING:
@@ -90,18 +91,20 @@ class Meter:
     },
 )
 async def metrics(request: Request, _: Annotated[Token, Depends(needs("read"))]) -> Response:
-    """Return counts of requests and sessions."""
+    """Return counts of requests, sessions, cells, tool calls and decisions since the gateway and the daemon began."""
     meter: Meter = request.scope["cellblock.meter"]
     link = link_of(request)
     states = Counter(record["status"] for record in await link.call(List()))
     waiting = len(await link.call(Pending()))
-    lines = meter.lines()
+    about = await link.call(About())
+    lines = meter.lines() + prometheus(about["figures"])
     lines += gauge(
         "cellblock_sessions",
         "Sessions by what they do.",
         {f'{{status="{name}"}}': states[name] for name in ("idle", "running", "dead")},
     )
     lines += gauge("cellblock_approvals_pending", "Calls that wait for a decision.", {"": waiting})
+    lines += gauge("cellblock_memory_bytes", "Memory of all sessions together.", {"": about["memory"]})
     return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
 

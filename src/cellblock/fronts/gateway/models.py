@@ -46,6 +46,8 @@ class KernelModel(BaseModel):
     status: str = Field(description="running, idle, dead or unknown.")
     session_name: str | None = Field(description="Its name.")
     attempt_count: int = Field(description="How many attempts execute/retry has made in it.")
+    branch_of: str = Field("", description="The id of the session that it was made from; empty if it is no branch.")
+    branch_at: int = Field(0, description="The number of that session's last cell then.")
     tags: _Tags = Field(description="Labels.")
     age_seconds: float = Field(description="Seconds since it was made.")
     workspace: str = Field(description="The directory that it works in.")

@@ -9,6 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Response
@@ -289,6 +290,8 @@ def _shown(hint: Any) -> Any:
         return list[_shown(arguments[0])]  # type: ignore[misc]
     if origin is Mapping:
         return dict[str, _shown(arguments[1])]  # type: ignore[misc]
+    if hint == Path | str:
+        return str
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(map(_shown, arguments))]  # noqa: UP007
     return hint

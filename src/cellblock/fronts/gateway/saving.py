@@ -1,6 +1,7 @@
 """A session as a file: saved, loaded, exported as a notebook; and its variables.
 
-Files go through a directory of the gateway's own: the daemon, a process of the same user, writes and reads them by path.
+Files go through a directory of the gateway's own: the daemon, a process of the same user, writes and reads them by path. Files
+at URLs do not: the daemon reaches them with its own credentials, which takes the scope ``admin``.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ async def export(
         return await _sent(request, session, directory, f".{kind}", {})
 
 
-add(router, Variables)
+for _operation in (Save, Load, Variables):
+    add(router, _operation)
 
 
 @asynccontextmanager

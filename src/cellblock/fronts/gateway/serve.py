@@ -13,9 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.options import GatewayOptions
+from cellblock.service import settings
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import connect_or_start
 from cellblock.service.store.tokens import Tokens
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 GREETING = "cellblock listens at {} (API: {}/docs)"
+_CONSOLE = "The console: {}/console ('cellblock console --url {}' logs in)"
 
 
 def serve(
@@ -38,6 +41,7 @@ def serve(
     say: Callable[[str], object] | None = None,
     make: Callable[[GatewayOptions, Place], ASGIApp] | None = None,
     greeting: str = GREETING,
+    on_start: Callable[[str], object] | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM comes. The daemon and its sessions go on.
 
@@ -51,6 +55,7 @@ def serve(
         say: Takes what is to be said to the user, line by line; standard error by default.
         make: Makes the application; by default the gateway's own.
         greeting: What to say when it listens, with ``{}`` for the addresses.
+        on_start: Called with the address when it listens, instead of saying all that.
 
     Raises:
         InvalidInputError: Tokens are switched off and the address can be reached from other machines, or it cannot be used; or
@@ -69,33 +74,64 @@ def serve(
         check_key(secret, options)
         if os.stat(secret).st_mode & 0o044:
             tell(f"Other users can read the private key {secret}: chmod 600 it")
-    place = Place()
-    connect_or_start(place).close()  # if there can be no daemon, this is the place to say so, and not each request
-    once = options.auth and not options.token and not Tokens(place.directory).all()
+    place = _prepared(options)
+    once = options.auth and not options.token and on_start is None and not Tokens(place.directory).all()
     if once:
         options = replace(options, token=secrets.token_urlsafe(32))
     socks = listen_at(host, (port, *more_ports))
     scheme = "https" if certificate else "http"
     addresses = [f"{scheme}://{bracketed(host)}:{sock.getsockname()[1]}" for sock in socks]
 
-    def started() -> None:
-        tell(greeting.format(*addresses, addresses[0]))
-        if once:
-            tell(f"There are no tokens yet. For this run: Authorization: Bearer {options.token}")
-        elif options.auth:
-            tell("Requests need a token: 'cellblock tokens create' makes one")
-        else:
-            tell("No token is required: every program on this machine can run code here")
+    about_tokens = _about_tokens(options, once=once)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            started()
+            if on_start is not None:
+                on_start(addresses[0])
+                return
+            tell(greeting.format(*addresses, addresses[0]))
+            if greeting is GREETING:
+                tell(_CONSOLE.format(addresses[0], addresses[0]))
+            tell(about_tokens)
 
-    try:
-        Server(config((make or make_app)(options, place), certificate, key)).run(sockets=socks)
-    except KeyboardInterrupt:
-        pass  # which uvicorn passes on when it has ended
+    with telemetry.exporting("cellblock-gateway"):
+        try:
+            Server(config((make or make_app)(options, place), certificate, key)).run(sockets=socks)
+        except KeyboardInterrupt:
+            pass  # which uvicorn passes on when it has ended
+
+
+def _prepared(options: GatewayOptions) -> Place:
+    """Return where the daemon is, after checking that there can be one: it would otherwise be said to each request."""
+    place = Place()
+    place.prepare()
+    if address := settings.current().ray_address:
+        check_workspaces(options, address)
+    else:
+        connect_or_start(place).close()
+    return place
+
+
+def _about_tokens(options: GatewayOptions, *, once: bool) -> str:
+    if once:
+        return f"There are no tokens yet. For this run: Authorization: Bearer {options.token}"
+    if options.auth:
+        return "Requests need a token: 'cellblock tokens create' makes one"
+    return "No token is required: every program on this machine can run code here"
+
+
+def check_workspaces(options: GatewayOptions, address: str) -> None:
+    """Check that sessions on a cluster get their directories there.
+
+    Raises:
+        InvalidInputError: They are to get directories of this machine.
+    """
+    if options.workspaces is not None:
+        raise InvalidInputError(
+            f"sessions on the Ray cluster {address} have directories on its nodes, so none can be given them in "
+            f"{options.workspaces}"
+        )
 
 
 def check_address(host: str, *, auth: bool) -> None:

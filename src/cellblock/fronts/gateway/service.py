@@ -6,17 +6,19 @@ import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from cellblock.common.version import __version__
 from cellblock.errors import BusyError, CellblockError
+from cellblock.fronts.gateway.access import needs_of_any
 from cellblock.operations.sessions import About
+from cellblock.service.store.tokens import SCOPES, Scope, Token
 
 if TYPE_CHECKING:
-    from cellblock.fronts.gateway.link import DaemonLink
+    from cellblock.service.daemon.link import SessionLink
 
 _log = logging.getLogger("cellblock.gateway")
 _FRESH, _PATIENCE = 1.0, 5.0
@@ -56,7 +58,7 @@ async def root() -> Root:
 class Checks:
     """Asks the daemon whether code can be run, at most once in a second: anybody may ask this, without a token."""
 
-    def __init__(self, link: DaemonLink) -> None:
+    def __init__(self, link: SessionLink) -> None:
         self._link = link
         self._lock = asyncio.Lock()
         self._problem = ""
@@ -82,6 +84,23 @@ class Checks:
             _log.warning("the daemon cannot be asked: %s", error)
             return "there is no daemon, and none can be started: the log says why"
         return f"nothing can be stored: {failing}" if failing else ""
+
+
+class Caller(BaseModel):
+    """What a token is for."""
+
+    name: str
+    scopes: list[Scope] = Field(description="What it may do, with what that implies: read, run, approve, admin.")
+    session: str = Field(description="The only session that it is for; empty for all.")
+    expires: float | None = Field(description="When it expires, in seconds since the epoch; null: never.")
+    version: str = Field(description="The version of cellblock that answers.")
+
+
+@router.get("/whoami", summary="Get what the token is for")
+async def whoami(caller: Annotated[Token, Depends(needs_of_any("read"))]) -> Caller:
+    """Return what the token of the request may do."""
+    scopes = [scope for scope in SCOPES if caller.may(scope)]
+    return Caller(name=caller.name, scopes=scopes, session=caller.session, expires=caller.expires, version=__version__)
 
 
 @router.get("/health", summary="Whether code can be run", responses={503: {"model": Health, "description": "It cannot."}})

@@ -30,6 +30,7 @@ from cellblock.service.store.tokens import Token
 router = APIRouter()
 
 Read = Annotated[Token, Depends(needs("read"))]
+ReadAny = Annotated[Token, Depends(needs_of_any("read"))]
 Run = Annotated[Token, Depends(needs("run"))]
 RunAny = Annotated[Token, Depends(needs_of_any("run"))]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
+from cellblock.common import telemetry
 from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.fronts.jupyter.messages import APPROVAL, shown
 from cellblock.model.checkpoints import undo_note
@@ -83,21 +84,23 @@ async def run(
     execution = ""
     output = Output(kernel, request.message.header, quiet=quiet)
     outcome: dict[str, Any] | None = None
-    async with aclosing(kernel.daemon.follow(submit, code.encode("utf-8", "surrogatepass"))) as events:
-        async for event in events:
-            data = event["data"]
-            match event["kind"]:
-                case "begun":
-                    execution, output.count = data["execution"], data["execution_count"]
-                    if echo:
-                        said = {"code": code, "execution_count": output.count}
-                        kernel.broadcast("execute_input", said, request.message.header)
-                case "input":
-                    kernel.ask(request, execution, data["prompt"], password=data["password"])
-                case "result" | "failed":
-                    outcome = output.end(data, failed=event["kind"] == "failed")
-                case kind:
-                    output.show(kind, data)
+    # The request to the daemon is made with the first event: in the trace that the message belongs to.
+    with telemetry.passing_on(request.message.metadata):
+        async with aclosing(kernel.daemon.follow(submit, code.encode("utf-8", "surrogatepass"))) as events:
+            async for event in events:
+                data = event["data"]
+                match event["kind"]:
+                    case "begun":
+                        execution, output.count = data["execution"], data["execution_count"]
+                        if echo:
+                            said = {"code": code, "execution_count": output.count}
+                            kernel.broadcast("execute_input", said, request.message.header)
+                    case "input":
+                        kernel.ask(request, execution, data["prompt"], password=data["password"])
+                    case "result" | "failed":
+                        outcome = output.end(data, failed=event["kind"] == "failed")
+                    case kind:
+                        output.show(kind, data)
     return outcome or output.end({"error": "DaemonError", "message": "the daemon ended"}, failed=True)
 
 

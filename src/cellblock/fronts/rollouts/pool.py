@@ -9,13 +9,14 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from shutil import copytree
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from cellblock.errors import ConflictError, InvalidInputError, LaunchError, StateError, shown
 from cellblock.fronts.executor.executor import CodeExecutor
-from cellblock.fronts.rollouts.rollout import Clock, Rollout, check_template
+from cellblock.fronts.rollouts.rollout import Lifetime, Rollout, check_template
 from cellblock.fronts.rollouts.trajectory import Trajectory
 from cellblock.host import shared
 from cellblock.host.checkpoints.branches import Beginning
@@ -40,6 +41,17 @@ _SEED = (
     "[__import__('sys').modules.get('numpy.random')] if module], [module.manual_seed(seed) for module in "
     "[__import__('sys').modules.get('torch')] if module]))({seed!r})"
 )
+
+_CLOCK = "__import__('time_machine').travel({seconds!r}, tick=True).start()"
+
+
+class _Begin(NamedTuple):
+    """What one rollout begins with."""
+
+    key: str
+    seed: int | None
+    clock: datetime | None
+    labels: Mapping[str, str]
 
 
 class Pool(AsyncOnly):
@@ -142,6 +154,7 @@ class Pool(AsyncOnly):
         key: str,
         *,
         seed: int | None = None,
+        clock: datetime | None = None,
         labels: Mapping[str, str] | None = None,
         lifetime: float | None = None,
     ) -> _T:
@@ -151,6 +164,7 @@ class Pool(AsyncOnly):
             work: What to do.
             key: Names it.
             seed: As for `rollout`.
+            clock: As for `rollout`.
             labels: As for `rollout`.
             lifetime: As for `rollout`.
 
@@ -159,7 +173,7 @@ class Pool(AsyncOnly):
         """
 
         async def once() -> _T:
-            async with self.rollout(key, seed=seed, labels=labels, lifetime=lifetime) as rollout:
+            async with self.rollout(key, seed=seed, clock=clock, labels=labels, lifetime=lifetime) as rollout:
                 return await work(rollout)
 
         self._check_open()
@@ -174,6 +188,7 @@ class Pool(AsyncOnly):
         key: str = "",
         *,
         seed: int | None = None,
+        clock: datetime | None = None,
         labels: Mapping[str, str] | None = None,
         lifetime: float | None = None,
     ) -> AsyncIterator[Rollout]:
@@ -182,6 +197,8 @@ class Pool(AsyncOnly):
         Args:
             key: Names it: a pool makes no second one of a key. By default it gets a number.
             seed: What random numbers begin with: those of `random`, and of NumPy and PyTorch if they are preloaded.
+            clock: What time it is for its code when it begins; it goes on from there. The sessions' Python needs the package
+                time-machine. It is a help for tests that can be repeated, not a wall: code can take it back.
             labels: For its trajectory, beside those of the pool.
             lifetime: Seconds from admission to the end, instead of the pool's.
 
@@ -195,6 +212,8 @@ class Pool(AsyncOnly):
         key = self._begin(key)
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
             raise InvalidInputError(f"seed must be an integer, not {shown(seed)}")
+        if clock is not None and (not isinstance(clock, datetime) or clock.tzinfo is None):
+            raise InvalidInputError(f"clock must be a datetime with a time zone, not {shown(clock)}")
         self.waiting += 1
         try:
             await self._room.acquire()
@@ -207,8 +226,9 @@ class Pool(AsyncOnly):
         try:
             self._check_open()
             limit = self._lifetime if lifetime is None else lifetime
-            clock = Clock(limit, self._idle)
-            async with clock.run(key, limit), self._made(key, seed, {**self._labels, **(labels or {})}, clock) as rollout:
+            life = Lifetime(limit, self._idle)
+            beginning = _Begin(key, seed, clock, {**self._labels, **(labels or {})})
+            async with life.run(key, limit), self._made(beginning, life) as rollout:
                 yield rollout
         finally:
             self._state[key] = "has run"
@@ -239,7 +259,7 @@ class Pool(AsyncOnly):
         return key
 
     @asynccontextmanager
-    async def _made(self, key: str, seed: int | None, labels: Mapping[str, str], clock: Clock) -> AsyncIterator[Rollout]:
+    async def _made(self, begin: _Begin, life: Lifetime) -> AsyncIterator[Rollout]:
         trajectory = Trajectory()
         began = time.perf_counter()
         status, reason = "failed", ""
@@ -254,12 +274,14 @@ class Pool(AsyncOnly):
                 place.make()
                 if self._template is not None:
                     await asyncio.to_thread(copytree, self._template, place.path, symlinks=True, dirs_exist_ok=True)
-            executor = await self._start(place, seed)
-            trajectory.add("begin", key=key, labels=dict(labels), seed=seed, boot=round(time.perf_counter() - began, 6))
+            executor = await self._start(place, begin)
+            said = {"clock": begin.clock.isoformat()} if begin.clock is not None else {}
+            boot = round(time.perf_counter() - began, 6)
+            trajectory.add("begin", key=begin.key, labels=dict(begin.labels), seed=begin.seed, **said, boot=boot)
             executor.session.watch(trajectory)
             if (services := executor.services) is not None:
                 trajectory.calls_since = services.outside
-            rollout = Rollout(key, seed, labels, executor, clock, trajectory)
+            rollout = Rollout(begin.key, begin.seed, begin.labels, executor, life, trajectory)
             await rollout.remember_files()
             yield rollout
             await rollout.look_at_files()
@@ -271,13 +293,15 @@ class Pool(AsyncOnly):
             trajectory.add("end", status=status, reason=reason)
             await despite_cancellation(asyncio.create_task(self._end(executor, place, trajectory, host)))
 
-    async def _start(self, place: SessionPlace | None, seed: int | None) -> CodeExecutor:
+    async def _start(self, place: SessionPlace | None, begin: _Begin) -> CodeExecutor:
         """Start an executor. What could not be started never ran, and is tried again."""
         for attempt in range(1, _ATTEMPTS + 1):
             given: dict[str, Any] = {} if place is None else {"working_dir": place.path}
             executor = CodeExecutor(**self._options, **given)
             try:
-                await self._begin_with(executor, seed)
+                await self._begin_with(executor, begin.seed)
+                if begin.clock is not None:
+                    await _set_clock(executor, begin.clock)
             except LaunchError as error:
                 await executor.stop()
                 if attempt == _ATTEMPTS:
@@ -316,6 +340,14 @@ class Pool(AsyncOnly):
                 await asyncio.to_thread(trajectory.write, self._trajectories)
             if host is not None and self._host is None:
                 shared.release(host)
+
+
+async def _set_clock(executor: CodeExecutor, clock: datetime) -> None:
+    result = await executor.session.execute(_CLOCK.format(seconds=clock.timestamp()), silent=True)
+    if result.error is not None:
+        raise InvalidInputError(
+            f"clock= needs the package time-machine in the Python of the sessions: {result.error.ename}: {result.error.evalue}"
+        )
 
 
 def _mark(task: asyncio.Task[Any]) -> None:

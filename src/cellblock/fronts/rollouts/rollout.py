@@ -39,7 +39,7 @@ class Rollout:
         seed: int | None,
         labels: Mapping[str, str],
         executor: CodeExecutor,
-        clock: Clock,
+        lifetime: Lifetime,
         trajectory: Trajectory,
     ) -> None:
         """Take over an executor that runs.
@@ -49,7 +49,7 @@ class Rollout:
             seed: What random numbers begin with.
             labels: Its labels.
             executor: What its code runs in.
-            clock: Ends it.
+            lifetime: Ends it.
             trajectory: Records what happens.
         """
         self.key = key
@@ -57,7 +57,7 @@ class Rollout:
         self.labels = dict(labels)
         self.executor = executor
         self.trajectory = trajectory
-        self._clock = clock
+        self._lifetime = lifetime
         self._files: Files = {}
 
     def __repr__(self) -> str:
@@ -85,18 +85,18 @@ class Rollout:
 
     async def execute(self, code: str, timeout: float | None = None) -> CodeExecutionResult:
         """Run a cell and return its result, whatever its outcome, as `Session.execute` does."""
-        async with self._clock.busy():
+        async with self._lifetime.busy():
             return await self.session.execute(code, timeout=timeout)
 
     async def exec(self, command: Sequence[str] | str, **how: Unpack[ExecKeywords]) -> ExecResult:
         """Run a program beside the kernel, as `Session.exec` does: for verifiers, which the code cannot answer for."""
         how.setdefault("timeout", None)
-        async with self._clock.busy():
+        async with self._lifetime.busy():
             return await self.session.exec(command, **how)
 
     async def spawn(self, command: Sequence[str] | str, **how: Unpack[SpawnKeywords]) -> Process:
         """Start a program beside the kernel, as `Session.spawn` does."""
-        async with self._clock.busy():
+        async with self._lifetime.busy():
             return await self.session.spawn(command, **how)
 
     async def close_egress(self, routes: Sequence[str] = ()) -> None:
@@ -116,7 +116,7 @@ class Rollout:
 
     async def snapshot(self, name: str = "") -> Checkpoint:
         """Keep its state, files included, as `Session.checkpoint` does. The trajectory gets the files that have changed."""
-        async with self._clock.busy():
+        async with self._lifetime.busy():
             made = await self.session.checkpoint(name, files="copy")
             await self.look_at_files()
             return made
@@ -135,7 +135,7 @@ class Rollout:
         self.trajectory.events.pop()
 
 
-class Clock:
+class Lifetime:
     """Ends a rollout at the end of its lifetime, or when nothing was asked of it for a while."""
 
     def __init__(self, lifetime: float | None, idle: float | None) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from cellblock.common import telemetry
 from cellblock.errors import CheckpointError, KernelDiedError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.options import Exact, Rolling
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.snapshots import Snapshot
 
+_AUTOMATIC = (("cellblock.operation", "automatic"),)
 _log = logging.getLogger("cellblock.sessions")
 
 
@@ -272,6 +274,7 @@ class AutomaticCheckpoints:
         began = time.perf_counter()
         try:
             checkpoint = await self._every.copy(kernel, automatic=True)
+            telemetry.observe("cellblock.checkpoint.duration", time.perf_counter() - began, _AUTOMATIC)
             self.skipped = ""
         except (CheckpointError, KernelDiedError, OSError) as error:
             self.skipped = str(error)

@@ -150,7 +150,8 @@ class Checkpoint:
     def record(self) -> CheckpointRecord:
         """The checkpoint as data."""
         made = self.made.isoformat()
-        return CheckpointRecord(self.id, self.name, made, self.execution_count, self.automatic, self.files)
+        cell = self.moment.past[-1].entry.tag if self.moment.past else ""
+        return CheckpointRecord(self.id, self.name, made, self.execution_count, self.automatic, self.files, cell)
 
     @property
     def alive(self) -> bool:

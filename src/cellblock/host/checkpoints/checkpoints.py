@@ -21,7 +21,7 @@ from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.launch.kernel_spec import DeathNotice
-from cellblock.model.checkpoints import Changes, FilesMode, StateChanges, Undone
+from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.host.snapshots import Snapshot
     from cellblock.host.snapshots.times import Spans
+    from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
 """What to do before a session goes back, when it is decided that it does."""
@@ -193,7 +194,7 @@ class Checkpoints:
         self.record.made(checkpoint)
         return checkpoint
 
-    async def diff(self, checkpoint: Checkpoint | str) -> StateChanges:
+    async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return the changes since a checkpoint: variables that are new, changed or deleted.
 
         Files of the workspace are compared too, if the checkpoint holds them (``files="copy"``). Values are compared by hashes
@@ -202,6 +203,7 @@ class Checkpoints:
 
         Args:
             checkpoint: A checkpoint of any session of the same host, or the name or id of one of this session.
+            until: Another one, for the changes up to that; None for those up to now.
 
         Raises:
             CheckpointError: It is gone, or belongs to another host.
@@ -211,18 +213,30 @@ class Checkpoints:
         from cellblock.model.variables import diff_variables  # few programs need it
 
         checkpoint = self.find(checkpoint)
+        last = None if until is None else self.find(until)
         try:
-            after = await survey(self._cells.run_silently, _COMPARING)
-            kernel = await self.resuming.look_at(checkpoint)
-            try:
-                before = await survey(functools.partial(self._cells.run_elsewhere, kernel), _COMPARING)
-            finally:
-                await kernel.close()
-            files = None if checkpoint.snapshot is None else await self.files.diff(checkpoint.snapshot)
+            after = await (survey(self._cells.run_silently, _COMPARING) if last is None else self._survey(last))
+            before = await self._survey(checkpoint)
+            files = await self._files_between(checkpoint, last)
         except CellblockError:
-            checkpoint.check()  # nothing has failed: it was dropped meanwhile, or the session was closed
+            for one in (checkpoint, *([] if last is None else [last])):
+                one.check()  # nothing has failed: it was dropped meanwhile, or the session was closed
             raise
         return StateChanges(diff_variables(before, after), files)
+
+    async def _files_between(self, checkpoint: Checkpoint, last: Checkpoint | None) -> FileChanges | None:
+        """Return how the files have changed since a checkpoint; None if not both states hold any."""
+        if checkpoint.snapshot is None or (last is not None and last.snapshot is None):
+            return None
+        return await self.files.diff(checkpoint.snapshot, None if last is None else last.snapshot)
+
+    async def _survey(self, checkpoint: Checkpoint) -> Survey:
+        """Return the variables of a checkpoint, for which a kernel is made from it."""
+        kernel = await self.resuming.look_at(checkpoint)
+        try:
+            return await survey(functools.partial(self._cells.run_elsewhere, kernel), _COMPARING)
+        finally:
+            await kernel.close()
 
     @property
     def crowded(self) -> bool:
@@ -279,11 +293,6 @@ class Checkpoints:
     def note_outside(self, call: str) -> None:
         """Record an outside call that was allowed just now."""
         self.write("outside", time.monotonic(), call)
-
-    @property
-    def past_since(self) -> float:
-        """Start of the past in seconds since the epoch, if an earlier host has recorded it; else 0."""
-        return self.record.since
 
     def write(self, word: str, *rest: object) -> None:
         """Record an event for a later host; see `StateRecord.write`."""
@@ -410,7 +419,7 @@ class Checkpoints:
             raise CheckpointError(self._cannot_undo(line, count))
         state = self._fresh if checkpoint is None else checkpoint.moment.state
         snapshot = self.automatic.filing.first if checkpoint is None else checkpoint.snapshot
-        spans = past.spans_after(state)
+        spans = past.spans_after(state, () if checkpoint is None else checkpoint.moment.past)
         exact = state == line[-count].begun_in
         if not exact and not partial:
             raise CheckpointError(self._cannot_undo(line, count))
@@ -422,7 +431,7 @@ class Checkpoints:
             )
         if before is not None:
             await before()
-        changes = await (self.begin_again(snapshot, spans) if checkpoint is None else self.go_to(checkpoint, spans or None))
+        changes = await (self.begin_again(snapshot, spans) if checkpoint is None else self.go_to(checkpoint, spans))
         self.automatic.forget_files()  # they are kept again, including those that stayed as they are
         kept = {cell.number for cell in past.line}
         return Undone(
@@ -443,7 +452,7 @@ class Checkpoints:
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
             async with stopped(self._kernels.current):
-                return await self.files.restore(files, move.renew, within=spans or None)
+                return await self.files.restore(files, move.renew, within=spans)
         except CellblockError:
             self.write("stayed")
             raise
@@ -499,15 +508,17 @@ class Checkpoints:
         """Return the checkpoint of the latest state from before the last `count` cells of a line; None if there is none.
 
         The latest, with or without files: those of an earlier one would not fit the variables. Actions other than cells, such
-        as `put`, also make another state. Among checkpoints of the same state, an automatic one has the newest files.
+        as `put`, also make another state, and going back from it to one before leaves it: the state in which the first of the
+        cells began is better than any later one. Among checkpoints of the same state, an automatic one has the newest files.
         """
-        before = {cell.number for cell in line[:-count]}
+        before, began = {cell.number for cell in line[:-count]}, line[-count].begun_in
         found = [checkpoint for checkpoint in self.all() if checkpoint.moment.is_of(before)]
-        return max(
-            found,
-            key=lambda one: (len(one.moment.past), one.moment.state, one.snapshot is not None, one.automatic),
-            default=None,
-        )
+
+        def rank(one: Checkpoint) -> tuple[bool, int, int, bool, bool]:
+            moment = one.moment
+            return moment.state == began, len(moment.past), moment.state, one.snapshot is not None, one.automatic
+
+        return max(found, key=rank, default=None)
 
     def _cannot_undo(self, line: Sequence[Numbered], count: int) -> str:
         reason = self.automatic.skipped or (self.ended if count == len(line) else "")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,9 @@ from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLim
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.times import Spans
 from cellblock.host.snapshots.tree import MIB
+from cellblock.host.snapshots.versions import version_in
 from cellblock.host.snapshots.written import Description
+from cellblock.model.checkpoints import FileVersion
 
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
@@ -178,14 +180,23 @@ class CheckpointFiles:
             "not, nor what there was no time for in a new session"
         )
 
-    async def diff(self, before: Snapshot) -> FileChanges:
-        """Return the changes since a snapshot.
+    async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
+        """Return the changes since a snapshot, until another one or now.
 
         Raises:
             SnapshotError: The files cannot be read.
         """
         store = self._make_store()
-        return await _owned(lambda: self._snapshots(store).diff(before), _forget)
+        return await _owned(lambda: self._snapshots(store).diff(before, after), _forget)
+
+    async def version(self, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
+        """Return what a snapshot has at a path; None if there was nothing.
+
+        Raises:
+            SnapshotError: The snapshot was dropped.
+        """
+        store = self._make_store()
+        return await _owned(lambda: version_in(store, snapshot, parts), _forget)
 
     async def recover(self) -> None:
         """Finish a restore here whose program was killed, before the session starts."""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CheckpointError
-from cellblock.host.kernels.past import files_time
+from cellblock.host.kernels.past import Instant
 from cellblock.model.checkpoints import Changes
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class GoingBack:
         self._within = within
         self._beginning = beginning
         self._kernel: Kernel | None = None
-        self._began = files_time()
+        self._began = Instant.before_changes()
 
     async def prepare(self) -> Kernel:
         """Restore the files, if the checkpoint holds some; then make the kernel, which reopens them."""

@@ -62,6 +62,10 @@ class Files:
         self._on_change = on_change
         self._workspace = Workspace(root, self._limits.max_depth, walk)
 
+    def has(self, path: str) -> bool:
+        """Return whether an absolute path is in the workspace."""
+        return self._workspace.has(path)
+
     # -- single files --------------------------------------------------------------------------------------------------
 
     async def write(

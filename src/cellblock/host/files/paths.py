@@ -90,6 +90,10 @@ class Workspace:
             raise InvalidInputError(f"path is the workspace itself; name the {what} in it")
         return parts
 
+    def has(self, path: str) -> bool:
+        """Return whether an absolute path is in the workspace."""
+        return self._inside(path) is not None
+
     def _inside(self, text: str) -> str | None:
         for root in (self.path, self.real):
             if is_inside(text, root):

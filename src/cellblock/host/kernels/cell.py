@@ -71,6 +71,7 @@ class Cell:
             to wait for a kernel. If it raises, the cell does not run.
         timeout: Time limit in seconds, if there is one.
         trusted: Whether it is the program's own code, whose commands need no approval.
+        traceparent: The trace context that its code can continue; empty if nobody traces.
         counted: Whether the session has counted it already: an earlier host has seen its end.
     """
 
@@ -119,6 +120,7 @@ class Cell:
         self.silent = silent
         self.trusted = trusted
         self.counted = False
+        self.traceparent = ""
         self.parent = parent
         self.failure: BaseException | None = None
         self.answerers = Answerers() if on_input is not None else None

@@ -123,6 +123,8 @@ class Cells:
         self._questioned: Kernel | None = None
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         """The cell of an earlier host that was not resumed yet."""
+        self._unread: asyncio.Task[None] | None = None
+        """Drops what a cell of an earlier host sends that has no reader."""
 
     def observe(self, observer: CellObserver) -> None:
         """Have an observer watch all cells. It has to be set before the first request."""
@@ -172,14 +174,12 @@ class Cells:
                     cell.on_begin("")
                 kernel = await self._live_kernel()
                 await self._observer.turn_begins()
-            span = self._trace.begin_cell(cell.code)
-            result: CodeExecutionResult | None = None
             try:
-                result = await self._run_in(kernel, cell, timeout)
-                return result
+                with self._trace.cell(cell) as step:
+                    result = await self._run_in(kernel, cell, timeout)
+                    step.end(result)
+                    return result
             finally:
-                status = "interrupted" if result is None else result.status
-                self._trace.end_cell(span, status, 0 if result is None else result.duration_ms)
                 self._observer.turn_ended()
 
     @property
@@ -248,8 +248,9 @@ class Cells:
         self.current = cell
         running = asyncio.create_task(self._go_on(kernel, cell))
         running.add_done_callback(functools.partial(_no_more, cell))
-        if not cell.silent:
-            self._resumed = cell, running
+        self._resumed = cell, running
+        if cell.silent:  # whoever wanted its values has ended with that host
+            self.forgo_resuming()
 
     async def _go_on(self, kernel: Kernel, cell: Cell) -> CodeExecutionResult:
         try:
@@ -257,7 +258,10 @@ class Cells:
             if cell.reason is not None and not cell.ended.is_set():
                 begin_stop(kernel, cell, cell.reason)
             remaining = None if cell.timeout is None else max(cell.timeout - cell.age, 0.0)
-            return await self._wait_for(kernel, cell, self._deadline(kernel, cell, remaining))
+            with self._trace.cell(cell, continued=True) as step:
+                result = await self._wait_for(kernel, cell, self._deadline(kernel, cell, remaining))
+                step.end(result)
+                return result
         finally:
             self._observer.turn_ended()
             self._turn.release()
@@ -266,6 +270,12 @@ class Cells:
     def resumed(self) -> str | None:
         """See `Session.resumed`."""
         return None if self._resumed is None else self._resumed[0].tag
+
+    def forgo_resuming(self) -> None:
+        """See `Session.forgo_resuming`."""
+        if self._resumed is not None:
+            (cell, _), self._resumed = self._resumed, None
+            self._unread = asyncio.create_task(_drop_events(cell))
 
     async def resume(self, skip: int) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """See `Session.resume`."""
@@ -401,11 +411,16 @@ class Cells:
             cell.says_so = cell.not_undoable not in ("", self._told)
             self._told = cell.not_undoable
         result = await cell.finished(self._images_dir)
-        _log.info("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info(
+                *("%s: cell ended: %s in %d ms, recovery %s", self._name, result.status, result.duration_ms, result.recovery),
+                extra={"cellblock.session": self._trace.name, "cellblock.cell": cell.tag or str(result.execution_count or "")},
+            )
         if not cell.silent and not cell.counted:
             gone = cell.goes_on_from is not None
             kept = self._kept.keep(result)
-            entry = HistoryEntry(cell.code[:_HISTORY_CODE], result.status, result.execution_count, abandoned=gone, kept=kept)
+            code, count = cell.code[:_HISTORY_CODE], result.execution_count
+            entry = HistoryEntry(code, result.status, count, abandoned=gone, kept=kept, tag=cell.tag, after=self.past.after)
             self.past.add(entry, died=cell.died)
             for watcher in self.watchers:
                 watcher.cell_ended(cell.code, result)
@@ -478,6 +493,11 @@ class Cells:
             cell.afterwards = "The session was ended."
             await kill(kernel, cell, "interrupted")
         await self._kernels.close()
+
+
+async def _drop_events(cell: Cell) -> None:
+    while await cell.events.next() is not None:
+        pass
 
 
 def _no_more(cell: Cell, running: asyncio.Task[CodeExecutionResult]) -> None:

@@ -30,6 +30,8 @@ Ask: TypeAlias = Callable[[Park], Awaitable[object]]
 
 _PATIENCE = 5.0  # seconds for a copy to report that it runs
 _GRACE = 2.0  # seconds for init to end
+_BRANCHED = 30.0
+"""Seconds for an init of several sessions' kernels: killing it would end all of them. It may have hundreds to end at once."""
 _MOMENT, _MOMENTS = 0.001, 500  # between two attempts to remove a control group, and how many there are
 
 
@@ -150,7 +152,11 @@ class Family:
         if not self.shared:
             self.kill()
         elif control.hang_up():
-            self._loop.call_later(_GRACE, lambda: None if control.gone.done() else self.kill())
+            self._loop.call_later(self.grace(_GRACE), lambda: None if control.gone.done() else self.kill())
+
+    def grace(self, seconds: float) -> float:
+        """Return for how many seconds to wait for init, from how many it may take for one session."""
+        return _BRANCHED if self.branched else seconds
 
     def next_port(self, first: int) -> int:
         """Return a port for a listener of another session: all share one network, where each port has one listener."""
@@ -216,9 +222,10 @@ class Family:
             answer = await ask(Park(number))
             if isinstance(answer, Parked) and answer.refusal is not None:
                 raise CheckpointError(answer.refusal)
-            await asyncio.wait([copied], timeout=_PATIENCE)
+            patience = self.grace(_PATIENCE)
+            await asyncio.wait([copied], timeout=patience)
             if not copied.done():
-                raise CheckpointError(f"the copy of the kernel did not answer within {_PATIENCE:g} s, and was killed")
+                raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()
         finally:
             del self._expected[number]

@@ -172,7 +172,8 @@ class Kernel(ControlObserver):
         self.cells += 1
         try:
             self.write_base(more=True)
-            self.channel.send(Execute(cell.code, stdin=cell.on_input is not None, silent=cell.silent, parent=cell.parent))
+            asks = cell.on_input is not None
+            self.channel.send(Execute(cell.code, asks, cell.silent, cell.parent, cell.traceparent))
         except OSError:
             self.output.detach()
             raise
@@ -248,8 +249,7 @@ class Kernel(ControlObserver):
         """End every process of the kernel, whatever they are doing; ``why`` is reported as the cause of its death."""
         if self.death is None:
             self._condemned = self._condemned or why
-        # Killing init would also kill its other kernels and copies, so it gets more time if there are any.
-        await self.control.end(4 * _GRACE if self.family.shared else _GRACE)
+        await self.control.end(self.family.grace(4 * _GRACE if self.family.shared else _GRACE))
         if not self.control.gone.done():
             self.family.kill()
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)

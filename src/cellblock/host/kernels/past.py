@@ -40,6 +40,35 @@ _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
 milliseconds; others use the usual one, which is ahead of it."""
 
 
+_APART = 50_000_000
+"""Nanoseconds by which two clocks may differ at the end of a span that they measure together; more is a clock that was set."""
+
+_STEP = 10_000_000
+"""Nanoseconds of the longest step of the clock of files."""
+
+
+class Instant(NamedTuple):
+    """A moment by two clocks, in nanoseconds.
+
+    Attributes:
+        files: By the clock of file systems, which can be set while the session lives.
+        steady: By a clock that nobody can set.
+    """
+
+    files: int
+    steady: int
+
+    @classmethod
+    def now(cls) -> Instant:
+        """Return the present moment: no file was changed later."""
+        return cls(time.time_ns(), time.monotonic_ns())
+
+    @classmethod
+    def before_changes(cls) -> Instant:
+        """Return the present moment: no file is changed earlier from now on."""
+        return cls(files_time(), time.monotonic_ns())
+
+
 class Numbered(NamedTuple):
     """A cell of a line.
 
@@ -61,6 +90,7 @@ class Past:
         state: The number of the session's state. Two moments share a number only if nothing has run between them, or if the
             session went back from one to the other. A later state has a larger number.
         before: The state in which the running or last cell began; 0 if none has run.
+        after: The label of the cell that led to that state; empty if there is none.
         record: Records events for a later host, in the words of `apply`.
     """
 
@@ -72,7 +102,8 @@ class Past:
         """Cells whose state ended with their kernel, and the state of the fresh kernel that replaced it."""
         self.state = _states.next()
         self.before = 0
-        self._spans: list[tuple[int, int, int | None]] = []
+        self.after = ""
+        self._spans: list[tuple[int, Instant, Instant | None]] = []
         """The states that led to the present one, each with the span in which files were changed: start and end."""
 
     @property
@@ -92,10 +123,11 @@ class Past:
 
     def begin(self) -> None:
         """Begin a cell, possibly a silent one: whatever it does, it makes another state."""
-        self._begin(_states.next(), files_time())
+        self._begin(_states.next(), Instant.before_changes())
 
-    def _begin(self, state: int, at: int) -> None:
+    def _begin(self, state: int, at: Instant) -> None:
         self.before, self.state = self.state, state
+        self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self._spans.append((state, at, None))
         del self._spans[:-_KEPT]
         self.record.write("begin", state, at)
@@ -108,26 +140,36 @@ class Past:
 
     def rest(self, state: int) -> None:
         """Record that a cell has ended, or that the files were kept after it: later changes are not its work."""
-        self._rest(state, time.time_ns())
+        self._rest(state, Instant.now())
 
-    def _rest(self, state: int, at: int) -> None:
+    def _rest(self, state: int, at: Instant) -> None:
         if self._spans and self._spans[-1][0] == state and self._spans[-1][2] is None:
             self._spans[-1] = (state, self._spans[-1][1], at)
             self.record.write("rest", state, at)
 
-    def brought_back(self, began: int) -> None:
-        """Record that files were restored for the present state, from some time until now."""
-        self._brought_back(began, time.time_ns())
+    def brought_back(self, began: Instant) -> None:
+        """Record that files were restored for the present state, from some moment until now."""
+        self._brought_back(began, Instant.now())
 
-    def _brought_back(self, began: int, ended: int) -> None:
+    def _brought_back(self, began: Instant, ended: Instant) -> None:
         self._spans.append((self.state, began, ended))
         self.record.write("brought", began, ended)
 
-    def spans_after(self, state: int) -> list[tuple[int, int]]:
-        """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds."""
+    def spans_after(self, state: int, line: Iterable[Numbered] | None = None) -> list[tuple[int, int]]:
+        """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds.
+
+        Args:
+            state: The number of that state.
+            line: The cells that led to it, if it may be another state than the one in which the cells after it began: after
+                an undo of all cells and a restore of one, the fresh kernel of the undo has a larger number than all of these.
+        """
+        if line is not None:
+            state = min([state, *(begun for number in self.left_by(line) if (begun := self._cells[number].begun_in))])
         spans = [span for span in self._spans if span[0] > state]
-        nexts = [*(began for _, began, _ in spans), sys.maxsize][1:]
-        return [(began, after if ended is None else ended) for (_, began, ended), after in zip(spans, nexts, strict=True)]
+        nexts = [*(began for _, began, _ in spans), None][1:]
+        return [
+            span for (_, began, ended), after in zip(spans, nexts, strict=True) for span in _file_spans(began, ended or after)
+        ]
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Add a cell that has ended; if the kernel died with it, it has led to no state."""
@@ -216,11 +258,11 @@ class Past:
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
-        return self.state, self.before, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
+        return self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host has saved."""
-        self.state, self.before, cells, self._line, self._ended, self._spans = saved
+        self.state, self.before, self.after, cells, self._line, self._ended, self._spans = saved
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
 
@@ -269,16 +311,31 @@ class Past:
 
 def _written(cell: Numbered, most: int | None = None) -> tuple[Any, ...]:
     entry = cell.entry
-    return cell.number, cell.begun_in, entry.code[:most], entry.status, entry.execution_count, entry.abandoned
+    told = entry.status, entry.execution_count, entry.abandoned, entry.tag, entry.after
+    return cell.number, cell.begun_in, entry.code[:most], *told
 
 
 def _read(written: tuple[Any, ...]) -> Numbered:
-    number, begun_in, *entry = written
-    return Numbered(number, HistoryEntry(*entry), begun_in)
+    number, begun_in, code, status, count, abandoned, tag, after = written
+    return Numbered(number, HistoryEntry(code, status, count, abandoned, tag=tag, after=after), begun_in)
 
 
 def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
     return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
+
+
+def _file_spans(began: Instant, ended: Instant | None) -> list[tuple[int, int]]:
+    """Return when files were changed between two moments, or since one: two spans if their clock was set in between.
+
+    What was changed before that has times of the old clock, which go on from the beginning, and the rest those of the new one,
+    which lead to the end.
+    """
+    until = ended or Instant.now()
+    took = until.steady - began.steady
+    if abs(until.files - began.files - took) < _APART:
+        return [(began.files, sys.maxsize if ended is None else ended.files)]
+    last = sys.maxsize if ended is None else ended.files
+    return [(began.files, began.files + took + _STEP), (until.files - took - _STEP, last)]
 
 
 def files_time() -> int:

@@ -7,10 +7,10 @@ class StateRecord:
     """Records changes of the states of one session. This one records nothing.
 
     Attributes:
-        since: Start of the session's past, in seconds since the epoch, if an earlier host has recorded it; else 0.
+        recalled: Whether the session's past was recorded by an earlier host.
     """
 
-    since = 0.0
+    recalled = False
 
     def write(self, word: str, *rest: object) -> None:
         """Record an event, in the words of `Past.apply` and `Recalled`."""

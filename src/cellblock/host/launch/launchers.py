@@ -61,6 +61,11 @@ class Launchers:
         """The launchers of new kernels."""
         return dict(self._in_use)
 
+    @property
+    def warm(self) -> set[tuple[str, ...]]:
+        """The modules that are imported already, of each launcher of new kernels that has some."""
+        return {preload for (_, preload, *_), launcher in self._in_use.items() if preload and launcher.alive}
+
     def begin(self, key: LaunchKey) -> Launcher:
         """Return the launcher for some kernels, and start it in the background if it is not running.
 

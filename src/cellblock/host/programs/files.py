@@ -8,23 +8,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+import posixpath
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cellblock.errors import InvalidInputError, ProcessError, shown
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.model.files import FileInfo
+from cellblock.model.files import FileChange, FileInfo
 from cellblock.wire.programs import LENGTHS
 
 if TYPE_CHECKING:
     from cellblock.host.programs.process import Process
 
+MAX_DEPTH = 1000
 MAX_FILE = 1 << 30
 """Default for the most bytes of a file that is read."""
 _IDLE = 60.0  # seconds after which a helper without work is ended
 _PIECE = 1 << 20
 _MAX_HEAD = 1 << 16
-_MAX_LIST = 64 << 20
+_MAX_LIST = 256 << 20
+_MAX_CHANGES = 1 << 22
+_LINES = 500
+"""Files of a list that are read in one turn of the loop: 5 ms."""
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -43,9 +50,7 @@ class SessionFiles:
             start: Starts the helper.
         """
         self._start = start
-        self._helper: Process | None = None
-        self._position = 0
-        self._unread = bytearray()
+        self._helper: _Conversation | None = None
         self._turn = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
 
@@ -60,9 +65,52 @@ class SessionFiles:
             raise InvalidInputError(f"max_bytes must be a number of bytes, not {max_bytes!r}")
         return (await self._ask("read", path, max_bytes, most=max_bytes))[1]
 
+    async def read_part(self, path: StrPath, offset: int, count: int) -> tuple[FileInfo, bytes]:
+        """Return what is known of a file, and a part of its content: empty at or beyond its end.
+
+        Args:
+            path: The file.
+            offset: Where the part begins.
+            count: The most bytes of it.
+        """
+        for name, value in (("offset", offset), ("count", count)):
+            if type(value) is not int or not 0 <= value < 1 << 63:
+                raise InvalidInputError(f"{name} must be a number of bytes, not {shown(value)}")
+        about, data = await self._ask("read", path, count, most=count, offset=offset)
+        return FileInfo(**about), data
+
     async def read_text(self, path: StrPath, encoding: str = "utf-8") -> str:
         """Return the content of a text file."""
         return (await self.read_bytes(path)).decode(encoding)
+
+    async def write_parts(
+        self, path: StrPath, parts: AsyncIterable[bytes], *, parents: bool = True, mode: int = 0o666
+    ) -> FileInfo:
+        """Write a file that comes in parts. It appears when it is complete, and replaces an existing one.
+
+        A link is replaced, too, and not followed.
+
+        Args:
+            path: The file.
+            parts: Its content.
+            parents: Whether to make missing directories above it.
+            mode: As for `write_bytes`.
+        """
+        folder, name = posixpath.split(_path(path))
+        waiting = posixpath.join(folder, f".{name[:150]}.{secrets.token_hex(8)}.part")
+        more: dict[str, Any] = {}
+        try:
+            async for part in parts:
+                await self._ask("write", waiting, body=part, parents=parents, mode=mode, **more)
+                more = {"more": True}
+            if not more:
+                await self._ask("write", waiting, parents=parents, mode=mode)
+            await self._ask("rename", waiting, to=_path(path))
+        except BaseException:
+            with suppress(OSError, ProcessError):
+                await despite_cancellation(asyncio.create_task(self.remove(waiting, missing_ok=True)))
+            raise
+        return await self.stat(path, follow=False)
 
     async def write_bytes(self, path: StrPath, data: bytes, *, parents: bool = True, mode: int = 0o666) -> None:
         """Write a file, in place of an existing one; through a link, the file that it names.
@@ -93,10 +141,47 @@ class SessionFiles:
             return False
         return True
 
-    async def list(self, path: StrPath = ".") -> list[FileInfo]:
-        """Return what a directory contains, by name. Links are described by what they lead to."""
-        found = await self._ask("list", path, most=_MAX_LIST)
-        return [FileInfo(**one) for one in json.loads(found[1])]
+    async def list(self, path: StrPath = ".", *, depth: int = 1) -> list[FileInfo]:
+        """Return what a directory contains, by path. Links are described by what they lead to.
+
+        Args:
+            path: The directory.
+            depth: How many levels of directories to list. Links to directories are not followed.
+        """
+        if type(depth) is not int or not 1 <= depth <= MAX_DEPTH:
+            raise InvalidInputError(f"depth must be a number from 1 to {MAX_DEPTH}, not {shown(depth)}")
+        lines = (await self._ask("list", path, most=_MAX_LIST, depth=depth))[1].splitlines()
+        found: list[FileInfo] = []
+        for start in range(0, len(lines), _LINES):
+            if start:
+                await asyncio.sleep(0)
+            found += [FileInfo(**json.loads(line)) for line in lines[start : start + _LINES]]
+        return found
+
+    @asynccontextmanager
+    async def watch(self, path: StrPath = ".", *, recursive: bool = False) -> AsyncIterator[AsyncGenerator[FileChange, None]]:
+        """Watch a directory: ``async with session.fs.watch("data") as changes: async for change in changes: …``.
+
+        Everything that changes after the block was entered is reported. Writing to a file can be reported several times.
+
+        Args:
+            path: The directory.
+            recursive: Whether to watch the directories below it, too. Links are not followed.
+
+        Raises:
+            OSError: It is not there, or cannot be watched. While changes are read: it was removed (ENOENT), or there were so
+                many changes that some were missed (EOVERFLOW).
+        """
+        request = {"do": "watch", "path": _path(path), "recursive": bool(recursive)}
+        helper = await self._start()
+        conversation = _Conversation(helper)
+        try:
+            await conversation.send(json.dumps(request).encode())
+            _checked((await conversation.receive(_MAX_CHANGES))[0], path)
+            async with aclosing(_changes(conversation, path)) as changes:
+                yield changes
+        finally:
+            await despite_cancellation(asyncio.create_task(helper.end("cancelled", "nobody watches any more", 0.0)))
 
     async def mkdir(self, path: StrPath, *, parents: bool = False, exist_ok: bool = False) -> None:
         """Make a directory.
@@ -137,7 +222,7 @@ class SessionFiles:
             self._idle.cancel()
         helper, self._helper = self._helper, None
         if helper is not None:
-            await helper.end("cancelled", "its session was closed", 0.0)
+            await helper.process.end("cancelled", "its session was closed", 0.0)
 
     # -- the helper ----------------------------------------------------------------------------------------------------
 
@@ -155,39 +240,76 @@ class SessionFiles:
             finally:
                 self._rest()
             answer, data = task.result()
-        if "errno" in answer:
-            raise OSError(answer["errno"], answer["why"], _path(path))
-        return answer["found"], data
+        return _checked(answer, path)["found"], data
 
     async def _converse(self, head: bytes, body: bytes, most: int) -> tuple[dict[str, Any], bytes]:
         helper = await self._living_helper()
         try:
-            await helper.write(LENGTHS.pack(len(head), len(body)) + head)
-            for start in range(0, len(body), _PIECE):
-                await helper.write(body[start : start + _PIECE])
-            size, length = LENGTHS.unpack(await self._read(helper, LENGTHS.size))
-            if size > _MAX_HEAD or length > most:
-                raise ProcessError(f"the helper for files sent {size + length:,} bytes, more than was asked for")
-            answer = json.loads(await self._read(helper, size))
-            return answer, await self._read(helper, length)
-        except (BrokenPipeError, ProcessError, ValueError) as error:
+            await helper.send(head, body)
+            return await helper.receive(most)
+        except ProcessError as error:
             await self.close()
-            raise ProcessError(f"the helper for files of the session has ended: {error}; what it did is not known") from None
+            raise ProcessError(f"{error}; what it did is not known") from None
 
-    async def _living_helper(self) -> Process:
-        if self._helper is None or self._helper.poll() is not None:
-            self._helper, self._position = await self._start(), 0
-            self._unread.clear()
+    async def _living_helper(self) -> _Conversation:
+        if self._helper is None or self._helper.process.poll() is not None:
+            self._helper = _Conversation(await self._start())
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
         return self._helper
 
-    async def _read(self, helper: Process, size: int) -> bytes:
+    def _rest(self) -> None:
+        """End the helper after a while without work."""
+        if self._helper is not None:
+            self._idle = asyncio.get_running_loop().call_later(_IDLE, self._helper.process.kill, "it had nothing to do")
+
+
+class _Conversation:
+    """Requests to a helper, and its answers.
+
+    Attributes:
+        process: The helper.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._position = 0
+        self._unread = bytearray()
+
+    async def send(self, head: bytes, body: bytes = b"") -> None:
+        """Send a request.
+
+        Raises:
+            ProcessError: The helper has ended.
+        """
+        try:
+            await self.process.write(LENGTHS.pack(len(head), len(body)) + head)
+            for start in range(0, len(body), _PIECE):
+                await self.process.write(body[start : start + _PIECE])
+        except BrokenPipeError as error:
+            raise ProcessError(f"the helper for files of the session has ended: {error}") from None
+
+    async def receive(self, most: int) -> tuple[dict[str, Any], bytes]:
+        """Return the head and the body of the next answer.
+
+        Raises:
+            ProcessError: There is none, or it has more bytes.
+        """
+        size, length = LENGTHS.unpack(await self._read(LENGTHS.size))
+        if size > _MAX_HEAD or length > most:
+            raise ProcessError(f"the helper for files sent {size + length:,} bytes, more than was asked for")
+        try:
+            answer = json.loads(await self._read(size))
+        except ValueError as error:
+            raise ProcessError(f"the helper for files of the session sent no answer of its own: {error}") from None
+        return answer, await self._read(length)
+
+    async def _read(self, size: int) -> bytes:
         while len(self._unread) < size:
-            pieces = await helper.read(self._position)
+            pieces = await self.process.read(self._position)
             if not pieces:
-                raise ProcessError("it sent no answer")
+                raise ProcessError("the helper for files of the session has ended without an answer")
             for piece in pieces:
                 self._position = piece.offset + len(piece.data)
                 if piece.stream == "stdout":
@@ -196,10 +318,23 @@ class SessionFiles:
         del self._unread[:size]
         return found
 
-    def _rest(self) -> None:
-        """End the helper after a while without work."""
-        if self._helper is not None:
-            self._idle = asyncio.get_running_loop().call_later(_IDLE, self._helper.kill, "it had nothing to do")
+
+async def _changes(conversation: _Conversation, path: StrPath) -> AsyncGenerator[FileChange, None]:
+    while True:
+        answer, data = await conversation.receive(_MAX_CHANGES)
+        _checked(answer, path)
+        try:
+            found = [FileChange(kind, os.fspath(changed)) for kind, changed in json.loads(data)]
+        except (ValueError, TypeError) as error:  # the code of a session without a sandbox can reach the helper
+            raise ProcessError(f"the helper for files of the session sent no changes of its own: {error}") from None
+        for change in found:
+            yield change
+
+
+def _checked(answer: dict[str, Any], path: StrPath) -> dict[str, Any]:
+    if "errno" in answer:
+        raise OSError(answer["errno"], answer["why"], _path(path))
+    return answer
 
 
 def _path(path: StrPath) -> str:

@@ -350,6 +350,8 @@ class Process:
     def _unstarted(self, message: Unstarted) -> ExecResult:
         missing = message.what == "program" and message.code in (errno.ENOENT, errno.ENOTDIR)
         why = _FAILED[message.what] + (f": {os.strerror(message.code)}" if message.code else "")
+        if message.code == errno.EAGAIN:
+            why += "; there are as many processes as the policy allows: end some, or allow more (Resources(processes=…))"
         return ExecResult(
             status="not_started",
             exit_code=127 if missing else 126,

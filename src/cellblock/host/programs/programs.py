@@ -13,11 +13,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
+from cellblock.common import config
+from cellblock.common.telemetry import MAX_TEXT, Step
 from cellblock.errors import InvalidInputError, KernelDiedError, NotFoundError, ProcessError, ProtocolError, StateError, shown
 from cellblock.host.checks import check_timeout
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.programs.output import Kept
 from cellblock.host.programs.process import Process, check_scope
+from cellblock.host.telemetry import SessionTrace
 from cellblock.model.programs import (
     MAX_OUTPUT,
     ExecResult,
@@ -59,6 +62,7 @@ class Programs:
         name: str,
         live_kernel: Callable[[], Awaitable[Kernel]],
         check: Callable[[], None],
+        trace: SessionTrace,
     ) -> None:
         """Start without programs.
 
@@ -66,7 +70,9 @@ class Programs:
             name: The session's name in messages.
             live_kernel: Returns a kernel, whose init starts the programs.
             check: Checks that the session can be used.
+            trace: The session's spans.
         """
+        self._trace = trace
         self._name = name
         self._live_kernel = live_kernel
         self._check = check
@@ -129,30 +135,15 @@ class Programs:
         if not isinstance(max_output, int) or max_output < 0:
             raise InvalidInputError(f"max_output must be a number of bytes, not {max_output!r}")
         given = _checked_input(input)
-        process = await self._start(
-            command, cwd=cwd, env=env, stdin=given is not None, pty=None, merge=merge, log=log, keep="all", label=""
-        )
-        collected = _Collected(process, max_output, on_output)
-        feeding = None if given is None else asyncio.create_task(_feed(process, given))
-        try:
-            try:
-                async with asyncio.timeout(timeout) as limit:
-                    await collected.collect()
-                    result = await process.wait()
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                collected.on_output = None
-                await process.end("timeout", f"stopped after {timeout:g} s", scope=stop)
-                await collected.collect()
-                result = await process.wait()
-        except BaseException:  # also a cancellation, and what `on_output` raises
-            await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled", scope=stop)))
-            raise
-        finally:
-            if feeding is not None:
-                feeding.cancel()
-        result = collected.with_output(result)
+        with self._step(command, metric="gen_ai.execute_tool.duration", labels=(("gen_ai.tool.name", "exec"),)) as step:
+            process = await self._start(
+                command, cwd=cwd, env=env, stdin=given is not None, pty=None, merge=merge, log=log, keep="all", label=""
+            )
+            result = await _to_end(process, _Collected(process, max_output, on_output), given, timeout, stop)
+            if result.exit_code is not None:
+                step.set("process.exit.code", result.exit_code)
+            if result.status != "exited":
+                step.fail(result.status)
         self._tell(process, result)
         return result
 
@@ -196,14 +187,15 @@ class Programs:
         size = None if pty is None else check_size(pty)
         if size is not None and log is not None:
             raise InvalidInputError("a program with a terminal has no log: pass pty or log, not both")
-        process = await self._start(
-            command, cwd=cwd, env=env, stdin=stdin, pty=size, merge=merge, log=log, keep=keep, label=label
-        )
-        try:
-            await process.begun()
-        except BaseException:  # a cancellation: nobody else has it
-            await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled")))
-            raise
+        with self._step(command):  # until it runs: it may run for days, and outlive this process's exporter
+            process = await self._start(
+                command, cwd=cwd, env=env, stdin=stdin, pty=size, merge=merge, log=log, keep=keep, label=label
+            )
+            try:
+                await process.begun()
+            except BaseException:  # a cancellation: nobody else has it
+                await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled")))
+                raise
         if (ended := process.poll()) is not None and ended.status == "not_started":
             raise ProcessError(ended.reason, ended.errno or 0)
         if self.watchers:
@@ -232,6 +224,13 @@ class Programs:
     def running(self) -> int:
         """How many run."""
         return len(self._running)
+
+    def _step(self, command: Sequence[str] | str, **options: Any) -> Step:
+        attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "exec", "gen_ai.tool.type": "function"}
+        if config.records_content():
+            shown = command if isinstance(command, str) else " ".join(map(str, command))
+            attributes["process.command_line"] = shown[:MAX_TEXT]
+        return self._trace.operation("execute_tool exec", attributes, **options)
 
     def _tell(self, process: Process, result: ExecResult) -> None:
         for watcher in self.watchers:
@@ -447,6 +446,32 @@ class _Collected:
         out, err = self._kept["stdout"], self._kept["stderr"]
         truncated = bool(out.dropped or err.dropped)
         return replace(result, stdout=out.content(), stderr=err.content(), truncated=truncated)
+
+
+async def _to_end(
+    process: Process, collected: _Collected, given: AsyncIterable[bytes] | bytes | None, timeout: float | None, stop: Scope
+) -> ExecResult:
+    """Return how a program ended, with its output, and what it has read. If the caller is cancelled, it is ended."""
+    feeding = None if given is None else asyncio.create_task(_feed(process, given))
+    try:
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                await collected.collect()
+                result = await process.wait()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            collected.on_output = None
+            await process.end("timeout", f"stopped after {timeout:g} s", scope=stop)
+            await collected.collect()
+            result = await process.wait()
+    except BaseException:  # also a cancellation, and what `on_output` raises
+        await despite_cancellation(asyncio.create_task(process.end("cancelled", "its caller was cancelled", scope=stop)))
+        raise
+    finally:
+        if feeding is not None:
+            feeding.cancel()
+    return collected.with_output(result)
 
 
 async def _feed(process: Process, given: AsyncIterable[bytes] | bytes) -> None:

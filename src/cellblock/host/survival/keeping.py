@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
-_FORMAT = 6
+_FORMAT = 8
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 

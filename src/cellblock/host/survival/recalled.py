@@ -99,7 +99,6 @@ class Recalled:
         kernel: The number of its kernel.
         cell: Its last cell.
         going: The move that it had begun and not finished.
-        since: Start of the past, in seconds since the epoch.
         outside: Outside calls that were allowed, with their times (`time.monotonic`).
     """
 
@@ -111,7 +110,6 @@ class Recalled:
     kernel: int = 0
     cell: LastCell = field(default_factory=LastCell)
     going: Going | None = None
-    since: float = 0.0
     outside: list[tuple[float, str]] = field(default_factory=list)
 
     @classmethod
@@ -187,13 +185,12 @@ class Recalled:
         kernel: int,
         cell: tuple[str, str, bool, int],
         going: tuple[str, Way] | None,
-        since: float,
         outside: list[tuple[float, str]],
     ) -> None:
         self.past.restore(past)
         for kept, line, files, without in states:
             self._make(Kept(*kept), self.past.read_line(line), files, without)
-        self.fresh, self.first, self.kernel, self.since = fresh, first, kernel, since
+        self.fresh, self.first, self.kernel = fresh, first, kernel
         self.going = None if going is None else Going(*going)
         self.outside = outside
         self.cell = LastCell(*cell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ class StateKeeping(CheckpointRecorder):
     """Records changes of a session's states in its log.
 
     Attributes:
-        since: Start of the session's past, in seconds since the epoch.
+        recalled: Whether an earlier host has recorded the session's past.
     """
 
     def __init__(self, log: StateLog, states: Checkpoints, recalled: Recalled | None = None, kernel: int = 0) -> None:
@@ -37,7 +36,7 @@ class StateKeeping(CheckpointRecorder):
             kernel: Otherwise: the number of its kernel, if it has one.
         """
         self._log = log
-        self.since = time.time() if recalled is None else recalled.since
+        self.recalled = recalled is not None
         self._states = states
         self._kernel = kernel if recalled is None else recalled.kernel
         self._cell = LastCell() if recalled is None else recalled.cell
@@ -95,7 +94,7 @@ class StateKeeping(CheckpointRecorder):
             for one in states.all()
         ]
         first = states.files.describe(states.first)
-        rest = (self._kernel, self._cell, self._going, self.since, [*self._outside])
+        rest = (self._kernel, self._cell, self._going, [*self._outside])
         return "base", past.saved(), checkpoints, states.fresh_state, first, *rest
 
 

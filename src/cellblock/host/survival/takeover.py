@@ -106,11 +106,14 @@ class Takeover:
         self._recalled, past = None, self._checkpoints.past
         try:
             if not going.checkpoint:
-                await self._checkpoints.begin_again(self._checkpoints.first, past.spans_after(self._checkpoints.fresh_state))
+                await self._checkpoints.begin_again(
+                    self._checkpoints.first, past.spans_after(self._checkpoints.fresh_state, ())
+                )
             else:
                 checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint)
-                spans = past.spans_after(checkpoint.moment.state) if going.way == "undo" else None
-                await self._checkpoints.go_to(checkpoint, spans or None)
+                moment = checkpoint.moment
+                spans = past.spans_after(moment.state, moment.past) if going.way == "undo" else None
+                await self._checkpoints.go_to(checkpoint, spans)
             self._checkpoints.automatic.forget_files()
         except CellblockError as error:
             self._checkpoints.write("stayed")

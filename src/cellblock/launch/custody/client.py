@@ -71,7 +71,7 @@ class Process:
             subprocess.TimeoutExpired: The process still runs.
         """
         if self.poll() is None:
-            select.select([self.descriptors[1]], [], [], timeout)
+            _wait_for(self.descriptors[1], timeout)
         if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
         return code
@@ -356,7 +356,7 @@ def _start(directory: str, patience: float) -> str:
         return error.strerror or str(error)
     finally:
         close_all([writer, errors_writer])
-    select.select([reader], [], [], _START)
+    _wait_for(reader, _START)
     os.set_blocking(errors_reader, False)
     try:
         said = os.read(errors_reader, 4096).decode(errors="replace").strip()
@@ -386,3 +386,10 @@ class Holding:
     def release(self) -> None:
         """Stop holding it."""
         self._custodian.remove(self.key)
+
+
+def _wait_for(descriptor: int, seconds: float) -> None:
+    """Wait until something can be read. Not by `select.select`, which fails for descriptors from 1,024 on."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll(seconds * 1000)

@@ -12,12 +12,17 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cellblock.wire.programs import LENGTHS
 
+if TYPE_CHECKING:
+    from cellblock.launch.init.watch_helper import Change
+
 _PIECE = 1 << 20
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+_MOST_LISTED = 1_000_000
 _KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "symlink"))
 
 
@@ -27,7 +32,10 @@ def serve() -> NoReturn:
         size, body = LENGTHS.unpack(head)
         request = json.loads(_read(size))
         try:
-            found, data = _WORK[request.pop("do")](body, **request)
+            do = request.pop("do")
+            if do == "watch":
+                _watch(**request)
+            found, data = _WORK[do](body, **request)
             answer: dict[str, Any] = {"found": found}
         except OSError as error:
             answer, data = {"errno": error.errno or errno.EIO, "why": error.strerror or str(error)}, b""
@@ -57,27 +65,30 @@ def _write(data: bytes, descriptor: int = 1) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _read_bytes(_body: int, path: str, most: int) -> tuple[None, bytes]:
+def _read_bytes(_body: int, path: str, most: int, offset: int = -1) -> tuple[dict[str, Any], bytes]:
+    """Read a file, or a part of it, which begins at an offset."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # not blocking: it may be a FIFO
     try:
-        _check_regular(descriptor)
-        size = os.fstat(descriptor).st_size
-        parts, left = [], most + 1
-        while left and (part := os.read(descriptor, min(left, max(size, 4096), 16 * _PIECE))):
+        about = _check_regular(descriptor)
+        parts, left = [], most + (offset < 0)
+        if offset > 0:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+        while left and (part := os.read(descriptor, min(left, max(about.st_size, 4096), 16 * _PIECE))):
             parts.append(part)
             left -= len(part)
-        if not left:
+        if not left and offset < 0:
             raise OSError(errno.EFBIG, f"it has more than {most:,} bytes")
-        return None, b"".join(parts)
+        return _describe(path, "", about), b"".join(parts)
     finally:
         os.close(descriptor)
 
 
-def _write_bytes(body: int, path: str, parents: bool, mode: int) -> tuple[None, bytes]:
+def _write_bytes(body: int, path: str, parents: bool, mode: int, more: bool = False) -> tuple[None, bytes]:
+    """Write a file, or more of one that has been begun."""
     try:
         if parents:
             _make_parents(path)
-        descriptor = os.open(path, _CREATE, mode)
+        descriptor = os.open(path, _APPEND if more else _CREATE, mode)
         try:
             _check_regular(descriptor)
             while body:
@@ -101,12 +112,13 @@ def _make_parents(path: str) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
-def _check_regular(descriptor: int) -> None:
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISDIR(mode):
+def _check_regular(descriptor: int) -> os.stat_result:
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
+    return about
 
 
 def _describe(path: str, name: str, found: os.stat_result) -> dict[str, Any]:
@@ -124,8 +136,16 @@ def _stat(_body: int, path: str, follow: bool) -> tuple[dict[str, Any], bytes]:
     return _describe(path, "", os.stat(path, follow_symlinks=follow)), b""
 
 
-def _list(_body: int, path: str) -> tuple[None, bytes]:
-    found = []
+def _list(_body: int, path: str, depth: int = 1) -> tuple[None, bytes]:
+    """Describe what a folder contains, and so many levels of folders: each in a line of its own, sorted by path."""
+    found: list[dict[str, Any]] = []
+    _collect(path, depth, found)
+    found.sort(key=lambda one: one["path"])
+    return None, b"\n".join(json.dumps(one).encode() for one in found)
+
+
+def _collect(path: str, depth: int, found: list[dict[str, Any]]) -> None:
+    below = []
     with os.scandir(path) as entries:
         for entry in entries:
             try:
@@ -136,7 +156,15 @@ def _list(_body: int, path: str) -> tuple[None, bytes]:
                 except OSError:
                     continue
             found.append(_describe(path, entry.name, about))
-    return None, json.dumps(sorted(found, key=lambda one: one["path"])).encode()
+            if len(found) > _MOST_LISTED:
+                raise OSError(errno.E2BIG, f"there are more than {_MOST_LISTED:,} files")
+            if depth > 1 and entry.is_dir(follow_symlinks=False):
+                below.append(entry.path)
+    for folder in below:
+        try:
+            _collect(folder, depth - 1, found)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue  # it was removed meanwhile, or is not for this user
 
 
 def _mkdir(_body: int, path: str, parents: bool, exist_ok: bool) -> tuple[None, bytes]:
@@ -169,6 +197,24 @@ def _rename(_body: int, path: str, to: str) -> tuple[None, bytes]:
 
 def _realpath(_body: int, path: str, strict: bool) -> tuple[str, bytes]:
     return os.path.realpath(path, strict=strict), b""
+
+
+def _watch(path: str, recursive: bool) -> NoReturn:
+    """Report what changes in a folder until the host's end: first that it is watched, then changes, each time some."""
+    from cellblock.launch.init import watch_helper
+
+    def send(changes: list[Change]) -> None:
+        data = json.dumps(changes).encode()
+        _write(LENGTHS.pack(2, len(data)) + b"{}" + data)
+
+    watch = watch_helper.Watch(path, recursive=recursive)
+    send([])
+    try:
+        watch_helper.serve(watch, send)
+    except OSError as error:
+        answer = json.dumps({"errno": error.errno or errno.EIO, "why": error.strerror or str(error)}).encode()
+        _write(LENGTHS.pack(len(answer), 0) + answer)
+        os._exit(0)
 
 
 _WORK: dict[str, Callable[..., tuple[Any, bytes]]] = {

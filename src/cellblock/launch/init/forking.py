@@ -18,6 +18,7 @@ from cellblock.launch.init.specialise import reseed, seed_unloaded
 from cellblock.launch.init.successor import die_with_parent, end_at_once, fork, go_on_in_successor, look_up
 from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
+from cellblock.worker.forks import hot_pages
 from cellblock.worker.forks import safety as fork_safety
 
 _before_fork, _after_fork_in_parent, _after_fork_in_child = (
@@ -27,17 +28,25 @@ _before_fork, _after_fork_in_parent, _after_fork_in_child = (
 _COPIED = encode_control(Copied(0)).replace(b":0}", b":%d}")
 _TAKEN = encode_control(Taken(0)).replace(b":0}", b":%d}")
 
+# By names of this module, which a fork finds without writing to the pages of others.
+_close, _dup2, _setsid, _getpid, _getppid, _sched_yield = (
+    getattr(os, name) for name in ("close", "dup2", "setsid", "getpid", "getppid", "sched_yield")
+)
+_PEEK = int(socket.MSG_PEEK)
+_LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
 _INT = struct.Struct("i")
 _ROOM = socket.CMSG_SPACE(MAX_DESCRIPTORS * _INT.size)
 
 
-def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
+def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | None:
     """Make a copy of this process, which `fork_safety.prepare` has prepared.
 
     Args:
         channel: The descriptor of this worker's channel, which the copy does not have.
         nursery: The descriptor of the socket on which the copy registers with init.
         number: The copy's number.
+        soon: Whether the next cell is expected soon.
 
     Returns:
         In this process: None. In each kernel that is later made from the copy: its specification.
@@ -50,7 +59,9 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
     init, message = os.getppid(), _COPIED % number
     ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(theirs.fileno()))]
-    between = -1
+    shared, null = fork_safety.shares(nursery), os.open(os.devnull, os.O_RDWR)
+    told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)  # to be detached: it would close the descriptor
+    tell, between = told.sendmsg, -1
     _before_fork()
     try:
         between = _fork_below(init)
@@ -59,18 +70,21 @@ def fork_copy(channel: int, nursery: int, number: int) -> Start | None:
             _after_fork_in_parent()
             ours.close()
             theirs.close()
+            told.detach()
+            os.close(null)
     if between:
+        if soon:
+            hot_pages.copy(lambda: _has_ended(between))
         _wait_for_end(between)
         return None
     # From here on, only in the copy and its kernels. Nothing may return or raise into code that must not run twice.
     try:
-        null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (1, 2, channel):
-            os.dup2(null, descriptor, inheritable=descriptor < channel)
-        os.close(null)
-        fork_safety.part(nursery)
-        told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)
-        told.sendmsg([message], attached)
+            _dup2(null, descriptor, descriptor < channel)
+        _close(null)
+        if shared:
+            fork_safety.part(nursery)
+        tell([message], attached)
         told.detach()
         theirs.close()
         return _wait(ours, channel, init)
@@ -82,6 +96,7 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
     """In a copy: wait for requests to make a kernel. Returns in the kernels."""
     while True:
         try:
+            ours.recv(1, _PEEK)  # until then, it has no buffer
             data, attached, _, _ = ours.recvmsg(MAX_CONTROL, _ROOM)
         except InterruptedError:
             continue
@@ -136,15 +151,22 @@ def _fork_below(init: int) -> int:
     if between := fork():
         return between
     try:
-        between = os.getpid()
+        between = _getpid()
         go_on_in_successor()
-        os.setsid()
+        _setsid()
         _wait_for_parent(init, between)
         return 0
     except OSError as error:
         end_at_once(error.errno or 1)
     except BaseException:  # as in `fork_copy`
         end_at_once(1)
+
+
+def _has_ended(between: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, between, _LOOK) is not None
+    except ChildProcessError:
+        return True
 
 
 def _wait_for_end(between: int) -> None:
@@ -163,8 +185,8 @@ def _wait_for_end(between: int) -> None:
 
 def _wait_for_parent(init: int, between: int) -> None:
     """In a new process: wait until the process in between has ended. If init has ended too, so does this process."""
-    while os.getppid() == between:  # not until it is init: without a sandbox, init's orphans go to another process
-        os.sched_yield()
+    while _getppid() == between:  # not until it is init: without a sandbox, init's orphans go to another process
+        _sched_yield()
     die_with_parent()
-    if os.getppid() != init:
+    if _getppid() != init:
         end_at_once(0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cellblock.launch.init import processes
 from cellblock.launch.init.refusing import refusal, refuse_session
 from cellblock.launch.init.serving import Init
-from cellblock.launch.init.worker import EXIT_BROKEN, run_worker, wait_until_apart
+from cellblock.launch.init.worker import EXIT_BROKEN, example, run_worker, wait_until_apart
 from cellblock.launch.init.worker import rehearse as rehearse_worker
 from cellblock.walls.sandbox.ground import Ground
 from cellblock.walls.sandbox.steps import step
@@ -86,7 +86,7 @@ def run_init(
         except OSError as error:
             refuse_session(handover, refusal(error, "worker"))
         if not select.select([_HANDOVER], [], [], 0)[0]:  # nothing waits
-            rehearse(prepared)  # copies the pages that this writes to before a session waits for it
+            _touch_pages()
         host, parent = (place if wanted[place] is not None else None for place in (_HOST, _PARENT))
         Init(socket.socket(fileno=_HANDOVER), inner, wake, worker, ground, prepared, places, host, parent).run()
     except BaseException:  # nothing may return from here into the code that forked us
@@ -96,18 +96,31 @@ def run_init(
         os._exit(EXIT_BROKEN)
 
 
+_example, _ready = b"", example()
+"""An example of what init receives, encoded, and of what it sends to the worker."""
+
+
 def rehearse(beginning: tuple[Step, ...]) -> None:
     """As a zygote: build all codecs for messages to inits and workers, so that none of them has to.
 
     Args:
         beginning: The first steps of most plans.
     """
+    global _example
     restrictions = Restrictions({}, 0, "")
     plan = Plan(everything=False, home="", steps=beginning, reserve={}, restrictions=restrictions)
-    TO_NEW_INIT.decode(encode_control(Setup({}, "", None, "", plan=plan)))
+    _example = encode_control(Setup({}, "", None, "", plan=plan))
+    _touch_pages()
     rehearse_worker()
     TO_MAKER.decode(encode_control(Held(())))
     for way in _OTHERS:
         for kind in way.kinds.values():
             decoder(kind)
             encoder(kind)
+
+
+def _touch_pages() -> None:
+    """Do what init does when a session comes, before one waits for it: that copies the pages that this writes to."""
+    if _example:  # not without a zygote
+        TO_NEW_INIT.decode(_example)
+        encode_control(_ready)

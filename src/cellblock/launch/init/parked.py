@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import ProtocolError
+from cellblock.launch.init import processes
 from cellblock.wire.copies import FROM_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
@@ -18,6 +19,7 @@ _MOST_SAID = 100
 
 _WHO = struct.Struct("iII")  # struct ucred: the sender of a message, according to the kernel
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)
+_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
 
 
 def receive(sock: socket.socket) -> tuple[bytes, int, int | None]:
@@ -25,7 +27,7 @@ def receive(sock: socket.socket) -> tuple[bytes, int, int | None]:
 
     The sender may be hostile: other descriptors are closed.
     """
-    data, ancillary, _, _ = sock.recvmsg(MAX_CONTROL, _ROOM, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = sock.recvmsg(MAX_CONTROL, _ROOM, _FLAGS)
     pid, descriptors = 0, []
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
@@ -156,7 +158,7 @@ class Parked:
     def drop(self, number: int) -> None:
         """End a copy. Its earlier messages are handled first: a kernel that was just made from it lives on."""
         for _ in range(_MOST_SAID):
-            if number not in self._copies or not select.select([self._copies[number][1]], [], [], 0)[0]:
+            if number not in self._copies or not processes.is_readable(self._copies[number][1]):
                 break
             self._hear(number)
         self._end(number)

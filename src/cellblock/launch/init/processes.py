@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib
 import os
 import resource
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from cellblock.launch.init import sockets, system_v
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.syscall import prctl
+
+# The C function, and numbers: that of `signal` looks for members of enumerations, which copies 40 pages in a fork.
+_set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").signal
+_SIGCHLD, _SIGTERM, _SIGINT = map(int, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT))
+_DEFAULT, _IGNORE = int(signal.SIG_DFL), int(signal.SIG_IGN)
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
@@ -59,6 +68,16 @@ def open_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def is_readable(descriptor: int | socket.socket, seconds: float = 0.0) -> bool:
+    """Return whether something can be read from a descriptor, or its other end is closed, within some seconds.
+
+    Not by `select.select`: it fails for descriptors from 1,024 on, as hundreds of kernels need them.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 def move_high(descriptor: int) -> int:
     """Return a copy of a descriptor above all fixed places.
 
@@ -90,6 +109,13 @@ def keep_only(wanted: dict[int, int]) -> None:
     """Move descriptors to their places, close all others above standard error, and make standard input empty."""
     os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0, inheritable=True)
     place_descriptors(wanted)
+
+
+def reset_child_signals() -> None:
+    """In a fork of an init or a zygote: have SIGCHLD and SIGTERM do what they do by default."""
+    signal.set_wakeup_fd(-1)
+    for number in (_SIGCHLD, _SIGTERM):
+        _set_handler(number, _DEFAULT)
 
 
 def close_descriptors(first: int, end: int = HIGH) -> None:
@@ -239,6 +265,14 @@ def memory_of_copies(pids: Iterable[int]) -> int:
     return sum(_proportional_share(str(_name_in_proc(pid))) for pid in pids)
 
 
+def session_of(pid: int) -> int:
+    """Return the session (setsid) of a process; 0 if it has ended."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
 def has_own_proc() -> bool:
     """Whether /proc belongs to this pid namespace."""
     return _name_in_proc(os.getpid()) == os.getpid()
@@ -252,9 +286,13 @@ def memory_of(pids: Iterable[int], enough: int) -> int:
         enough: If the exact number is certainly not above this, a larger estimate is returned.
     """
     names = [str(pid) for pid in pids]
-    kept = sum(map(_kept_by_kernel, names))
-    at_most = kept + sum(map(_resident, names))
-    return at_most if at_most <= enough else kept + sum(map(_proportional_share, names))
+    at_most = sum(map(memory_at_most, names))
+    return at_most if at_most <= enough else sum(map(_kept_by_kernel, names)) + sum(map(_proportional_share, names))
+
+
+def memory_at_most(pid: str) -> int:
+    """Return no less than the bytes of memory that a process uses, quickly."""
+    return _kept_by_kernel(pid) + _resident(pid)
 
 
 def _kept_by_kernel(pid: str) -> int:
@@ -341,8 +379,8 @@ def wake_on_signals() -> int:
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (_SIGCHLD, _SIGTERM):
+        _set_handler(number, lambda *_: None)
+    _set_handler(_SIGINT, _IGNORE)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader

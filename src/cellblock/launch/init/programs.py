@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import NoReturn
 
 from cellblock.launch.init import processes, specialise, watcher
@@ -18,6 +19,8 @@ from cellblock.launch.init.successor import fork
 from cellblock.launch.init.watcher import ALONE, SUPERVISED, Surroundings
 from cellblock.walls.sandbox.confine import confine
 from cellblock.wire.control import Keep, Run
+from cellblock.wire.datagrams import encode_control
+from cellblock.wire.programs import Unstarted
 from cellblock.wire.sandbox import Confinement
 
 _MOST_IDLE = 4
@@ -44,6 +47,7 @@ class Programs:
         inherited: Variables that the sandbox around this one has set.
         confinement: Applied to each program.
         outputs: Standard output and error of their kernel; None: those of init.
+        watchers: What watches the programs beside the kernel. They outlive the kernel that they were started beside.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
         workspace: The directory of programs that name none.
         packages: The directory of the session's packages.
@@ -55,6 +59,7 @@ class Programs:
         self.inherited: dict[str, str] = {}
         self.confinement: Confinement | None = None
         self.outputs: tuple[int, int] | None = None
+        self.watchers: set[int] = set()
         self.supervise: Callable[[], socket.socket] | None = None
         self.workspace = "/"
         self.packages = ""
@@ -66,32 +71,44 @@ class Programs:
         """The connections to watchers without a program: to open ones, and to confined ones."""
         self._busy: list[tuple[socket.socket, bool]] = []
 
-    def run(self, message: Run, descriptors: list[int]) -> None:
-        """Start a program for the host, with the file from the message as its standard input."""
+    def run(self, message: Run, descriptors: list[int]) -> bool:
+        """Start a program for the host, with the file from the message as its standard input.
+
+        Returns:
+            Whether there was room for another process. If not, standard error of the kernel says so.
+        """
         sys.stderr.flush()
         before = frozenset(processes.descendants(os.getpid()))
         supervisor = None if self.supervise is None else self.supervise()
-        pid = os.fork()
-        if pid == 0:
-            self._become(message, descriptors, supervisor)
-        if supervisor is not None:
-            supervisor.close()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the code has used up its processes
+            _say_failed(self.outputs[1] if self.outputs else 2, message, error)
+            return False
+        else:
+            if pid == 0:
+                self._become(message, descriptors, supervisor)
+        finally:
+            if supervisor is not None:
+                supervisor.close()
         self._running[pid] = (message.number, before)
+        return True
 
-    def watch(self, descriptors: list[int], *, opened: bool) -> int | None:
+    def watch(self, descriptors: list[int], *, opened: bool) -> None:
         """Have a program watched that runs beside the kernel.
 
         Args:
             descriptors: Those that have come with `Exec`.
             opened: Whether it needs an open watcher (`watcher`).
-
-        Returns:
-            The process id of its watcher, if that is a new one.
         """
         self._look_for_idle()
-        new, confined = None, not opened and self.supervise is None
+        confined = not opened and self.supervise is None
         if not self._idle[confined]:
-            new = self._fork_watcher(confined=confined)
+            try:
+                self._fork_watcher(confined=confined)
+            except OSError as error:  # the code has used up its processes
+                _refuse(descriptors[0], error)
+                return
         idle = self._idle[confined].pop()
         supervisor = None if self.supervise is None else self.supervise()
         message = ALONE if supervisor is None else SUPERVISED
@@ -105,18 +122,23 @@ class Programs:
         finally:
             if supervisor is not None:
                 supervisor.close()
-        return new
 
-    def _fork_watcher(self, *, confined: bool) -> int:
+    def _fork_watcher(self, *, confined: bool) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Without Python's handlers: no state of it is random or locked, and they would take half of the time.
-        pid = fork()
-        if pid == 0:
-            env = {**self.env, **specialise.package_variables(self.env, self.packages)}
-            watcher.serve(theirs, Surroundings(env, self.workspace, self.confinement, apart=self.apart), confined=confined)
-        theirs.close()
+        try:
+            # Without Python's handlers: no state of it is random or locked, and they would take half of the time.
+            pid = fork()
+            if pid == 0:
+                env = {**self.env, **specialise.package_variables(self.env, self.packages)}
+                around = Surroundings(env, self.workspace, self.confinement, apart=self.apart)
+                watcher.serve(theirs, around, confined=confined)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._idle[confined].append(ours)
-        return pid
+        self.watchers.add(pid)
 
     def _look_for_idle(self) -> None:
         """Find the watchers whose programs have ended; end those that are too many, and forget those that were killed."""
@@ -155,13 +177,14 @@ class Programs:
         """Return the running programs and their descendants."""
         return {*self._running}.union(*(processes.descendants(pid) for pid in self._running))
 
-    def ended(self, pid: int, spared: Collection[int]) -> int | None:
-        """Forget a program that has ended; return its number, or None if it is not one of them.
+    def ended(self, pid: int, spared: Callable[[], Collection[int]]) -> int | None:
+        """Forget a program or a watcher that has ended; return the program's number, or None if it is not one of them.
 
         Its background processes continue, unless it was interrupted.
         """
+        self.watchers.discard(pid)
         if pid in self._interrupted:
-            self.stop(spared)
+            self.stop(spared())
             self._interrupted.discard(pid)
         return self._running.pop(pid, (None, None))[0]
 
@@ -203,7 +226,7 @@ class Programs:
             _keep(message.keep, message.place)
             os.execvpe(message.argv[0], message.argv, self._environment(message))
         except BaseException as error:  # nothing may return from here into init, of which this is a fork
-            os.write(2, f"{message.argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
+            _say_failed(2, message, error)
         finally:
             os._exit(127)
 
@@ -211,6 +234,16 @@ class Programs:
         """Return the environment of a program. Of the code's changes, it contains only those that were shown."""
         env = self.env if message.env is None else {**self.inherited, **message.env}
         return {name: value for name, value in {**env, **message.changes}.items() if value is not None}
+
+
+def _say_failed(output: int, message: Run, error: BaseException) -> None:
+    os.write(output, f"{message.argv[0]} cannot be run: {error}\n".encode(errors="backslashreplace"))
+
+
+def _refuse(connection: int, error: OSError) -> None:
+    """Tell the host that a program beside the kernel was not started."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection)) as told:
+        told.send(encode_control(Unstarted(error.errno or 0, "program")), socket.MSG_DONTWAIT)
 
 
 def _keep(keep: Keep, place: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cellblock.launch.init import processes
 from cellblock.launch.init.programs import Programs
@@ -63,12 +63,15 @@ class Seat:
             others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}
             return {*processes.descendants(os.getpid())} - others - {self.worker}
         own = () if self.worker is None else processes.descendants(self.worker)
-        orphans = (pid for pid in processes.children(os.getpid()) if _session(pid) == self.worker)
+        orphans = (pid for pid in processes.children(os.getpid()) if processes.session_of(pid) == self.worker)
         return {*own, *orphans, *self.programs.below()} - {*spared, self.worker}
 
+    def everything(self, orphans: Mapping[int, Collection[int]]) -> set[int]:
+        """Return every process of this kernel, with its programs.
 
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return None  # it has ended
+        Args:
+            orphans: The processes whose parent is init, by session (setsid).
+        """
+        worker = () if self.worker is None else (self.worker, *orphans.get(self.worker, ()))
+        tops = {*worker, *self.programs.watchers}
+        return tops.union(self.programs.below(), *map(processes.descendants, tops))

@@ -6,11 +6,13 @@ import os
 import select
 import signal
 import socket
+from array import array
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
 from cellblock.launch.init import processes
+from cellblock.launch.init.census import Census
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
 from cellblock.launch.init.programs import Programs
@@ -82,8 +84,9 @@ class Init:
         self._family: socket.socket | None = None
         """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
         self._parked: Parked | None = None
-        self._watchers: set[int] = set()
-        """What watches programs that run beside the kernels. They outlive the kernel that they were started beside."""
+        self._left_watchers: set[int] = set()
+        """What watches programs that run on though their kernel is gone."""
+        self._census = Census()
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -116,7 +119,11 @@ class Init:
                 elif self._family is not None and descriptor == self._family.fileno():
                     self._obey_family(self._family)
                 elif descriptor in self._parked:
-                    self._parked.serve(descriptor)
+                    # Another host may have said which copies it keeps before it asked for this one.
+                    while self._family is not None and self._obey_family(self._family):
+                        continue
+                    if descriptor in self._parked:
+                        self._parked.serve(descriptor)
 
     def _take_over(self) -> None:
         """Take over a session's connections, and pass the worker's part on to it."""
@@ -165,10 +172,10 @@ class Init:
             return
         match TO_INIT.decode(data):
             case Run() as message:
-                seat.programs.run(message, descriptors)
+                if not seat.programs.run(message, descriptors):
+                    seat.tell(Ran(message.number, 126 << 8))  # as a shell says it
             case Exec(opened):
-                if (watcher := seat.programs.watch(descriptors, opened=opened)) is not None:
-                    self._watchers.add(watcher)
+                seat.programs.watch(descriptors, opened=opened)
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
@@ -217,7 +224,7 @@ class Init:
 
     def _measure(self, seat: Seat, enough: int) -> int:
         if len(self._seats) > 1:
-            return processes.memory_of(self._measured(seat), enough)
+            return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
         return processes.memory_of_namespace(self._around.home, enough)
@@ -228,21 +235,18 @@ class Init:
             return 0
         return processes.memory_of_copies(self._parked.pids)
 
-    def _measured(self, seat: Seat) -> set[int]:
-        """Return the processes that count for one of several kernels: its own, and those that belong to no kernel."""
-        copies = set() if self._parked is None else self._parked.pids
-        others = {one.worker for one in self._seats.values() if one is not seat and one.worker is not None}
-        theirs = {pid for one in self._seats.values() if one is not seat for pid in self._below(one)}
-        return {*processes.descendants(os.getpid())} - copies - others - theirs
-
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    def _obey_family(self, family: socket.socket) -> None:
+    def _obey_family(self, family: socket.socket) -> bool:
+        """Do what the host has said about copies; return whether it has said anything."""
         assert self._parked is not None
-        data, descriptors = _receive(family)
+        try:
+            data, descriptors = _receive(family, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
         if not data:
             self._lose_family(family)
-            return
+            return True
         match TO_FAMILY.decode(data):
             case Drop(number):
                 self._parked.drop(number)
@@ -253,6 +257,7 @@ class Init:
                 self._resume(self._parked, message, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
+        return True
 
     def _lose_family(self, family: socket.socket) -> None:
         """End all copies, because the host has closed its connection for them; without a kernel, end this process."""
@@ -322,11 +327,16 @@ class Init:
 
     def _workers_and_copies(self) -> set[int]:
         copies = set() if self._parked is None else self._parked.pids
-        return copies | {seat.worker for seat in self._seats.values() if seat.worker is not None}
+        return copies | self._workers()
+
+    def _workers(self) -> set[int]:
+        return {seat.worker for seat in self._seats.values() if seat.worker is not None}
 
     def _spared(self) -> set[int]:
         """Return the processes whose own children do not belong to approved commands."""
-        return self._workers_and_copies() | self._watchers
+        return self._workers_and_copies().union(
+            self._left_watchers, *(seat.programs.watchers for seat in self._seats.values())
+        )
 
     def _below(self, seat: Seat) -> set[int]:
         spared = self._spared() - {seat.worker}
@@ -349,6 +359,7 @@ class Init:
         if not seat.leaving:
             self._poll.unregister(seat.control.fileno())
         del self._seats[seat.control.fileno()]
+        self._left_watchers |= seat.programs.watchers
         seat.programs.close()
         with suppress(OSError):  # the host has gone
             seat.control.shutdown(socket.SHUT_WR)  # also if another process has this end, as happens without a zygote
@@ -365,9 +376,9 @@ class Init:
             if self._parked is None:  # no session has come yet, so it was the worker
                 self._end()
             self._parked.ended(pid)
-            self._watchers.discard(pid)
+            self._left_watchers.discard(pid)
             for seat in [*self._seats.values()]:
-                if (number := seat.programs.ended(pid, self._spared())) is not None:
+                if (number := seat.programs.ended(pid, self._spared)) is not None:
                     seat.tell(Ran(number, status))
                 if pid == seat.worker:
                     self._worker_ended(seat, status)
@@ -402,13 +413,17 @@ class Init:
                 os.read(self._wake, 4096)
 
 
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+def _receive(sock: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return a message from the host and its descriptors; an empty one if the connection is closed."""
-    try:
-        data, descriptors, _, _ = socket.recv_fds(sock, MAX_CONTROL, MAX_DESCRIPTORS)
+    descriptors = array("i")
+    try:  # not `recv_fds`, which ignores the flags
+        data, ancillary, _, _ = sock.recvmsg(MAX_CONTROL, socket.CMSG_LEN(MAX_DESCRIPTORS * descriptors.itemsize), flags)
     except ConnectionError:
         return b"", []
-    return data, descriptors
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) // descriptors.itemsize * descriptors.itemsize])
+    return data, descriptors.tolist()
 
 
 def _place_output(out: int, err: int) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import platform
 import posix
@@ -28,7 +27,9 @@ end_at_once = posix._exit  # noqa: SLF001  # a public name with an underscore, a
 
 _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHILD_CLEARTID | signal.SIGCHLD
 _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
-_syscall, _kill = _libc.syscall, _libc.kill
+# By names of this module, which a fork finds without writing to the pages of others.
+_fork, _syscall, _kill, _prctl = _libc.fork, _libc.syscall, _libc.kill, _libc.prctl
+_getpid, _SIGKILL = os.getpid, int(signal.SIGKILL)
 _PDEATHSIG = ctypes.c_long(abi.PR_SET_PDEATHSIG), ctypes.c_long(signal.SIGKILL)
 _ignored = ctypes.c_int()
 """Where the system notes the end of the process, which nothing waits for."""
@@ -50,10 +51,16 @@ class _Calls(NamedTuple):
     rseq: tuple[object, ...] | None
 
 
+_looked_up: _Calls | None = None
+"""The arguments; None if they are not known, because this is an unknown C library."""
+
+
 def look_up() -> None:
-    """Prepare the data for `go_on_in_successor`. Before a fork, because in the fork it would copy 80 pages."""
-    with contextlib.suppress(ValueError):  # as there
-        _calls()
+    """Prepare the data for `go_on_in_successor`, before a fork, because in the fork it would copy 80 pages."""
+    global _looked_up
+    if _looked_up is None:
+        with contextlib.suppress(ValueError):
+            _looked_up = _look_up()
 
 
 def fork() -> int:
@@ -62,7 +69,7 @@ def fork() -> int:
     Raises:
         OSError: No further process can be created.
     """
-    pid: int = _libc.fork()
+    pid: int = _fork()
     if pid < 0:
         raise _error()
     return pid
@@ -70,7 +77,7 @@ def fork() -> int:
 
 def die_with_parent() -> None:
     """As `processes.die_with_parent(signal.SIGKILL)`, with prepared arguments: here, that copies 25 pages less."""
-    _libc.prctl(*_PDEATHSIG)
+    _prctl(*_PDEATHSIG)
 
 
 def go_on_in_successor() -> None:
@@ -81,18 +88,20 @@ def go_on_in_successor() -> None:
     Raises:
         OSError: No further process can be created. This one continues.
     """
-    try:
-        own, calls = os.getpid(), _calls()
-    except ValueError:  # an unknown C library
+    if _looked_up is None:
+        look_up()
+    if _looked_up is None:  # an unknown C library
         if fork():
             end_at_once(0)
         return
-    _syscall(*calls.leave)
-    if (made := _syscall(*calls.clone)) == 0:
-        _kill(own, signal.SIGKILL)
-        _syscall(*calls.robust)
-        if calls.rseq is not None:
-            _syscall(*calls.rseq)
+    own = _getpid()
+    leave, clone, robust, rseq = _looked_up  # not by their names, whose descriptors would be written to
+    _syscall(*leave)
+    if (made := _syscall(*clone)) == 0:
+        _kill(own, _SIGKILL)
+        _syscall(*robust)
+        if rseq is not None:
+            _syscall(*rseq)
     elif made < 0:
         raise _error()
     else:
@@ -104,8 +113,7 @@ def _error() -> OSError:
     return OSError(code, os.strerror(code))
 
 
-@functools.cache
-def _calls() -> _Calls:
+def _look_up() -> _Calls:
     place = place_of_id()
     return _Calls(
         _call("set_tid_address", ctypes.byref(_ignored)),

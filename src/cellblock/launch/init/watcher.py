@@ -73,8 +73,12 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
         signal.signal(signal.SIGINT, lambda *_: None)  # not ignored, as by init: programs would ignore it, too
         processes.heed_signals()
         handover = socket.socket(fileno=_HANDOVER)
+        failure = None
         if confined:
-            _confine(surroundings)
+            try:
+                _confine(surroundings)
+            except OSError as error:
+                failure = error
             _hide()
         while True:
             data, descriptors, _, _ = socket.recv_fds(handover, 1, MAX_DESCRIPTORS)
@@ -85,6 +89,9 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
                 if data == SUPERVISED:
                     supervisor = opened.enter_context(socket.socket(fileno=descriptors.pop(0)))
                 connection = opened.enter_context(socket.socket(fileno=descriptors.pop(0)))
+                if failure is not None:  # another watcher starts the next one
+                    connection.send(encode_control(Unstarted(failure.errno or 0, "sandbox")))
+                    break
                 with open(descriptors.pop(0), "rb", buffering=0) as file:
                     file.seek(0)
                     wanted = SPECIFICATION.read(file.readall())
@@ -403,7 +410,7 @@ class _Watcher:
                 return
             processes.kill(found)
             killed.update(found)
-            if select.select([self._wake], [], [], _MOMENT)[0]:
+            if processes.is_readable(self._wake, _MOMENT):
                 os.read(self._wake, 4096)
 
 

@@ -45,9 +45,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         processes.die_with_parent(signal.SIGKILL)
         if native:
             _stand_apart(inner)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        processes.reset_child_signals()
         os.setsid()
         handed = inner.detach()
         processes.keep_only({CHANNEL: handed, NURSERY: handed})
@@ -67,7 +65,7 @@ def run_worker(inner: socket.socket, warmed: tuple[Shell, Outbox] | None, preloa
         if setup is None:
             if not select.select([CHANNEL], [], [], 0)[0]:  # nothing waits
                 worker.touch_pages()
-                rehearse()
+                TO_WORKER.decode(_example)  # likewise
             setup, supervisor = _take_over()
         # First this: in the session's directory, any import may find the session's own file.
         if setup.confinement is not None:
@@ -123,10 +121,21 @@ def wait_until_apart(inner: socket.socket) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def rehearse() -> None:
-    """Decode a worker's setup while nothing waits for it: see `cellblock.launch.init.init.rehearse`."""
+def example() -> WorkerSetup:
+    """Return a setup with everything that most have."""
     confinement = landlock_rules.example() or Confinement((0, 0), Restrictions({}, 0, ""))
-    TO_WORKER.decode(encode_control(WorkerSetup({}, "", None, "", None, confinement)))
+    return WorkerSetup({}, "", None, "", None, confinement)
+
+
+_example = b"{}"
+"""An example of a message with a worker's setup."""
+
+
+def rehearse() -> None:
+    """As a zygote: decode a worker's setup, and keep it for workers."""
+    global _example
+    _example = encode_control(example())
+    TO_WORKER.decode(_example)
 
 
 def _take_over() -> tuple[WorkerSetup, socket.socket | None]:

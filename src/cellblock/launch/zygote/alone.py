@@ -72,7 +72,7 @@ def _guard(init: int, handover: socket.socket, host: int | None, control: int | 
         if watched is not None:
             poll.register(watched, select.POLLIN)
     poll.poll()
-    if host is not None and select.select([host], [], [], 0)[0]:
+    if host is not None and processes.is_readable(host):
         processes.kill([init])  # it may be stopped, and would not notice by itself
     status = os.waitpid(init, 0)[1]
     release_holds(socket.socket(fileno=kept))

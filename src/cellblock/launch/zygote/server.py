@@ -23,7 +23,7 @@ from cellblock.walls.sandbox.ground import Ground
 from cellblock.walls.sandbox.namespaces import fork_into_namespaces
 from cellblock.wire.control import FORK_DESCRIPTORS, TO_LAUNCHER, End, Failed, Fork, FromLauncher, Hello, Kill, Ready
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
-from cellblock.worker.warm import warm
+from cellblock.worker.warm import find_hot_pages, warm
 
 if TYPE_CHECKING:
     from cellblock.worker.outbox import Outbox
@@ -58,6 +58,7 @@ def serve(preload: tuple[str, ...], native: bool) -> NoReturn:
         collapse()
         if ground is not None:
             _end_threads()
+        find_hot_pages(*warmed)
     if "SANDBOX_RUNTIME" in os.environ and sys.platform == "linux":
         hide()  # this process runs in srt's sandbox, and so will the kernels
     hello = TO_LAUNCHER.decode(data)
@@ -190,7 +191,7 @@ class _Zygote:
 
     def _check_spare(self) -> None:
         """Drop the spare init if it has failed, for example in a fork: the next one may succeed."""
-        if self._spare is not None and select.select([self._spare[1]], [], [], 0)[0]:
+        if self._spare is not None and processes.is_readable(self._spare[1]):
             pid, handover = self._spare
             self._spare = None
             handover.close()

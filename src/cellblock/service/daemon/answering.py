@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError, StateError
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request
-from cellblock.service.daemon import approvals, checkpoints, executions, files, programs, saving, sessions
+from cellblock.service.daemon import approvals, checkpoints, executions, files, moving, overview, programs, saving, sessions
 from cellblock.service.daemon.handlers import HANDLERS
 from cellblock.service.daemon.server import Server
 
-__all__ = ["answer", "approvals", "checkpoints", "executions", "files", "programs", "saving", "sessions"]
+__all__ = ["answer", "approvals", "checkpoints", "executions", "files", "moving", "overview", "programs", "saving", "sessions"]
 
-_BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError)
+_BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError, StateError)
 """What those meet who use a session while another client ends it."""
 
 
@@ -27,7 +28,8 @@ async def answer(server: Server, request: Request[Any], body: bytes) -> Any:
     named = server.sessions.known(getattr(request, "session", ""))
     handler = HANDLERS[type(request)]
     try:
-        return await (handler.function(server, request, body) if handler.with_body else handler.function(server, request))
+        with nullcontext() if named is None else named.answering():
+            return await (handler.function(server, request, body) if handler.with_body else handler.function(server, request))
     except _BY_ENDING as error:
         if named is None or not named.ended:
             raise

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from cellblock.common import config
+from cellblock.model.overview import DecisionRecord
 from cellblock.model.sessions import PendingApproval, Permission
-from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
 from cellblock.operations.data import Data, as_data
 from cellblock.service.daemon.handlers import answers
+from cellblock.service.daemon.overview import decision_record
 from cellblock.service.daemon.server import Server
+from cellblock.tools.registry.approvals import MAX_PAYLOAD, Approvals
 
 
 @answers(Pending)
@@ -16,11 +22,32 @@ async def pending(server: Server, request: Pending) -> list[Data[PendingApproval
     return [as_data(approval) for approval in waiting]
 
 
+@answers(Precedents)
+async def precedents(server: Server, request: Precedents) -> list[Data[DecisionRecord]]:
+    """See `Precedents`."""
+    asked = next((one for one in server.sessions.approvals.waiting() if one.id == request.approval), None)
+    if asked is None or asked.kind == "question":
+        return []
+    session = _known(server, request.session)
+
+    def found() -> list[DecisionRecord]:
+        with Approvals(config.state_directory()) as trail:
+            allowed = trail.allowed(asked.kind, asked.server, asked.tool, request.count, session=session)
+        return [decision_record(one, most=MAX_PAYLOAD) for one in allowed]
+
+    return [as_data(one) for one in await asyncio.to_thread(found)]
+
+
 @answers(Decide)
 async def decide(server: Server, request: Decide) -> list[str]:
     """See `Decide`."""
     return await server.sessions.approvals.decide(
-        request.ids, allow=request.allow, always=request.always, by=request.by, answer=request.answer
+        request.ids,
+        allow=request.allow,
+        always=request.always,
+        by=request.by,
+        answer=request.answer,
+        reason=request.reason,
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Literal, Self, cast, overload
@@ -15,6 +16,7 @@ from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolE
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
 from cellblock.operations.sessions import Hello
 from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
+from cellblock.service.daemon.tls import NAME
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.packed import Packed, unpack
 
@@ -25,18 +27,21 @@ _WAITING = 1000
 _TRIES = 5
 
 
-async def open_connection(connect: Callable[[], Awaitable[socket.socket]]) -> AsyncConnection:
+async def open_connection(
+    connect: Callable[[], Awaitable[socket.socket]], tls: ssl.SSLContext | None = None
+) -> AsyncConnection:
     """Return a connection to a daemon. If one is just ending, this waits for its end.
 
     Args:
         connect: Connects to it, or to the next one.
+        tls: For the daemon of a cluster's node: how both sides prove who they are.
 
     Raises:
         DaemonError: It cannot be reached or started, or is of another version.
     """
     for _ in range(_TRIES):
         with suppress(NotRunError):
-            return await AsyncConnection.open(await connect(), __version__)
+            return await AsyncConnection.open(await connect(), __version__, tls)
     raise DaemonError("the daemon ended right after it started; see its log")
 
 
@@ -61,19 +66,29 @@ class AsyncConnection(asyncio.Protocol):
         self._gone = asyncio.Event()
 
     @classmethod
-    async def open(cls, sock: socket.socket, version: str) -> Self:
+    async def open(cls, sock: socket.socket, version: str, tls: ssl.SSLContext | None = None) -> Self:
         """Introduce this client.
 
         Args:
             sock: The connected socket, which is closed with this.
             version: The version of this client's cellblock.
+            tls: How both sides prove who they are, if it is a socket of TCP.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
-            DaemonError: It speaks another version.
+            DaemonError: It speaks another version, or cannot prove that it is one of the cluster.
         """
         sock.setblocking(False)
-        _, made = await asyncio.get_running_loop().create_unix_connection(cls, sock=sock)
+        loop = asyncio.get_running_loop()
+        if tls is None:
+            _, made = await loop.create_unix_connection(cls, sock=sock)
+        else:
+            try:
+                _, made = await loop.create_connection(cls, sock=sock, ssl=tls, server_hostname=NAME)
+            except (ConnectionError, EOFError) as error:
+                raise NotRunError(f"the daemon ended before it was asked: {error}") from error
+            except OSError as error:  # an SSLError, for instance
+                raise DaemonError(f"the daemon cannot prove that it belongs to the cluster: {error}") from error
         try:
             made.daemon = await made.call(Hello(PROTOCOL, version))
         except BaseException as error:  # also a cancellation: the caller never gets the connection, and cannot close it

@@ -6,9 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cellblock.errors import UnsupportedError
-from cellblock.model.checkpoints import Changes, CheckpointRecord, Restored, StateChanges, Undone
+from cellblock.model.checkpoints import Changes, CheckpointRecord, FileVersions, Restored, StateChanges, Undone
 from cellblock.model.sessions import OWN_KERNEL, SessionRecord
-from cellblock.operations.checkpoints import Adopt, Checkpoints, Diff, DropCheckpoint, Fork, MakeCheckpoint, Restore, Undo
+from cellblock.operations.checkpoints import (
+    Adopt,
+    Checkpoints,
+    Diff,
+    DropCheckpoint,
+    Fork,
+    MakeCheckpoint,
+    Restore,
+    Undo,
+    VersionsOfFile,
+)
 from cellblock.operations.data import Data, as_data
 from cellblock.service.daemon.handlers import answers
 from cellblock.service.daemon.server import Server
@@ -62,22 +72,30 @@ async def undo(server: Server, request: Undo) -> Data[Undone]:
 async def diff(server: Server, request: Diff) -> Data[StateChanges] | Packed:
     """See `Diff`."""
     session, checkpoint = await _found(server, request)
-    changes = await session.diff(checkpoint)
+    changes = await session.diff(checkpoint, _until(server, session, request))
     return await asyncio.to_thread(lambda: pack(changes.to_dict()))  # it can name a hundred thousand files
+
+
+@answers(VersionsOfFile)
+async def file_versions(server: Server, request: VersionsOfFile) -> Data[FileVersions]:
+    """See `VersionsOfFile`."""
+    session, checkpoint = await _found(server, request)
+    return as_data(await session.file_versions(request.path, checkpoint, _until(server, session, request)))
 
 
 @answers(Fork)
 async def fork(server: Server, request: Fork) -> list[Data[SessionRecord]]:
     """See `Fork`."""
-    await _live(server, request.session)
-    made = await checkpoints.fork(
-        server.sessions,
-        request.session,
-        request.names,
-        files=request.files or None,  # type: ignore[arg-type]  # it checks it
-        seeds=request.seeds or None,
-        same_random_state=request.same_random_state,
-    )
+    with server.placed(request.grant, request.names):
+        await _live(server, request.session)
+        made = await checkpoints.fork(
+            server.sessions,
+            request.session,
+            request.names,
+            files=request.files or None,  # type: ignore[arg-type]  # it checks it
+            seeds=request.seeds or None,
+            same_random_state=request.same_random_state,
+        )
     return [as_data(record) for record in made]
 
 
@@ -101,8 +119,14 @@ async def _live(server: Server, session: str) -> Session:
     return await server.sessions.live(session)
 
 
-async def _found(server: Server, request: Restore | DropCheckpoint | Diff) -> tuple[Session, Checkpoint]:
+async def _found(server: Server, request: Restore | DropCheckpoint | Diff | VersionsOfFile) -> tuple[Session, Checkpoint]:
     """Return a session that runs, and the checkpoint that is meant."""
     label = server.sessions.find(request.session).record.name
     session = await _live(server, request.session)
     return session, checkpoints.find(session, label, request.checkpoint)
+
+
+def _until(server: Server, session: Session, request: Diff | VersionsOfFile) -> Checkpoint | None:
+    """Return the second checkpoint that is meant; None if the present state is."""
+    label = server.sessions.find(request.session).record.name
+    return checkpoints.find(session, label, request.until) if request.until else None

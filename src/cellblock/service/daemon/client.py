@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, nullcontext
 from typing import Any
 
+from cellblock.common import telemetry
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
 from cellblock.operations.base import MAX_REQUEST, PROTOCOL, Request
 from cellblock.operations.executions import Lookup, Source, Submit
@@ -20,6 +21,7 @@ from cellblock.operations.sessions import Create, End, Hello
 from cellblock.service.daemon.answering import answer
 from cellblock.service.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.service.daemon.executions import submit
+from cellblock.service.daemon.lease import Lease
 from cellblock.service.daemon.place import peer
 from cellblock.service.daemon.server import Server, other_version
 from cellblock.service.named.executions import Execution
@@ -40,8 +42,16 @@ a client that reads no answers is not to fill the memory with them."""
 class Client(asyncio.Protocol):
     """One connection: requests in, answers out. What a client has submitted goes on when it leaves."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, lease: Lease | None = None) -> None:
+        """Serve a client.
+
+        Args:
+            server: What clients share.
+            lease: For a client of a cluster's node, whose connection has proved who it is: nothing is taken from it or sent to
+                it once the lease has run out. None for a process of this machine, which must be this user's.
+        """
         self._server = server
+        self._lease = lease
         self._parser = FrameParser(MAX_REQUEST)
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,7 +73,7 @@ class Client(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if peer(transport.get_extra_info("socket")) != os.geteuid():
+        if self._lease is None and peer(transport.get_extra_info("socket")) != os.geteuid():
             _log.warning("a process of another user tried to connect")
             transport.abort()
             return
@@ -79,7 +89,7 @@ class Client(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Take requests for as long as there may be more at once, and read on after them."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._fenced:
             return
         try:
             while self._frames and not self._busy:
@@ -109,11 +119,21 @@ class Client(asyncio.Protocol):
         elif self._hello.protocol != PROTOCOL and not isinstance(request, End):  # that is the same in all versions
             self._send(encode_error(number, other_version(self._hello.version, str(self._hello.protocol))))
             return
-        if isinstance(request, Submit) and request.wait:
-            self._run(number, request, frame.body)
-        else:
-            work = functools.partial(answer, self._server, request, frame.body)
-            self._begin(self._answer(number, request, work), len(frame.body))
+        with telemetry.incoming(frame.header.get("trace")):  # tasks that begin here continue the client's trace
+            if isinstance(request, Submit) and request.wait:
+                self._run(number, request, frame.body)
+            else:
+                work = functools.partial(answer, self._server, request, frame.body)
+                self._begin(self._answer(number, request, work), len(frame.body))
+
+    @property
+    def _fenced(self) -> bool:
+        """Whether the lease has run out: others may have sessions of the same names. The connection is closed then."""
+        if self._lease is None or self._lease.valid:
+            return False
+        self._frames.clear()
+        self.abort()
+        return True
 
     @property
     def _busy(self) -> bool:
@@ -216,7 +236,7 @@ class Client(asyncio.Protocol):
                 self._put(whole[start : start + PIECE])
 
     def _put(self, data: bytes | memoryview) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self._transport.is_closing() and not self._fenced:
             self._transport.write(data)
 
     def abort(self) -> None:

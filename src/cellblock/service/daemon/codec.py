@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cellblock import errors
+from cellblock.common import telemetry
 from cellblock.errors import (
     BusyError,
     CellblockError,
@@ -41,8 +42,11 @@ def encode_request(number: int, request: Request[Any], body: bytes = b"") -> byt
     """
     convert = encoder(type(request))
     assert convert is not None
+    header = {"type": request.op, "id": number, "fields": convert(request)}
+    if trace := telemetry.outgoing():
+        header["trace"] = trace
     try:
-        return encode_frame({"type": request.op, "id": number, "fields": convert(request)}, body, max_body=MAX_REQUEST)
+        return encode_frame(header, body, max_body=MAX_REQUEST)
     except ProtocolError as error:  # the caller has given these fields
         raise InvalidInputError(f"the request {request.op!r} cannot be sent: {error}") from None
 

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
@@ -19,6 +19,37 @@ from cellblock.wire.packed import Packed, unpack
 
 _READ = 64 * 1024
 """Bytes that are read at once. The C library would fetch memory for more from the system, each time."""
+
+
+class SessionConnection(Protocol):
+    """Asks for operations where the sessions are: in the daemon, or on the nodes of a cluster.
+
+    One thread uses it at a time.
+    """
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was not closed, and belongs to this process."""
+
+    def close(self) -> None:
+        """Close it. Executions go on."""
+
+    def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+        """Ask for an operation, and return its answer.
+
+        Raises:
+            CellblockError: What was met where the session is, of the same class.
+        """
+
+    def follow(self, request: Request[Any], body: bytes = b"") -> Iterator[Any]:
+        """Ask for something that has an answer in many parts, and yield them as they come."""
+
+    def hears_before(self, descriptor: int) -> bool:
+        """While an answer in many parts is being read: wait until there is more of it, or a descriptor can be read.
+
+        Returns:
+            Whether there is more of it.
+        """
 
 
 class Connection:

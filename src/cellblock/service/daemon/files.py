@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from cellblock.errors import InvalidInputError
 from cellblock.model import CodeExecutionResult
 from cellblock.operations.base import MAX_REQUEST
 from cellblock.operations.data import Data, as_data
-from cellblock.operations.files import Install, ListFiles, ReadFile, ReadPart, RemoveFile, WriteFile, WritePart
+from cellblock.operations.files import (
+    Install,
+    ListFiles,
+    MakeFolder,
+    ReadFile,
+    ReadPart,
+    RemoveFile,
+    RenameFile,
+    StatFile,
+    WatchFiles,
+    WriteFile,
+    WritePart,
+)
 from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.seen_files import SeenFiles
 from cellblock.service.daemon.server import Server
 
 if TYPE_CHECKING:
     from cellblock.host.files import Files
-    from cellblock.model.files import FileInfo
+    from cellblock.model.files import FileChange, FileInfo
 
 
 @answers(ListFiles)
 async def listed(server: Server, request: ListFiles) -> list[Data[FileInfo]]:
     """See `ListFiles`."""
-    files = await _files(server, request.session)
+    files = await _files(server, request.session, request.path)
     return [as_data(info) for info in await files.list(request.path, recursive=request.recursive)]
 
 
 @answers(ReadFile)
 async def read(server: Server, request: ReadFile) -> bytes:
     """See `ReadFile`."""
-    return await (await _files(server, request.session)).read(request.path, max_bytes=request.max_bytes)
+    return await (await _files(server, request.session, request.path)).read(request.path, max_bytes=request.max_bytes)
 
 
 @answers_with_body(WriteFile)
 async def write(server: Server, request: WriteFile, body: bytes) -> Data[FileInfo]:
     """See `WriteFile`."""
-    return as_data(await (await _files(server, request.session)).write(request.path, body))
+    return as_data(await (await _files(server, request.session, request.path)).write(request.path, body))
 
 
 @answers(ReadPart)
 async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
     """See `ReadPart`."""
-    files = await _files(server, request.session)
+    files = await _files(server, request.session, request.path)
     if not 0 <= request.offset < 2**63 or not 0 <= request.count <= MAX_REQUEST:
         raise InvalidInputError(f"a part has an offset, and at most {MAX_REQUEST} bytes")
     info, data = await files.read_part(request.path, request.offset, request.count)
@@ -49,7 +64,7 @@ async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
 @answers_with_body(WritePart)
 async def write_part(server: Server, request: WritePart, body: bytes) -> Data[FileInfo] | None:
     """See `WritePart`."""
-    files = await _files(server, request.session)
+    files = await _files(server, request.session, request.path)
     upload = f"{request.session}/{request.upload}"
     if request.abort:
         await server.uploads.give_up(upload)
@@ -58,11 +73,44 @@ async def write_part(server: Server, request: WritePart, body: bytes) -> Data[Fi
     return None if written is None else as_data(written)
 
 
+@answers(StatFile)
+async def stat(server: Server, request: StatFile) -> Data[FileInfo]:
+    """See `StatFile`."""
+    return as_data(await (await _files(server, request.session, request.path)).stat(request.path))
+
+
+@answers(MakeFolder)
+async def make_folder(server: Server, request: MakeFolder) -> bool:
+    """See `MakeFolder`."""
+    await (await _files(server, request.session, request.path)).mkdir(request.path)
+    return True
+
+
 @answers(RemoveFile)
 async def remove(server: Server, request: RemoveFile) -> bool:
     """See `RemoveFile`."""
-    await (await _files(server, request.session)).remove(request.path, recursive=request.recursive)
+    await (await _files(server, request.session, request.path)).remove(request.path, recursive=request.recursive)
     return True
+
+
+@answers(RenameFile)
+async def rename(server: Server, request: RenameFile) -> bool:
+    """See `RenameFile`."""
+    await SeenFiles((await server.sessions.live(request.session)).fs).rename(request.path, request.to)
+    return True
+
+
+@answers(WatchFiles)
+async def watch(server: Server, request: WatchFiles) -> AsyncGenerator[Data[FileChange], None]:
+    """See `WatchFiles`."""
+    files = SeenFiles((await server.sessions.live(request.session)).fs)
+    return _changes(files, request)
+
+
+async def _changes(files: SeenFiles, request: WatchFiles) -> AsyncGenerator[Data[FileChange], None]:
+    async with aclosing(files.watch(request.path, recursive=request.recursive)) as changes:
+        async for change in changes:
+            yield as_data(change)
 
 
 @answers(Install)
@@ -73,5 +121,7 @@ async def install(server: Server, request: Install) -> Data[CodeExecutionResult]
     return cast("Data[CodeExecutionResult]", result.to_dict(raw=True))
 
 
-async def _files(server: Server, session: str) -> Files:
-    return (await server.sessions.live(session)).files
+async def _files(server: Server, session: str, path: str) -> Files | SeenFiles:
+    """Return what works with a path: from outside, or in the session with the rights of its user."""
+    live = await server.sessions.live(session)
+    return live.files if not path.startswith("/") or live.files.has(path) else SeenFiles(live.fs)

@@ -1,4 +1,4 @@
-"""``python -m cellblock.daemon DIRECTORY [READY]``: the daemon itself, started by `daemon.starting` or by systemd."""
+"""``python -m cellblock.daemon DIRECTORY [READY [REMOTE]]``: the daemon itself, started by `daemon.starting` or by systemd."""
 
 from __future__ import annotations
 
@@ -16,22 +16,34 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cellblock.common import telemetry
 from cellblock.errors import CellblockError
 from cellblock.service.daemon.place import Place
 
 if TYPE_CHECKING:
+    from cellblock.host import Host
     from cellblock.launch.custody.client import Custodian
+    from cellblock.service.daemon.listening import Listening
+    from cellblock.service.daemon.remote import Remote
+    from cellblock.service.daemon.server import Server
 
 _log = logging.getLogger("cellblock.daemon")
 _LOG_BYTES, _LOG_FILES = 4 * 1024 * 1024, 3
 _PATIENCE = 20.0
 """Seconds in which a daemon that ends must have ended, before the next one gives up."""
 
+_YOUNG = 10_000
+"""Objects that are made before the garbage collector looks for circles among them. Those of an execution mostly go with it:
+to look after each 700, as Python does, took a tenth of the daemon's time."""
+
 _TOLD = 4096
 """Bytes of an error that are told: what fits into a pipe at once."""
 
 _LAST = 4.0
 """Seconds in which kernels are ended in good order; then they end with the daemon."""
+
+_PATIENCE_OF_A_NODE = 10.0
+"""Seconds in which the next daemon of a cluster's node has to come: whoever starts it does so at once."""
 
 _DEATHS = 1.0
 """Seconds in which the deaths of kernels are heard of, if all have died."""
@@ -42,10 +54,11 @@ def main(arguments: list[str]) -> int:
 
     Args:
         arguments: The state directory, and the number of a descriptor that is closed when connections are taken. With it, the
-            daemon leaves the process that started it; without it, the daemon stays in the foreground.
+            daemon leaves the process that started it; without it, or if it is empty, the daemon stays in the foreground. On a
+            node of a cluster, also how it serves that (`Remote.to_json`).
     """
     place = Place(Path(arguments[0]))
-    ready = os.fdopen(int(arguments[1]), "wb", buffering=0) if arguments[1:] else None
+    ready = os.fdopen(int(arguments[1]), "wb", buffering=0) if arguments[1:] and arguments[1] else None
     if ready is not None and os.fork():
         return 0
     try:
@@ -53,7 +66,10 @@ def main(arguments: list[str]) -> int:
             return 0
         if ready is not None:
             os.set_inheritable(ready.fileno(), False)
-        asyncio.run(_serve(place, lock, ready))
+        with telemetry.exporting("cellblock-daemon") as traced:
+            if traced:
+                logging.getLogger("cellblock.sessions").setLevel(logging.INFO)
+            asyncio.run(_serve(place, lock, ready, arguments[2] if arguments[2:] else ""))
     except CellblockError as error:  # its message is enough; a traceback would only hide it
         _log.error("%s", error)
         _tell(ready, str(error))
@@ -78,9 +94,10 @@ def _take(place: Place) -> int | None:
         handler = RotatingFileHandler(place.log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
     except OSError as error:
         raise place.unusable(error) from error
+    handler.addFilter(lambda record: record.name != "cellblock.sessions" or record.levelno >= logging.WARNING)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("cellblock.sessions").setLevel(logging.WARNING)  # which say a line for each cell
+    logging.getLogger("cellblock.sessions").setLevel(logging.WARNING)  # a line for each cell is too much for a file
     os.umask(0o077)
     return lock
 
@@ -110,82 +127,122 @@ def _lock(place: Place) -> int | None:
             return lock
 
 
-def _custodian(place: Place) -> tuple[Custodian, bool]:
-    """Return the custodian, and whether one was ended whose kernels cannot be continued: those of another version."""
+def _custodian(place: Place, patience: float) -> tuple[Custodian, bool]:
+    """Return the custodian, and whether one was ended whose kernels cannot be continued: those of another version.
+
+    Args:
+        place: The daemon's directory.
+        patience: Seconds that it waits for the next daemon, if this one is killed.
+    """
     from cellblock.host.survival.keeping import can_continue
     from cellblock.launch.custody.client import Custodian
 
-    custodian = Custodian.connect(place.directory)
+    custodian = Custodian.connect(place.directory, patience=patience)
     if can_continue(custodian):
         return custodian, False
     custodian.end()
-    return Custodian.connect(place.directory), True
+    return Custodian.connect(place.directory, patience=patience), True
 
 
-async def _serve(place: Place, lock: int, ready: FileIO | None) -> None:
+async def _serve(place: Place, lock: int, ready: FileIO | None, remote: str) -> None:
     from cellblock.common.threads import Threads
-    from cellblock.host import Host
     from cellblock.service import settings
-    from cellblock.service.daemon.client import Client
     from cellblock.service.daemon.life import until_the_end
+    from cellblock.service.daemon.remote import Remote
+
+    # As many as Python would use, which most of them wait for a disk.
+    asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
+    cluster = Remote.from_json(remote) if remote else None
+    server, host = await _open(place, cluster)
+    gc.freeze()  # what is loaded stays: a collection need not look at it
+    gc.set_threshold(_YOUNG, 20, 20)
+    listening = await _listen(server, place, cluster)
+    if ready is not None:
+        ready.close()
+    _log.info("the daemon listens at %s", place.socket)
+    try:
+        await until_the_end(server, place, lock, settings.current().daemon_idle_timeout or None)
+    finally:
+        server.asked_to_end.set()
+        for one in listening:
+            one.close()
+        place.leave(lock)
+        await _end(server, host)
+        _log.info("the daemon has ended")
+
+
+async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
+    """Open the store, and continue with the sessions that the custodian holds."""
+    from cellblock.host import Host
+    from cellblock.launch.custody.client import PATIENCE
+    from cellblock.service import settings
+    from cellblock.service.daemon.lease import Lease
     from cellblock.service.daemon.server import Server
     from cellblock.service.named.limits import NamedLimits
     from cellblock.service.named.sessions import NamedSessions
     from cellblock.service.store.named import NamedStore
 
-    # As many as Python would use, which most of them wait for a disk.
-    asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
     wanted = settings.current()
     limits = NamedLimits(sessions=wanted.max_sessions, memory=wanted.max_memory << 20 or None, waiting=wanted.max_waiting)
     store = NamedStore(place.directory)
-    custodian, others_ended = _custodian(place) if sys.platform == "linux" else (None, False)
+    patience = PATIENCE if cluster is None else _PATIENCE_OF_A_NODE
+    custodian, others_ended = _custodian(place, patience) if sys.platform == "linux" else (None, False)
     host = Host(isolate="none", custodian=custodian)  # each session says how it is to be isolated
-    sessions = NamedSessions(host, store, limits)
+    placed = {} if cluster is None else {"mark": cluster.mark, "workspaces": Path(cluster.workspaces)}
+    sessions = NamedSessions(host, store, limits, **placed)  # type: ignore[arg-type]  # each has its own type
     if others_ended:
         sessions.note_lost("the kernels of another version of cellblock, which was killed, were ended with their variables")
     if custodian is not None:
         await sessions.adopt()
-    server = Server(sessions, custodian=custodian)
+    telemetry.measure_memory(lambda: sessions.memory)
+    lease = None if cluster is None else Lease(Path(cluster.lease))
+    credentials = None if cluster is None else Path(cluster.credentials)
+    server = Server(sessions, custodian=custodian, lease=lease, credentials=credentials)
     if custodian is not None:
         custodian.watch(server.asked_to_end.set)
-    gc.freeze()  # what is loaded stays: a collection need not look at it
+    return server, host
+
+
+async def _listen(server: Server, place: Place, cluster: Remote | None) -> list[Listening | asyncio.Server]:
+    """Take connections, and signals."""
+    from cellblock.service.daemon.client import Client
+    from cellblock.service.daemon.listening import Listening
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
     try:
-        listening = await loop.create_unix_server(lambda: Client(server), sock=place.listen(), backlog=1024)
+        listening: list[Listening | asyncio.Server] = [Listening(place.listen(), lambda: Client(server))]
+        if cluster is not None and server.lease is not None:
+            listening.append(await cluster.serve(server, server.lease))
     except BaseException:
-        if custodian is not None and not sessions.kernels:
-            custodian.end()  # it holds nothing that a next daemon could continue
+        if server.custodian is not None and not server.sessions.kernels:
+            server.custodian.end()  # it holds nothing that a next daemon could continue
         raise
-    if ready is not None:
-        ready.close()
-    _log.info("the daemon listens at %s", place.socket)
+    return listening
+
+
+async def _end(server: Server, host: Host) -> None:
+    """End all kernels and connections, in good order if that takes no longer than it may."""
+    sessions, custodian = server.sessions, server.custodian
     try:
-        await until_the_end(server, place, lock, wanted.daemon_idle_timeout or None)
+        if custodian is None or not custodian.gone:
+            await sessions.save_last()
+        async with asyncio.timeout(_LAST):
+            if custodian is not None and custodian.gone:
+                # The kernels have died with it, and their cells are to say so: nobody has interrupted them.
+                await sessions.hear_out(timeout=_DEATHS)
+            await sessions.end_kernels()
+            for client in [*server.clients]:
+                client.abort()  # what it asks from now on, it asks the next daemon
+            await asyncio.sleep(0.01)  # so that nobody uses the store any more
+            await sessions.close()
+            await host.close()
+    except TimeoutError:
+        _log.warning("kernels did not end in time: they end with the daemon")
+        sessions.store.close()
     finally:
-        server.asked_to_end.set()
-        listening.close()
-        place.leave(lock)
-        try:
-            if custodian is None or not custodian.gone:
-                await sessions.save_last()
-            async with asyncio.timeout(_LAST):
-                if custodian is not None and custodian.gone:
-                    # The kernels have died with it, and their cells are to say so: nobody has interrupted them.
-                    await sessions.hear_out(timeout=_DEATHS)
-                await sessions.end_kernels()
-                for client in [*server.clients]:
-                    client.abort()  # what it asks from now on, it asks the next daemon
-                await asyncio.sleep(0.01)  # so that nobody uses the store any more
-                await sessions.close()
-                await host.close()
-        except TimeoutError:
-            _log.warning("kernels did not end in time: they end with the daemon")
-            store.close()
-        finally:
-            if custodian is not None:
-                custodian.end()
-        for client in [*server.clients]:
-            client.abort()
-        _log.info("the daemon has ended")
+        if custodian is not None:
+            custodian.end()
+    for client in [*server.clients]:
+        client.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from cellblock.common.urls import check, is_url
 from cellblock.errors import InvalidInputError, UnsupportedError
 from cellblock.model.saving import LoadReport, SaveReport
 from cellblock.model.sessions import OWN_KERNEL
@@ -18,7 +19,7 @@ from cellblock.service.daemon.server import Server
 async def save(server: Server, request: Save) -> Data[SaveReport]:
     """See `Save`."""
     _check_python(server, request.session)
-    _check_path(request.path)
+    _check_place(request.path)
     session = await server.sessions.live(request.session)
     return as_data(await session.save(request.path, workspace=request.workspace, timeout=seconds(request.timeout)))
 
@@ -27,7 +28,7 @@ async def save(server: Server, request: Save) -> Data[SaveReport]:
 async def load(server: Server, request: Load) -> Data[LoadReport]:
     """See `Load`."""
     _check_python(server, request.session)
-    _check_path(request.path)
+    _check_place(request.path)
     session = await server.sessions.live(request.session)
     return as_data(await session.load(request.path, workspace=request.workspace, timeout=seconds(request.timeout)))
 
@@ -55,6 +56,13 @@ def _check_python(server: Server, session: str) -> None:
         raise UnsupportedError(
             f"cellblock knows the variables of Python sessions only, and the kernel type of this one is {kernel_type!r}"
         )
+
+
+def _check_place(path: str) -> None:
+    if is_url(path):
+        check(path)
+    else:
+        _check_path(path)
 
 
 def _check_path(path: str) -> None:

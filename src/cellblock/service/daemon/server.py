@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol
 
+from cellblock.common import telemetry
 from cellblock.common.turns import Turns
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotFoundError
 from cellblock.launch.custody.client import Custodian
+from cellblock.model.sessions import mark_of
 from cellblock.operations.base import PROTOCOL
+from cellblock.service.daemon.lease import Lease, now
 from cellblock.service.daemon.uploads import Uploads
 from cellblock.service.named.sessions import NamedSessions
 
@@ -36,10 +41,21 @@ class Server:
         default_timeout: Seconds that code may run if its client does not say.
         uploads: Files that come in parts.
         turns: What keeps answers to many clients from holding up the loop.
+        lease: That of a node of a cluster; None if this is none.
+        credentials: A file with the cluster's certificate and its key; None if this is no node of a cluster.
+        origins: The marks of the nodes on which the sessions here were made.
+        promised: Names of sessions that are about to be made by placements.
+        made: Names of those that were made since the last `Census`.
     """
 
     def __init__(
-        self, sessions: NamedSessions, default_timeout: float | None = 60.0, *, custodian: Custodian | None = None
+        self,
+        sessions: NamedSessions,
+        default_timeout: float | None = 60.0,
+        *,
+        custodian: Custodian | None = None,
+        lease: Lease | None = None,
+        credentials: Path | None = None,
     ) -> None:
         self.sessions = sessions
         self.custodian = custodian
@@ -50,12 +66,44 @@ class Server:
         self._began = time.monotonic()
         self.uploads = Uploads()
         self.turns = Turns()
+        self.lease = lease
+        self.credentials = credentials
+        self.origins = {mark_of(named.record.kernel_id) for named in sessions.all()}
+        self._not_before = 0 if lease is None else now()
+        self.promised: Counter[str] = Counter()
+        self.made: set[str] = set()
         self._ending: set[asyncio.Task[Any]] = set()
 
     @property
     def ending(self) -> bool:
         """Whether it takes no more requests."""
         return self.asked_to_end.is_set()
+
+    @contextmanager
+    def placed(self, grant: str, names: Iterable[str]) -> Iterator[None]:
+        """While this is entered, sessions of these names are made, and count as there.
+
+        Raises:
+            NotPlacedError: This is a node of a cluster, and they are not to be made here.
+        """
+        if self.lease is None:
+            yield
+            return
+        self.lease.check(grant, self._not_before)
+        taken = [*names]
+        self.promised.update(taken)
+        try:
+            yield
+        finally:
+            self.promised.subtract(taken)
+            self.made.update(taken)
+            for name in taken:
+                if not self.promised[name]:
+                    del self.promised[name]
+
+    def refuse_older_placements(self) -> None:
+        """Make no session by what a director knew before now: it may have believed a session to be here that has left."""
+        self._not_before = now()
 
     def end_session(self, name: str) -> None:
         """Begin to end a session whose connection is closed."""
@@ -88,6 +136,7 @@ class Server:
             "uptime": time.monotonic() - self._began,
             "custodian": None if self.custodian is None else self.custodian.pid,
             "clients": len(self.clients),
+            "figures": telemetry.FIGURES.as_data(),
             **self.sessions.about(),
         }
 

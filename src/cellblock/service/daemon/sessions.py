@@ -12,6 +12,7 @@ from cellblock.operations.base import PROTOCOL
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.sessions import (
     About,
+    Census,
     Complete,
     Create,
     Destroy,
@@ -25,6 +26,7 @@ from cellblock.operations.sessions import (
     Status,
     Wipe,
 )
+from cellblock.service.daemon import lease
 from cellblock.service.daemon.handlers import answers, answers_with_body
 from cellblock.service.daemon.server import Server, other_version
 from cellblock.wire.packed import Packed, encode_item, pack_items
@@ -44,6 +46,16 @@ async def about(server: Server, _: About) -> dict[str, Any]:
     return server.about()
 
 
+@answers(Census)
+async def census(server: Server, _: Census) -> dict[str, Any]:
+    """See `Census`. Between the two looks, nothing else happens."""
+    made, server.made = server.made, set()
+    names = sorted({*server.sessions.names, *server.promised})
+    warm = sorted(server.sessions.warm)
+    about = {"origins": sorted(server.origins), "warm": warm, **server.about()}
+    return {"time": lease.now(), "names": names, "made": sorted(made)} | about
+
+
 @answers(End)
 async def end(server: Server, request: End) -> bool:
     """See `End`."""
@@ -56,9 +68,10 @@ async def end(server: Server, request: End) -> bool:
 @answers(Create)
 async def create(server: Server, request: Create) -> Data[SessionRecord]:
     """See `Create`."""
-    made = await server.sessions.create(
-        request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound
-    )
+    with server.placed(request.grant, [request.name]):
+        made = await server.sessions.create(
+            request.name, request.options, request.tags, fresh=request.fresh, lasting=not request.bound
+        )
     return as_data(made.shown())
 
 

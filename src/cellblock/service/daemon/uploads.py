@@ -10,6 +10,7 @@ from cellblock.errors import BusyError, FilesError
 
 if TYPE_CHECKING:
     from cellblock.host.files import FileInfo, Files
+    from cellblock.service.daemon.seen_files import SeenFiles
 
 _MOST = 64
 _PATIENCE = 60.0
@@ -22,7 +23,7 @@ class Uploads:
     def __init__(self) -> None:
         self._uploads: dict[str, _Upload] = {}
 
-    async def take(self, files: Files, path: str, number: str, part: bytes, *, more: bool) -> FileInfo | None:
+    async def take(self, files: Files | SeenFiles, path: str, number: str, part: bytes, *, more: bool) -> FileInfo | None:
         """Take the next part of a file.
 
         Args:
@@ -61,7 +62,7 @@ class Uploads:
 class _Upload:
     """One file that comes in parts."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: Files | SeenFiles, path: str) -> None:
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(1)
         self._path = path
         self.task = asyncio.create_task(files.write(path, self._received()))

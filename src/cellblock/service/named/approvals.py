@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cellblock.named")
 _MAX_BY = 100
+_MAX_REASON = 500
 _MAX_TEXT = 1000
 
 
 class PendingApprovals:
-    """All pending requests, by id, and the permissions of all sessions."""
+    """All pending requests, by id, and the permissions of all sessions.
+
+    Attributes:
+        on_change: Called when something begins or ceases to wait.
+    """
 
     def __init__(self, registry: SessionRegistry) -> None:
         """Begin without requests.
@@ -36,6 +41,7 @@ class PendingApprovals:
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
         self._questions: dict[str, tuple[PendingApproval, Elicitation, asyncio.Future[Mapping[str, Any] | None]]] = {}
         self._brokers: dict[str, Broker] = {}
+        self.on_change: Callable[[], object] = lambda: None
 
     def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
         """Add a request, which is removed when it is decided or withdrawn.
@@ -50,10 +56,12 @@ class PendingApprovals:
             return
         self._waiting[pending.id] = (pending, request)
         self._registry.add_request(pending)
+        self.on_change()
 
         def done(request: ApprovalRequest) -> None:
             self._waiting.pop(pending.id, None)
             self._registry.end_request(pending.id)
+            self.on_change()
             then(request.state)
 
         request.add_done_callback(done)
@@ -71,11 +79,13 @@ class PendingApprovals:
         answer: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
         self._questions[pending.id] = pending, elicitation, answer
         self._registry.add_request(pending)
+        self.on_change()
         try:
             return await answer
         finally:
             del self._questions[pending.id]
             self._registry.end_request(pending.id)
+            self.on_change()
 
     def waiting(self, session: str | None = None, *, withdrawn: bool = False) -> list[PendingApproval]:
         """Return pending requests, oldest first.
@@ -97,6 +107,7 @@ class PendingApprovals:
         always: str = "",
         by: str = "",
         answer: Mapping[str, Any] | None = None,
+        reason: str = "",
     ) -> list[str]:
         """Decide about requests, and answer questions.
 
@@ -106,6 +117,7 @@ class PendingApprovals:
             always: ``tool`` or ``call``: decide so from now on (`ApprovalRequest.accept`).
             by: Who decides, for the record.
             answer: The values by field, for questions of MCP servers.
+            reason: Why it is denied, for the code that asked.
 
         Returns:
             The ids that were still pending.
@@ -125,7 +137,7 @@ class PendingApprovals:
             if allow:
                 await request.accept(cast("Always", always) if always else None)
             else:
-                await request.reject()
+                await request.reject(visible(reason)[:_MAX_REASON])
             decided.append(name)
         return decided
 

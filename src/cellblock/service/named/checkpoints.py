@@ -96,7 +96,12 @@ class _Branch:
         given, tags = origin.options, origin.record.tags
         try:
             self.made = await self._sessions.create(
-                self._name, given, tags, fresh=True, read=self._options, start_from=self._beginning
+                *(self._name, given, tags),
+                fresh=True,
+                read=self._options,
+                start_from=self._beginning,
+                branch_of=origin.record.kernel_id,
+                branch_at=max(origin.session.next_count - 1, 0),
             )
         except asyncio.CancelledError:  # made by a task of its own
             await self._sessions.destroy(self._name)

@@ -1,4 +1,4 @@
-"""Saves durable sessions between their cells, so that they continue after a reboot."""
+"""Saves durable sessions between their cells, so that they continue after a reboot, or on another machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cellblock.common.threads import run_aside
 from cellblock.errors import CellblockError, CheckpointError
 from cellblock.service.named.kernel_types import kernel_of
+from cellblock.service.named.remote_saves import RemoteSaves
 
 if TYPE_CHECKING:
     from cellblock.host import Session
@@ -38,18 +39,20 @@ class Durable:
     A file's name has the id of the execution after which it was saved.
 
     Attributes:
-        problem: Why the last save failed; empty if it succeeded.
+        remote: The saves at a URL, if there are to be some there, too.
     """
 
-    def __init__(self, directory: Path, every: float, ran: Callable[[str], str]) -> None:
+    def __init__(self, directory: Path, every: float, ran: Callable[[str], str], remote: RemoteSaves | None = None) -> None:
         """Set up; nothing is saved yet.
 
         Args:
             directory: Where to save it. No session can write there.
             every: The least time between two saves, in seconds.
             ran: Returns the id of the last execution that has run, except one that is given by its id; empty if none has.
+            remote: Where each save is copied to.
         """
-        self.problem = ""
+        self.remote = remote
+        self._problem = ""
         self._directory = directory
         self._every = every
         self._ran = ran
@@ -59,8 +62,20 @@ class Durable:
         self._task: asyncio.Task[None] | None = None
         self._removed = False
 
+    @property
+    def problem(self) -> str:
+        """Why the last save failed, or the lease at the URL cannot be renewed; empty if nothing failed."""
+        return self._problem or ("" if self.remote is None else self.remote.problem)
+
+    @property
+    def directory(self) -> Path:
+        """Where the saves of this machine are."""
+        return self._directory
+
     def look(self, session: Session) -> None:
         """Start to save a session, if its state has changed and the last save was long enough ago."""
+        if self.remote is not None:
+            self.remote.begin()
         if self._removed or (self._task is not None and not self._task.done()):
             return
         # The last kernel may have died: then the last save is worth more than the state of a fresh one.
@@ -85,11 +100,13 @@ class Durable:
                 saved = session.last_state  # cells did that, too
                 state = state if saved.busy else saved
             await asyncio.to_thread(self._keep_only, path)
+            if self.remote is not None:
+                await self.remote.keep(path, last)
         except (CellblockError, OSError) as error:
-            self.problem = str(error)
+            self._problem = str(error)
             _log.warning("a durable session cannot be saved: %s", error)
         else:
-            self._saved, self.problem = state.number, ""
+            self._saved, self._problem = state.number, ""
 
     async def _save_in_turn(self, session: Session, path: Path) -> bool:
         """Save a session without a checkpoint by its own kernel; return whether it still had this kernel at the end.
@@ -148,6 +165,8 @@ class Durable:
         """Remove the saves, because the session was restarted with a fresh kernel."""
         await self.close()
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        if self.remote is not None:
+            await self.remote.forget()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -188,7 +207,16 @@ def _discard(path: Path, _: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def told(at: str, codes: Sequence[str], lost: int, changed: Sequence[str], loaded: LoadReport | None) -> list[str]:
+def told(
+    at: str,
+    codes: Sequence[str],
+    lost: int,
+    changed: Sequence[str],
+    loaded: LoadReport | None,
+    *,
+    host: str = "",
+    known_until: str = "",
+) -> list[str]:
     """Return the message about a session that continues from a save.
 
     Args:
@@ -197,14 +225,19 @@ def told(at: str, codes: Sequence[str], lost: int, changed: Sequence[str], loade
         lost: How many cells are lost.
         changed: Files that have changed since.
         loaded: What was brought back.
+        host: The other machine that it ran on; empty if it ran here.
+        known_until: Until when it is known what ran there; empty if that is known to the end.
     """
-    lines = [f"The session's kernel ended. The session goes on from what was saved at {at}."]
+    ran = f"The session ran on {host}, which is gone or has released it." if host else "The session's kernel ended."
+    lines = [f"{ran} The session goes on from what was saved at {at}."]
     if lost:
         shown = "; ".join(_in_short(code) for code in codes)
         more = f"; and {lost - len(codes)} more" if lost > len(codes) else ""
         lines.append(
             f"What {'one later cell' if lost == 1 else f'{lost} later cells'} changed in memory is lost: {shown}{more}."
         )
+    if known_until:
+        lines.append(f"It is unknown which cells ran after {known_until}; what they changed in memory is lost, too.")
     if changed:
         more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
         lines.append(f"Files that have changed since stay as they are: {', '.join(changed[:_MOST])}{more}.")

@@ -90,7 +90,7 @@ class Execution:
             silent: Whether it leaves no trace in the session.
             parent: The id of the Jupyter message that requests it, if any.
         """
-        self.record = ExecutionRecord(new_id(), session, submitted=time.time(), key=key)
+        self.record = ExecutionRecord(new_id(session), session, submitted=time.time(), key=key)
         self.code = cell(code, language, kernel_type)
         self.result: CodeExecutionResult | None = None
         self.packed: Packed | None = None
@@ -312,6 +312,7 @@ class Execution:
             tool=request.tool_name,
             arguments=request.tool_args,
             text=str(request),
+            changed=request.changed,
         )
         self.log.add("approval", pending.to_dict())
         approvals.add(pending, request, lambda state: self._decided(request, state))

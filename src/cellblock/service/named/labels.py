@@ -25,12 +25,14 @@ class Label:
         record: The session's record. None if only a stored session can continue: it ends with its process, or its options were
             too long.
         options: Its options.
+        since: The last execution that had ended when its past began (`NamedSession.since`).
     """
 
     session: str
     ended: bool = False
     record: SessionRecord | None = None
     options: Mapping[str, Any] | None = None
+    since: str = ""
 
     @classmethod
     def read(cls, label: str) -> Self:
@@ -40,20 +42,23 @@ class Label:
         if not label.startswith("{"):
             return cls(label)
         said = json.loads(label)
+        if "record" not in said:
+            return cls(said["session"], since=said["since"])
         record = SessionRecord.from_dict(said["record"])
-        return cls(record.kernel_id, record=record, options=said["options"])
+        return cls(record.kernel_id, record=record, options=said["options"], since=said["since"])
 
 
-def label_of(record: SessionRecord, options: Mapping[str, Any], *, lasting: bool) -> str:
-    """Return the label of a new session.
+def label_of(record: SessionRecord, options: Mapping[str, Any], since: str, *, lasting: bool) -> str:
+    """Return the label of a session.
 
     Args:
         record: Its record.
         options: Its options, as its maker has given them.
+        since: See `Label`.
         lasting: Whether the next process adopts it.
     """
-    label = json.dumps({"record": record.to_dict(), "options": options}) if lasting else ""
-    return label if 0 < len(label) <= _LONGEST else record.kernel_id
+    label = json.dumps({"record": record.to_dict(), "options": options, "since": since}) if lasting else ""
+    return label if 0 < len(label) <= _LONGEST else json.dumps({"session": record.kernel_id, "since": since})
 
 
 def ended(session: str) -> str:

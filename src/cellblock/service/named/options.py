@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cellblock.common.urls import check, is_url
 from cellblock.errors import InvalidInputError
 from cellblock.host.checks import check_maker_directory
 from cellblock.host.options import SessionOptions, check_names
@@ -50,7 +51,9 @@ class NamedOptions:
         rules: A file of rules that decide before people do (docs/approvals.md).
         limits: Limits of a cell's output (`Limits`), by name.
         durable: Whether the session continues after a reboot: it is saved between its cells, with the files of its workspace
-            (docs/named-sessions.md). A number is the least time between two saves, in seconds; 30 by default.
+            (docs/named-sessions.md). A number is the least time between two saves, in seconds; 30 by default. With a URL, it
+            is saved there, too, and other machines can go on with it when this one is gone.
+        save_every: The least time between two saves of a durable session, in seconds.
         current_dir: The current directory of the program that makes the session. The session works there if no ``working_dir``
             is given; for a sandboxed one, it must not be the user's home directory.
     """
@@ -65,7 +68,8 @@ class NamedOptions:
     home_is_workspace: bool = False
     rules: str | None = None
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    durable: bool | float = False
+    durable: bool | float | str = False
+    save_every: float | None = None
     current_dir: str | None = None
 
     @property
@@ -73,7 +77,9 @@ class NamedOptions:
         """The least time between two saves, in seconds; None if the session is not saved."""
         if not self.durable:
             return None
-        return EVERY if self.durable is True else self.durable
+        if self.save_every is not None:
+            return self.save_every
+        return EVERY if self.durable is True or isinstance(self.durable, str) else self.durable
 
 
 _NAMED = {item.name for item in dataclasses.fields(NamedOptions)}
@@ -154,9 +160,14 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Any]:
         wrong = error.errors()[0]
         what = "it must be a list, such as ['example.org']" if wrong["type"] == "tuple_type" else wrong["msg"]
         raise InvalidInputError(f"{'.'.join(map(str, wrong['loc']))}: {what}") from None
+    if isinstance(made.durable, str):
+        if not is_url(made.durable):
+            raise InvalidInputError(f"durable must be true, false, a number of seconds or a URL, not {made.durable[:200]!r}")
+        check(made.durable)
     every = made.saved_every
-    if every is not None and not 0 < every < 10**9:
-        raise InvalidInputError(f"durable must be true, false or a number of seconds, not {every:g}")
+    for name, seconds in (("save_every", made.save_every), ("durable", every)):
+        if seconds is not None and not 0 < seconds < 10**9:
+            raise InvalidInputError(f"{name} must be a positive number of seconds, not {seconds:g}")
     if every is not None and made.kernel_type != OWN_KERNEL:
         raise InvalidInputError(
             f"durable is for Python sessions only, and the kernel type of this one is {made.kernel_type!r}"

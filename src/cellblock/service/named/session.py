@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +25,15 @@ from cellblock.service.named.durable import Durable, told
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.kernel_types import cell, kernel_of, start_kernel
 from cellblock.service.named.labels import ended, label_of
+from cellblock.service.named.lease import LeaseRecord
+from cellblock.service.named.moving import Arrival
 from cellblock.service.named.options import NamedOptions, Options, read_options
+from cellblock.service.named.remote_saves import RemoteSaves
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
 
 _log = logging.getLogger("cellblock.named")
+_MAX_RESULTS = 500
 _MOST_NAMED = 5  # lost cells whose code a result shows
 
 
@@ -39,12 +46,18 @@ class NamedSession:
         running: The running session with its services; None until the session is first used in this process.
         executions: Executions by id, oldest first, that have not ended or are not completely in the journal.
         turn: The lock that the running execution holds.
-        used: When it was last used (`time.monotonic`).
+        used: When it was last used in this process, or when this process took it over (`time.monotonic`). The time before is
+            only known by a clock that may have been set meanwhile.
         changed: Whether the record has changed since it was last stored.
         lost: Whether its kernel was lost and no result has said so yet.
         durable: Saves it; None if it is not durable.
         ran: The id of the last execution that has run and ended; empty if none has.
-        since: When this process took it over, in seconds since the epoch.
+        results: The beginnings of what the last tool calls returned, with the times of the decisions about them.
+        last_line: The first line of the code that was submitted last.
+        unasked: Set while no request about it is being answered (`answering`).
+        held: By what it is held because it moves to another node of a cluster; empty if it does not.
+        since: The id of the last execution that had ended when its past in the running session began; empty if none had. No
+            time: clocks are set.
     """
 
     def __init__(
@@ -57,6 +70,7 @@ class NamedSession:
         *,
         lasting: bool = True,
         store: NamedStore | None = None,
+        moved: Arrival | None = None,
     ) -> None:
         """Begin without a kernel.
 
@@ -68,21 +82,26 @@ class NamedSession:
             start_from: The checkpoint that its first kernel is made from.
             lasting: Whether the next process adopts it if this one is killed.
             store: Stores its executions. If it is durable, its saves are in the same directory.
+            moved: What it goes on from, if it comes from another node of a cluster.
         """
         self.record = record
         self.options = options
         self.running: RunningSession | None = None
         self.executions: dict[str, Execution] = {}
         self.turn = asyncio.Lock()
-        self.used = time.monotonic() - _seconds_since(record.last_used_at)
+        self.used = self._begun = time.monotonic()
         self.changed = False
         self.lost = False
         self._loss: Recovery = "restarted"
         """What it continues from afterwards."""
         self.durable: Durable | None = None
+        self._left: LeaseRecord | None = None
+        """What another daemon has left of it, if the session goes on here."""
         self.ran = ""
         self._store = store
-        self.since = time.time()
+        self.last_line = ""
+        self.results: deque[tuple[float, str]] = deque(maxlen=_MAX_RESULTS)
+        self.since = ""
         self._prepared = ""
         self._host = host
         self._read = read
@@ -90,8 +109,26 @@ class NamedSession:
         self._ended = False
         self._remains: SessionRemains | None = None
         self._on_input: OnInput | None = None
+        self._last_ended = ""
         self._start_from = start_from
         self._lasting = lasting
+        self._moved = moved
+        self._asked = 0
+        self.unasked = asyncio.Event()
+        self.unasked.set()
+        self.held = ""
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While this is entered, a request about it is being answered: it does not move."""
+        self._asked += 1
+        self.unasked.clear()
+        try:
+            yield
+        finally:
+            self._asked -= 1
+            if not self._asked:
+                self.unasked.set()
 
     @property
     def read(self) -> Options:
@@ -173,6 +210,10 @@ class NamedSession:
         if not task.cancelled():
             task.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
 
+    def begin_after(self, execution: str) -> None:
+        """Record the last execution of earlier processes, when it is loaded: their cells are in the journal alone."""
+        self.since = self._last_ended = execution
+
     def make_durable(self) -> None:
         """Start to save it between its cells, if it is durable.
 
@@ -188,7 +229,43 @@ class NamedSession:
         if directory is None:
             raise InvalidInputError("durable sessions need the daemon: this program keeps its sessions in its own memory")
         self.ran = self._store.journal.last_run(self.record.kernel_id)
-        self.durable = Durable(directory / self.record.kernel_id, every, self._last_run)
+        self.durable = Durable(directory / self.record.kernel_id, every, self._last_run, self._remote())
+
+    def _remote(self) -> RemoteSaves | None:
+        """Return the saves at the URL of its options, if there is one."""
+        url, store = self.read.named.durable, self._store
+        if not isinstance(url, str) or store is None:
+            return None
+        session = self.record.kernel_id
+        return RemoteSaves(url, self.record.name, session, lambda last: store.journal.run_after(session, last, _MOST_NAMED))
+
+    async def hold(self) -> None:
+        """Make sure that no other daemon goes on with it, if it is saved at a URL. Call it before code runs in it.
+
+        Raises:
+            ConflictError: Another one does.
+            StoreError: That cannot be known now.
+        """
+        if self.durable is not None and self.durable.remote is not None and self.current is not None:
+            await self.durable.remote.hold()
+
+    @property
+    def taken_by(self) -> str:
+        """The machine whose daemon has taken it over; empty if none has."""
+        return "" if self.durable is None or self.durable.remote is None else self.durable.remote.taken_by
+
+    async def _take_name(self) -> None:
+        """Take the name at the URL of the saves, and what another daemon has saved of the session.
+
+        Raises:
+            BusyError, ConflictError: Another one has the name.
+            StoreError: The store cannot be used.
+        """
+        if self.durable is None or self.durable.remote is None:
+            return
+        left = await self.durable.remote.take(self.durable.directory)
+        if left is not None:
+            self._left, self.lost = left, True
 
     def _last_run(self, running: str) -> str:
         """Return the id of the last execution that has run, except the running one; empty if none has."""
@@ -197,13 +274,17 @@ class NamedSession:
 
     async def _start(self) -> Session:
         self.make_durable()
+        # If a kernel lives here, or the session moves here, `hold` takes the name before code runs.
+        if self._remains is None and self._moved is None:
+            await self._take_name()
         running = self.running = RunningSession(self._host)
+        label = functools.partial(label_of, self.record, self.options, lasting=self._lasting)
         try:
             number, remains, self._remains = self.record.kernel_id, self._remains, None
             start_from, self._start_from = self._start_from, None
             await running.start(
                 *(self.read.session, self.read.services, number, None, None),
-                label=label_of(self.record, self.options, lasting=self._lasting),
+                label=label(self.since),
                 remains=remains,
                 on_input=self._on_input,
                 start_from=start_from,
@@ -214,15 +295,21 @@ class NamedSession:
             self.running = None
             await running.close()
             raise
-        if remains is not None and running.session.past_since:
-            self.since = running.session.past_since
+        if remains is not None and not running.session.recalled and self._last_ended != self.since:
+            self.since = self._last_ended
+            running.session.relabel(label(self.since))
         if running.session.adopted:
             self._prepared = kernel_of(running.session.adopted_at)
         elif not running.session.afresh and remains is not None:
             self._prepared = kernel_of(running.session.position)
+        elif self._moved is not None:
+            await self._moved.load(running.session)
+            self._prepared, self._moved = kernel_of(running.session.position), None
         elif start_from is None and not await self._go_on_from_save(running.session):
             await self.run_startup_code(running.session)
-            if self.lost:
+            if self.lost and self._left is not None:
+                running.session.reader.note(f"[cellblock] The session ran on {self._left.host} before. {STATE_LOST}")
+            elif self.lost:
                 running.session.reader.note(f"[cellblock] The session's kernel ended with the daemon. {STATE_LOST}")
                 if is_branch(self.record.workspace):
                     here = running.session.workspace
@@ -236,7 +323,7 @@ class NamedSession:
         assert self._store is not None or self.durable is None
         if self.durable is None or not self.lost or (save := self.durable.last) is None:
             return False
-        at = datetime.fromtimestamp(save.stat().st_mtime).astimezone().isoformat(" ", "seconds")
+        at = _local_time(save.stat().st_mtime)
         # The copied files of a branch are gone, so it works in the workspace of its origin.
         whole = not is_branch(self.record.workspace)
         try:
@@ -245,11 +332,16 @@ class NamedSession:
             session.reader.note(f"[cellblock] What was saved of the session at {at} cannot be loaded: {error}")
             return False
         self._prepared = kernel_of(session.position)
-        self.since = 0.0  # its history is in the save
+        self.since = ""  # its history is in the save
         assert self._store is not None
-        codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
-        self._loss = "restored_earlier" if lost else "restored"
-        for line in told(at, codes, lost, changed, session.loaded):
+        host = known_until = ""
+        if (left := self._left) is not None:
+            codes, lost, host = [*left.ran], left.lost, left.host
+            known_until = "" if left.released else _local_time(left.at / 1000)
+        else:
+            codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
+        self._loss = "restored_earlier" if lost or known_until else "restored"
+        for line in told(at, codes, lost, changed, session.loaded, host=host, known_until=known_until):
             session.reader.note(f"[cellblock] {line}")
         return True
 
@@ -258,17 +350,18 @@ class NamedSession:
         if self.running is not None and self.running.session is not None:
             self.running.session.relabel(ended(self.record.kernel_id))
 
-    async def adopt(self, remains: SessionRemains, on_input: OnInput | None) -> Session:
+    async def adopt(self, remains: SessionRemains, on_input: OnInput | None, since: str) -> Session:
         """Take over the kernel that a killed process has left. If the kernel is lost, the session gets a fresh one.
 
         Args:
             remains: What is left of the session.
             on_input: Answers `input()` of the code that is still running.
+            since: As that process had it.
 
         Raises:
             CellblockError: It could not be started.
         """
-        self._remains, self._on_input = remains, on_input
+        self._remains, self._on_input, self.since = remains, on_input, since
         try:
             session = await self.live()
         finally:
@@ -356,6 +449,8 @@ class NamedSession:
 
     def stamp(self) -> SessionRecord:
         """Return its record with the time of its last use."""
+        if self.used == self._begun:
+            return self.record
         at = datetime.fromtimestamp(time.time() - (time.monotonic() - self.used), UTC)
         self.record = replace(self.record, last_used_at=at.isoformat())
         return self.record
@@ -370,8 +465,12 @@ class NamedSession:
         if self.durable is not None and self._starting is None and self.current is not None:
             await self.durable.save_last(self.current)
 
-    async def close(self) -> None:
-        """End it, whatever it does."""
+    async def close(self, *, remove: bool = False) -> None:
+        """End it, whatever it does.
+
+        Args:
+            remove: Whether to remove what was saved of it at a URL, too.
+        """
         self._ended = True
         if self.durable is not None:
             await self.durable.close()
@@ -380,6 +479,18 @@ class NamedSession:
             await asyncio.wait([self._starting])
         if self.running is not None:
             await self.running.close()
+        await self._leave_name(remove)
+
+    async def _leave_name(self, remove: bool) -> None:
+        """Let other daemons have the name, after the last code has run here."""
+        remote = None if self.durable is None else self.durable.remote
+        if remote is None and remove and isinstance(self.options.get("durable"), str):
+            try:
+                remote = self._remote()  # it had no kernel in this process
+            except InvalidInputError as error:
+                _log.warning("what was saved of session %r is left: %s", self.record.name, error)
+        if remote is not None:
+            await (remote.remove() if remove else remote.release())
 
 
 def saves_of(store: NamedStore) -> Path | None:
@@ -387,5 +498,5 @@ def saves_of(store: NamedStore) -> Path | None:
     return None if store.directory is None else store.directory / "saves"
 
 
-def _seconds_since(iso: str) -> float:
-    return max(time.time() - datetime.fromisoformat(iso).timestamp(), 0.0)
+def _local_time(since_epoch: float) -> str:
+    return datetime.fromtimestamp(since_epoch).astimezone().isoformat(" ", "seconds")

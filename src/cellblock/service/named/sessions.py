@@ -7,11 +7,13 @@ import dataclasses
 import logging
 import re
 import secrets
+import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cellblock.common.threads import run_aside
@@ -26,7 +28,9 @@ from cellblock.service.named.durable import remove_others, remove_saves
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
+from cellblock.service.named.moving import Arrival, moving_error
 from cellblock.service.named.options import Options, read_options
+from cellblock.service.named.overview import Overview
 from cellblock.service.named.past import close_unfinished
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
@@ -38,6 +42,7 @@ from cellblock.tools.approvals.elicitation import Elicitation
 _log = logging.getLogger("cellblock.named")
 
 _MAX_LOSSES = 20
+_MOST_GIVEN_AWAY = 20_000
 _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
 
 
@@ -48,12 +53,20 @@ class NamedSessions:
         approvals: Pending approvals.
         executions: Submitted executions.
         limits: How much there may be.
+        overview: What happens in all of them.
         always_asks: Whether questions of MCP servers wait for an answer also in sessions that allow everything.
         store: What outlives this process.
     """
 
     def __init__(
-        self, host: Host, store: NamedStore | None = None, limits: NamedLimits | None = None, fixed: Options | None = None
+        self,
+        host: Host,
+        store: NamedStore | None = None,
+        limits: NamedLimits | None = None,
+        fixed: Options | None = None,
+        *,
+        mark: str = "",
+        workspaces: Path | None = None,
     ) -> None:
         """Load the sessions of the store.
 
@@ -64,6 +77,8 @@ class NamedSessions:
             store: The persistent store, which is closed with this; None for one in memory.
             limits: How much there may be.
             fixed: Options of all sessions that are made here, in place of those of clients; None: clients choose.
+            mark: What the ids of sessions end with, in a cluster: eight hexadecimal digits.
+            workspaces: Where sessions get a directory of their own if their makers name none; it ends with them.
 
         Raises:
             StoreError: The store cannot be used.
@@ -74,16 +89,24 @@ class NamedSessions:
         self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
         self._fixed = fixed
+        self._mark = mark
+        self._workspaces = workspaces
         self._sessions: dict[str, NamedSession] = {}
         self._names: dict[str, NamedSession] = {}
-        self.executions = Submissions(self.store, self.limits, self.approvals, self._sessions, self._live)
+        self.overview = Overview(self._sessions, self.approvals)
+        self.executions = Submissions(
+            self.store, self.limits, self.approvals, self._sessions, self._live, self.overview.cell_ended
+        )
         self._making: dict[str, asyncio.Task[NamedSession]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
+        self._given_away: dict[str, str] = {}
+        """By what sessions were held that have moved to other nodes, by name and by id. Who asks for one has to look there."""
         for stored in self.store.sessions.all():
             named = NamedSession(self._host, stored.record, stored.options, store=self.store)
             named.lost = True
+            named.begin_after(self.store.journal.last_run(stored.record.kernel_id))
             self._add(named)
         if (saves := saves_of(self.store)) is not None and saves.is_dir():
             there = {*self._sessions}
@@ -99,6 +122,16 @@ class NamedSessions:
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._making)
+
+    @property
+    def warm(self) -> set[tuple[str, ...]]:
+        """Sets of modules that sessions can have without importing them (`preload`)."""
+        return self._host.warm
+
+    @property
+    def names(self) -> set[str]:
+        """The names that are in use: of sessions that exist, are being made, or are still ending."""
+        return {*self._names, *self._making, *self._closing}
 
     async def adopt(self) -> None:
         """Take over the kernels of a killed process, and the code that runs in them. Call it before anything else."""
@@ -116,7 +149,7 @@ class NamedSessions:
             record = running.get(label.session)
             left = None if record is None else Execution.left(record, named.record.name, journal)
             try:
-                session = await named.adopt(remains, None if left is None else left.stdin.ask)
+                session = await named.adopt(remains, None if left is None else left.stdin.ask, label.since)
             except CellblockError as error:
                 _log.warning("session %r cannot be continued: %s", named.record.name, error)
                 return
@@ -124,12 +157,13 @@ class NamedSessions:
             if left is None:
                 if session.resumed and journal.find(session.resumed) is None:  # otherwise, it had ended
                     self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
-                return
-            if session.resumed == left.record.id:
+            elif session.resumed == left.record.id:
                 go_on.add(left.record.id)
                 self.executions.go_on(named, left, session)
+                return
             elif session.adopted_at and session.adopted_at == journal.position(left.record.id):
                 not_begun.add(left.record.id)
+            session.forgo_resuming()
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on, not_begun)
@@ -176,6 +210,8 @@ class NamedSessions:
         lasting: bool = True,
         read: Options | None = None,
         start_from: Beginning | None = None,
+        branch_of: str = "",
+        branch_at: int = 0,
     ) -> NamedSession:
         """Make a session, or return the existing one of that name. Concurrent callers with one name get one session.
 
@@ -187,6 +223,8 @@ class NamedSessions:
             lasting: Whether the next process adopts it if this one is killed; otherwise it ends.
             read: Its parsed options, if available.
             start_from: The checkpoint that it begins with, if it is made.
+            branch_of: The id of the session that the checkpoint is of.
+            branch_at: The number of that session's last cell.
 
         Raises:
             ConflictError: There is one already.
@@ -206,13 +244,57 @@ class NamedSessions:
                 raise ConflictError(f"session {name!r} exists already: use it, choose another name, or end it first")
             return found if found is not None else await self._made(name)
         check_room(self.limits, len(self), self._sessions.values())
-        now, number = datetime.now(UTC).isoformat(), secrets.token_hex(16)
-        read = self._fixed or read or read_options(options or {}, self._host)
+        now, number = datetime.now(UTC).isoformat(), f"{secrets.token_hex(16 - len(self._mark) // 2)}{self._mark}"
+        options = self._with_workspace(options or {}, number)
+        read = self._fixed or read or read_options(options, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
-        named = NamedSession(self._host, record, dict(options or {}), read, start_from, lasting=lasting, store=self.store)
+        record = dataclasses.replace(record, branch_of=branch_of, branch_at=branch_at)
+        named = NamedSession(self._host, record, dict(options), read, start_from, lasting=lasting, store=self.store)
         self._making[name] = task = asyncio.create_task(self._make(named, lasting))
         task.add_done_callback(lambda _: self._making.pop(name, None))
         return await self._made(name)
+
+    async def take_over(
+        self, record: SessionRecord, options: Mapping[str, Any], arrival: Arrival, confirm: Callable[[], Awaitable[object]]
+    ) -> NamedSession:
+        """Have a session go on here that comes from another node of a cluster, with its id.
+
+        Args:
+            record: Its record there.
+            options: Its options.
+            arrival: What it goes on from.
+            confirm: Called when it could go on. If that raises, nothing of it is left here.
+
+        Raises:
+            ConflictError: There is one of that name or id.
+            CellblockError: It cannot go on here.
+        """
+        name = record.name
+        if name in self.names or record.kernel_id in self._sessions:
+            raise ConflictError(f"session {name!r} exists there already")
+        check_room(self.limits, len(self), self._sessions.values())
+        options = self._with_workspace(options, record.kernel_id)
+        named = NamedSession(self._host, record, dict(options), store=self.store, moved=arrival)
+        self._making[name] = task = asyncio.create_task(self._make(named, lasting=True, confirm=confirm))
+        task.add_done_callback(lambda _: self._making.pop(name, None))
+        return await self._made(name)
+
+    async def give_away(self, named: NamedSession) -> None:
+        """End a session that goes on elsewhere. What was saved of it at a URL stays."""
+        while len(self._given_away) >= _MOST_GIVEN_AWAY:
+            self._given_away.pop(next(iter(self._given_away)))
+        self._given_away |= dict.fromkeys((named.record.name, named.record.kernel_id), named.held)
+        await self._end(named, remove=False)
+
+    def gave_away(self, session: str, hold: str) -> bool:
+        """Return whether a session has moved to another node that was held by this, here."""
+        return self._given_away.get(session) == hold
+
+    def _with_workspace(self, options: Mapping[str, Any], number: str) -> Mapping[str, Any]:
+        """Return options with a directory of the session's own, if they name none and there is a place for such."""
+        if self._workspaces is None or options.get("working_dir") or options.get("current_dir"):
+            return options
+        return {**options, "working_dir": str(self._workspaces / number)}
 
     def lend(self, name: str, running: RunningSession, options: Options) -> NamedSession:
         """Let clients use a session that is already running.
@@ -239,19 +321,37 @@ class NamedSessions:
             raise StateError(f"session {name!r} was destroyed while it started")
         return task.result()
 
-    async def _make(self, named: NamedSession, lasting: bool) -> NamedSession:
+    async def _make(
+        self, named: NamedSession, lasting: bool, confirm: Callable[[], Awaitable[object]] | None = None
+    ) -> NamedSession:
         if (ending := self._closing.get(named.record.name)) is not None:
             await asyncio.wait([ending])
+        begun = time.monotonic()
         try:
+            if (own := self.own_workspace(named)) is not None:
+                own.mkdir(mode=0o700, exist_ok=True)
             session = await named.live()
+            self.overview.started(time.monotonic() - begun)
             self._join(named, session)
+            if confirm is not None:
+                await confirm()
             if lasting:
                 self.store.sessions.add(named.record, named.options)
         except BaseException:  # also a cancellation: no one else has the session
-            await named.close()
+            await self._close(named)
             raise
         self._add(named)
         return named
+
+    def own_workspace(self, named: NamedSession) -> Path | None:
+        """Return the directory that a session has got for itself; None if it has none."""
+        own = None if self._workspaces is None else self._workspaces / named.record.kernel_id
+        return own if own is not None and named.options.get("working_dir") == str(own) else None
+
+    async def _close(self, named: NamedSession, *, remove: bool = False) -> None:
+        await named.close(remove=remove)
+        if (own := self.own_workspace(named)) is not None:
+            run_aside(partial(shutil.rmtree, own, ignore_errors=True), "cellblock-removal")
 
     def _join(self, named: NamedSession, session: Session) -> None:
         """Complete the record of a started session, and connect it to its permissions."""
@@ -260,6 +360,8 @@ class NamedSessions:
         if services is not None:
             self.approvals.join(named.record, services.broker)
             services.on_elicitation = partial(self._ask_about, named)
+            services.on_decision = partial(self.overview.decided, named)
+            services.on_result = lambda decision, text: named.results.append((decision.at, text))
 
     async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
         if named.approve == "auto" and not self.always_asks:
@@ -279,6 +381,7 @@ class NamedSessions:
         if (session := named.current) is None:
             session = await named.live()
             self._join(named, session)
+        await named.hold()
         return session
 
     def history(self, session: str, running: Session, count: int) -> list[HistoryEntry]:
@@ -292,9 +395,14 @@ class NamedSessions:
 
         Raises:
             NotFoundError: There is none.
+            MovingError: It moves to another node of a cluster.
         """
         if (found := self.known(session)) is None:
+            if session in self._given_away:
+                raise moving_error(session)
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
+        if found.held:
+            raise moving_error(found.record.name)
         found.touch()
         return found
 
@@ -365,14 +473,14 @@ class NamedSessions:
         elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
             remove_saves(saves / named.record.kernel_id)
 
-    async def _end(self, named: NamedSession) -> None:
+    async def _end(self, named: NamedSession, *, remove: bool = True) -> None:
         """End a session in a separate task, so that cancelling the caller does not stop it."""
         name = named.record.name
         if named.record.kernel_id in self._sessions:
             named.mark_ended()
             self._remove(named)
             self.approvals.leave(named.record.kernel_id)
-            self._closing[name] = task = asyncio.create_task(named.close())
+            self._closing[name] = task = asyncio.create_task(self._close(named, remove=remove))
             task.add_done_callback(lambda _: self._closing.pop(name, None))
         if (ending := self._closing.get(name)) is not None:
             await asyncio.wait([ending])
@@ -392,6 +500,7 @@ class NamedSessions:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
+        await self.overview.close()
         making = [*self._making.values()]
         for task in making:
             task.cancel()
@@ -424,7 +533,12 @@ class NamedSessions:
     async def _look_after_all(self) -> None:
         """Check once. A function of its own, whose local variables do not keep ended sessions, which are large, alive."""
         now = time.monotonic()
+        self.overview.sample()
         for named in [*self._sessions.values()]:
+            if named.taken_by:
+                self.note_lost(f"session {named.record.name!r} has ended here, as it goes on at {named.taken_by}")
+                await self._end(named)
+                continue
             named.save_if_due()
             if named.runs_programs:
                 named.used = now
@@ -443,6 +557,11 @@ class NamedSessions:
         """Whether code is running in any of them, or one is being ended."""
         return bool(self._closing) or any(named.turn.locked() for named in self._sessions.values())
 
+    @property
+    def memory(self) -> int:
+        """Bytes that all of them use together. Any thread may ask."""
+        return sum(named.memory for named in [*self._sessions.values()])
+
     def about(self) -> dict[str, Any]:
         """Return the number of sessions, their memory, and problems."""
         sessions = self._sessions.values()
@@ -460,7 +579,7 @@ class NamedSessions:
             "sessions": len(self),
             "running": sum(named.turn.locked() for named in sessions),
             "waiting": sum(max(named.unfinished - 1, 0) for named in sessions),
-            "memory": sum(named.memory for named in sessions),
+            "memory": self.memory,
             "limits": dataclasses.asdict(self.limits),
             "problems": problems,
             "failing": failing,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cellblock.named")
 
 _MAX_KEY = 200
+_MAX_LINE = 200
 
 
 class Submissions:
@@ -34,6 +35,7 @@ class Submissions:
         approvals: PendingApprovals,
         sessions: Mapping[str, NamedSession],
         live: Callable[[NamedSession], Awaitable[Session]],
+        on_end: Callable[[NamedSession, Execution], object],
     ) -> None:
         """Set up, without executions.
 
@@ -43,12 +45,14 @@ class Submissions:
             approvals: Holds their approval requests.
             sessions: The existing sessions, by id.
             live: Returns the running session, and starts it if needed.
+            on_end: Called with each execution that has ended.
         """
         self._store = store
         self._limits = limits
         self._approvals = approvals
         self._sessions = sessions
         self._live = live
+        self._on_end = on_end
 
     def submit(self, named: NamedSession, execution: Execution) -> Execution | PastExecution:
         """Queue an execution. It is in the journal when this returns.
@@ -92,6 +96,7 @@ class Submissions:
 
     def _keep(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
         named.executions[execution.record.id] = execution
+        named.last_line = execution.code.strip().partition("\n")[0][:_MAX_LINE]
         task.add_done_callback(lambda task: self._over(named, execution, task))
 
     def _over(self, named: NamedSession, execution: Execution, task: asyncio.Task[None]) -> None:
@@ -100,6 +105,7 @@ class Submissions:
         named.touch()
         if execution.has_begun:
             named.ran = max(named.ran, execution.record.id)
+            self._on_end(named, execution)
         self._release_when_written(named, execution)
 
     def _release_when_written(self, named: NamedSession, execution: Execution) -> None:

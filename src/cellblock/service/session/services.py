@@ -8,11 +8,11 @@ import secrets
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
-from cellblock.common import config
+from cellblock.common import config, telemetry
 from cellblock.errors import InvalidInputError
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_OUTSIDE = 1000
 _MAX_ARGUMENTS = 200
+_MAX_RESULT = 2000
 _LOG = logging.getLogger("cellblock.sessions")
 _shared: weakref.WeakKeyDictionary[Host, dict[float, SharedServers]] = weakref.WeakKeyDictionary()
 """The servers of each host, by the seconds in which they must start, which sessions choose."""
@@ -96,6 +97,8 @@ def open_session(
     _LOG.info("%s has the id %s", session.wanted.session, session_id)
     services = SessionServices(host, session, service_options, named.callable, secret=secret, session_id=session_id)
     services.broker.hold = session.holding.wait
+    services.broker.step = session.trace.step
+    session.trace.name = session_id
     return session, services
 
 
@@ -107,6 +110,8 @@ class SessionServices:
         port: The port on which the session's own code calls tools.
         secret: The token for calls from where others than the session are.
         on_elicitation: Asks a person to fill in forms of servers; None if there is none. May be replaced.
+        on_decision: Called with each decision that was recorded. May be replaced.
+        on_result: Called with the decision about a tool call, and the beginning of what it returned. May be replaced.
     """
 
     def __init__(
@@ -133,6 +138,8 @@ class SessionServices:
         self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
         self.secret = secret
         self.on_elicitation = options.on_elicitation
+        self.on_decision: Callable[[Decision], object] = lambda _: None
+        self.on_result: Callable[[Decision, str], object] = lambda _, __: None
         self._person = Person(session_id, self._elicit)
         self._session = session
         self._directories = directories
@@ -219,12 +226,21 @@ class SessionServices:
         if self.on_elicitation is None:
             return None
         _LOG.info("MCP server %r asks in session %s", elicitation.server, self._person.session)
-        with self.broker.somebody_is_asked():
-            try:
-                async with asyncio.timeout(self.broker.timeout):
-                    return await self.on_elicitation(elicitation)
-            except TimeoutError:
-                return None
+        names = {"mcp.method.name": "elicitation/create", "cellblock.server": elicitation.server[: telemetry.MAX_NAME]}
+        step = self.broker.step("elicitation/create", names, kind="SERVER", metric="cellblock.approval.wait.duration")
+        telemetry.add("cellblock.approvals.pending")
+        try:
+            with self.broker.somebody_is_asked(), step:
+                try:
+                    async with asyncio.timeout(self.broker.timeout):
+                        answer = await self.on_elicitation(elicitation)
+                except TimeoutError:
+                    answer = None
+                step.labels = (("cellblock.approval.outcome", "deny" if answer is None else "allow"),)
+                step.set("cellblock.approval.outcome", "deny" if answer is None else "allow")
+                return answer
+        finally:
+            telemetry.add("cellblock.approvals.pending", -1)
 
     def _retract(self, request: ApprovalRequest) -> None:
         """Forget a request that was withdrawn before the reader got it: otherwise code could fill the memory with them."""
@@ -239,6 +255,7 @@ class SessionServices:
         if self._approvals is None:
             self._approvals = Approvals(config.state_directory())
         await self._approvals.add(decision)
+        self.on_decision(decision)
         if decision.allowed:
             call = _described(decision)
             self._outside.append((time.monotonic(), call))
@@ -271,8 +288,9 @@ class SessionServices:
         return shared
 
     def _caller(self, server: str) -> CallTool | None:
-        call = self._functions.get(server) or self._lease.caller(server)
-        return None if call is None else self._session.trace.traced(server, call)
+        own = self._functions.get(server)
+        call = own or self._lease.caller(server)
+        return None if call is None else self._session.trace.traced(server, call, mcp=own is None)
 
     def _root(self, server: str) -> str | None:
         if self._registry is None:
@@ -295,8 +313,9 @@ class SessionServices:
     def _on_log(self, level: str, text: str) -> None:
         self._session.reader.tell(f"[{level}] {text}")
 
-    def _on_outcome(self, outcome: ToolOutcome) -> None:
+    def _on_outcome(self, decision: Decision, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""
+        self.on_result(decision, outcome.beginning(_MAX_RESULT))
         for image in outcome.images:
             if image.mime_type.startswith("image/"):
                 self._session.reader.show({image.mime_type: image.data})

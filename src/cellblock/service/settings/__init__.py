@@ -24,7 +24,6 @@ _OTHER = frozenset(
         # Read by `config`.
         "CONFIG",
         "HOME",
-        "TRACE_CODE",
         # Read by `Client` and `AsyncClient`.
         "TOKEN",
         "URL",
@@ -66,6 +65,8 @@ class Settings:
     daemon_idle_timeout: float = _setting(
         3600.0, "Seconds after which a daemon ends that runs no kernel and has no client; 0: never."
     )
+    ray_address: str = _setting("", "A Ray cluster on whose nodes named sessions live; empty: in the daemon of this machine.")
+    ray_patience: float = _setting(60.0, "Seconds that a new session waits for room in the Ray cluster.")
     registry_path: str = _setting("", "Accepted, and without effect: the daemon knows its sessions.")
     runtime_dir: str = _setting("", "Accepted, and without effect: kernels have no connection files.")
 

@@ -22,6 +22,7 @@ _MAX_FILE = 64 * 1024
 _RANGES: dict[str, dict[str, Any]] = {
     "max_retries": {"ge": 1},
     "execution_timeout": {"gt": 0},
+    "ray_patience": {"ge": 0, "allow_inf_nan": False},
     "kernel_idle_timeout": {"ge": 0, "allow_inf_nan": False},
     "output_char_limit": {"ge": 0},
 }

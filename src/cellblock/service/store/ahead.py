@@ -8,11 +8,13 @@ stops at the first such one.
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ Change = tuple[str, tuple[Any, ...]]
 _HEAD = struct.Struct("<II")
 """Before each record: its length and its checksum."""
 
+_PAGE = 4096
 _FORMAT = 2
 """The version of `marshal` that each version of Python can read."""
 
@@ -68,11 +71,23 @@ class Ahead:
         data = _HEAD.pack(len(record), zlib.crc32(record)) + record
         try:
             if os.write(self._file, data) < len(data):
-                raise OSError("the disk is full")
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
+
+    def try_out(self) -> int | None:
+        """Write as much as one page and take it back; return the number of the error, if that is not possible."""
+        try:
+            if os.write(self._file, bytes(_PAGE)) < _PAGE:
+                return errno.ENOSPC
+        except OSError as error:
+            return error.errno
+        finally:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+        return None
 
     def clear(self) -> None:
         """Clear it: the transaction is complete."""

@@ -78,9 +78,9 @@ class Beside:
         """
         return await asyncio.wrap_future(self._thread.submit(_read, self._path(number, seq)))
 
-    def remove(self, number: int, seqs: Iterable[int]) -> None:
-        """Remove the files of events, soon."""
-        if paths := [self._path(number, seq) for seq in seqs]:
+    def remove(self, events: Iterable[tuple[int, int]]) -> None:
+        """Remove the files of events, given by the numbers of their executions and their own, soon."""
+        if paths := [self._path(number, seq) for number, seq in events]:
             self._thread.submit(_remove, paths)
 
     def close(self) -> None:

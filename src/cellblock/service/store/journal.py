@@ -7,6 +7,7 @@ number and bytes; the oldest executions that have ended are removed first.
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import re
 import secrets
@@ -17,7 +18,8 @@ from typing import Any
 
 from cellblock.errors import ConflictError, ProtocolError
 from cellblock.model import HistoryEntry
-from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord
+from cellblock.model.overview import CellRecord
+from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, mark_of
 from cellblock.service.store.beside import Beside
 from cellblock.service.store.writer import Writer
 from cellblock.wire.packed import unpack
@@ -59,6 +61,9 @@ MAX_INLINE = 64 * 1024
 MAX_CODE = 64 * 1024
 """Characters of code that are kept for display."""
 
+MAX_SHOWN = 10_000
+"""Characters of the code of each cell in a list of cells."""
+
 MAX_LISTED = 1000
 """Maximum number of executions of a session to list."""
 
@@ -68,7 +73,7 @@ MAX_BYTES = 1024 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
 """Limits for executions that have ended: their number, total bytes, and age in seconds."""
 
-_TRIM_EVERY, _TRIM = 50, 100  # rows added between two trims, and rows removed by each, in a few milliseconds
+_TRIM_EVERY, _TRIM = 200, 400  # rows added between two trims, and rows removed by each, in a few milliseconds
 
 _AGE_EVERY = 60.0
 """Seconds between two checks of the age of the oldest ones."""
@@ -83,26 +88,36 @@ _ADDED = {"position": "TEXT NOT NULL DEFAULT ''", "status": "TEXT NOT NULL DEFAU
 
 _HISTORY = (
     "SELECT code, status, execution_count FROM "
-    "(SELECT * FROM executions WHERE session = ? AND ended < ? ORDER BY n DESC LIMIT 2000) WHERE status <> '' LIMIT ?"
+    "(SELECT * FROM executions WHERE session = ? AND n <= ? ORDER BY n DESC LIMIT 2000) WHERE status <> '' LIMIT ?"
 )
 _LAST_RUN = (
     "SELECT id FROM executions WHERE session = ? AND begun IS NOT NULL AND state IN ('done', 'unknown') "
     "ORDER BY n DESC LIMIT 1"
 )
 _RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL"
+_INSERT_PAST = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PAST = (
+    "SELECT n, id, session, key, digest, state, submitted, begun, ended, size, substr(code, 1, ?), '', status, "
+    "execution_count, seq, kind, data FROM executions LEFT JOIN events ON execution = n AND data IS NOT NULL "
+    "AND seq = (SELECT max(seq) FROM events WHERE execution = n) "
+    "WHERE session = ? AND state IN ('done', 'unknown') ORDER BY n DESC LIMIT ?"
+)
 _EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
+_CELL = "SELECT id, session, state, submitted, begun, ended, substr(code, 1, ?), status, execution_count FROM executions"
 _BY_KEY = (
     "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
     "WHERE session = ? AND key = ? AND key <> ''"
 )
-_OLDEST = "SELECT n, size, ended FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
-_EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
-_ENDS = (
-    "SELECT coalesce((SELECT min(seq) FROM events WHERE execution = ?), 0), "
-    "coalesce((SELECT max(seq) FROM events WHERE execution = ?), 0)"
+_OLDEST = (
+    "SELECT n, size, ended, coalesce((SELECT min(seq) FROM events WHERE execution = n), 0), "
+    "coalesce((SELECT max(seq) FROM events WHERE execution = n), 0) "
+    "FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
 )
-_LARGE = "SELECT seq FROM events WHERE execution = ? AND seq <= ? AND data IS NULL"
+_EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
+_LARGE = "SELECT execution, seq FROM events WHERE execution IN (SELECT value FROM json_each(?)) AND seq <= ? AND data IS NULL"
+_DROP_EVENTS = "DELETE FROM events WHERE execution IN (SELECT value FROM json_each(?)) AND seq <= ?"
+_DROP = "DELETE FROM executions WHERE n IN (SELECT value FROM json_each(?))"
 _PAGE = 50
 _ID = re.compile("[0-7][0-9a-f]{31}")
 
@@ -125,9 +140,13 @@ _LARGEST = 2**63 - 1
 _numbers = _Numbers()
 
 
-def new_id() -> str:
-    """Return an id for an execution. Ids sort by the time of submission."""
-    return f"{_numbers.next():016x}{secrets.token_hex(8)}"
+def new_id(session: str = "") -> str:
+    """Return an id for an execution. Ids sort by the time of submission, and end as those of their session.
+
+    So they tell the node that has it, if the session is one of a cluster.
+    """
+    mark = mark_of(session)
+    return f"{_numbers.next():016x}{secrets.token_hex(8 - len(mark) // 2)}{mark}"
 
 
 class _Keys:
@@ -288,9 +307,7 @@ class Journal:
 
     def drop(self, execution: str, until: int) -> None:
         """Delete the first events of an execution, up to a number."""
-        number = _number(execution)
-        self._remove_beside(number, until)
-        self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
+        self._drop_events([_number(execution)], until)
 
     def trim(self) -> None:
         """Delete executions beyond the limits; a little at a time."""
@@ -300,23 +317,28 @@ class Journal:
             return  # reading the oldest would flush pending changes too early
         before, room = time.time() - MAX_AGE, _TRIM
         self._look_at_age = now + _AGE_EVERY
-        for number, size, ended in self.writer.read(_OLDEST, (_TRIM,)):
+        whole: list[int] = []
+        for number, size, ended, first, last in self.writer.read(_OLDEST, (_TRIM // 2,)):
             if room <= 0 or (ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES):
                 break
-            room -= self._forget(number, size, room)
             self._look_at_age = now  # there may be more
-
-    def _forget(self, number: int, size: int, room: int) -> int:
-        """Delete an execution, or only its first events if there are many; return the number of deleted rows."""
-        ((first, last),) = self.writer.read(_ENDS, (number, number))
-        until = min(last, first + room)
-        self._remove_beside(number, until)
-        self.writer.later("DELETE FROM events WHERE execution = ? AND seq <= ?", (number, until))
-        if until == last:
-            self.writer.later("DELETE FROM executions WHERE n = ?", (number,))
+            if last > first + room:
+                self._drop_events([number], first + room)
+                break
+            whole.append(number)
             self._count -= 1
             self._bytes -= size
-        return int(until - first) + 2
+            room -= last - first + 2
+        if whole:
+            self._drop_events(whole, _LARGEST)
+            self.writer.later(_DROP, (json.dumps(whole),))
+
+    def _drop_events(self, executions: list[int], until: int) -> None:
+        """Delete the first events of some executions, up to a number."""
+        among = json.dumps(executions)
+        if self._beside is not None:
+            self._beside.remove(self.writer.read(_LARGE, (among, until)))
+        self.writer.later(_DROP_EVENTS, (among, until))
 
     def close(self) -> None:
         """Finish pending work on files. This does not close the writer: its owner does."""
@@ -354,6 +376,18 @@ class Journal:
         rows = self.writer.read(f"{_SELECT} WHERE session = ? ORDER BY n DESC LIMIT ?", (session, _listed(count)))
         return [ExecutionRecord(*row) for row in rows]
 
+    def cells(self, session: str, count: int) -> list[CellRecord]:
+        """Return the last executions of a session with their code, oldest first."""
+        rows = self.writer.read(f"{_CELL} WHERE session = ? ORDER BY n DESC LIMIT ?", (MAX_SHOWN, session, _listed(count)))
+        return [CellRecord(*row) for row in reversed(rows)]
+
+    def cell(self, execution: str) -> CellRecord | None:
+        """Return an execution with its code; None if it is not known."""
+        if not is_id(execution):
+            return None
+        rows = self.writer.read(f"{_CELL} WHERE n = ? AND id = ?", (MAX_SHOWN, _number(execution), execution))
+        return CellRecord(*rows[0]) if rows else None
+
     def last_run(self, session: str) -> str:
         """Return the id of the last execution of a session that has run and ended; empty if none has."""
         rows = self.writer.read(_LAST_RUN, (session,))
@@ -373,9 +407,17 @@ class Journal:
             str(code) for (code,) in self.writer.read(f"SELECT code {_RUN_AFTER} ORDER BY n LIMIT ?", (*given, most))
         ], count[0]
 
-    def history(self, session: str, before: float, count: int) -> list[HistoryEntry]:
-        """Return the last cells of a session that ended before a time, oldest first, with the kept part of their code."""
-        return [HistoryEntry(*row) for row in reversed(self.writer.read(_HISTORY, (session, before, max(count, 0))))]
+    def history(self, session: str, until: str, count: int) -> list[HistoryEntry]:
+        """Return the last cells of a session up to an execution, oldest first, with the kept part of their code.
+
+        Args:
+            session: The session.
+            until: The execution; empty: there are none.
+            count: How many of them to return.
+        """
+        if not until:
+            return []
+        return [HistoryEntry(*row) for row in reversed(self.writer.read(_HISTORY, (session, _number(until), max(count, 0))))]
 
     def code(self, execution: str) -> str:
         """Return the code of an execution, or its first `MAX_CODE` characters; empty if it is unknown."""
@@ -421,6 +463,27 @@ class Journal:
             ExecutionRecord(*row) for row in self.writer.read(f"{_SELECT} WHERE state IN ('queued', 'running') ORDER BY n")
         ]
 
+    # -- of sessions that move ---------------------------------------------------------------------------------------------
+
+    def past(self, session: str) -> list[list[Any]]:
+        """Return the last executions of a session that have ended, oldest first, for `enter_past` elsewhere.
+
+        Of their events, each has the last one, if it is in the database; and of their code, as much as is shown.
+        """
+        rows = self.writer.read(_PAST, (MAX_SHOWN, session, MAX_LISTED))
+        return [[*row] for row in reversed(rows)]
+
+    def enter_past(self, rows: list[list[Any]]) -> None:
+        """Add the executions of a session that has moved here, so that their keys do not run again."""
+        for *row, seq, kind, data in rows:
+            size = int(row[9])
+            self.writer.later(_INSERT_PAST, tuple(row), size)
+            if seq is not None:
+                self.writer.later(_EVENT, (row[0], seq, kind, data, 0), len(data))
+            self._count, self._bytes = self._count + 1, self._bytes + size
+            self._keys.add(row[2], row[3])
+        self.writer.make_safe()
+
     # -- large events -------------------------------------------------------------------------------------------------
 
     async def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
@@ -437,11 +500,6 @@ class Journal:
         if self._beside is None:
             raise FileNotFoundError(errno.ENOENT, "large events have no directory here")
         return await self._beside.read(number, seq)
-
-    def _remove_beside(self, number: int, until: int) -> None:
-        """Remove the files of the first events of an execution, up to a number."""
-        if self._beside is not None:
-            self._beside.remove(number, (seq for (seq,) in self.writer.read(_LARGE, (number, until))))
 
 
 def _number(execution: str) -> int:

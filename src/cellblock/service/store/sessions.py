@@ -73,7 +73,10 @@ class SessionRegistry:
         self._writer.later("UPDATE sessions SET record = ? WHERE id = ?", (json.dumps(record.to_dict()), record.kernel_id))
 
     def remove(self, session: str) -> None:
-        """Remove a session, soon. Its executions stay in the journal."""
+        """Remove a session. Its executions stay in the journal.
+
+        It stays removed if this process is killed after this returns, unless nothing can be written: then, its removal waits.
+        """
         self._writer.later("DELETE FROM sessions WHERE id = ?", (session,))
         self._writer.later("DELETE FROM requests WHERE session = ?", (session,))
         self.forget_permissions(session)
@@ -137,8 +140,9 @@ class SessionRegistry:
         self._writer.write(("DELETE FROM permissions WHERE id = ?", (permission,)))
 
     def forget_permissions(self, session: str) -> None:
-        """Remove all permissions of a session, soon."""
+        """Remove all permissions of a session; as with `remove`, they stay removed."""
         self._writer.later("DELETE FROM permissions WHERE session = ?", (session,))
+        self._writer.make_safe()
 
     def permissions(self, session: str | None = None) -> list[tuple[Permission, tuple[str, ...]]]:
         """Return the permissions with their keys, oldest first; for one session, or for all."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from cellblock.common import config
 from cellblock.common.database import Database
-from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.errors import AccessError, InvalidInputError, NotFoundError
 
 Scope = Literal["read", "run", "approve", "admin"]
 """``read``: view sessions, results and files. ``run``: also make sessions and run code in them. ``approve``: view, and decide
@@ -41,8 +41,21 @@ CREATE TABLE IF NOT EXISTS tokens (
     session TEXT NOT NULL,
     created REAL NOT NULL,
     expires REAL
+) STRICT;
+CREATE TABLE IF NOT EXISTS codes (
+    digest BLOB PRIMARY KEY,
+    scopes TEXT NOT NULL,
+    expires REAL NOT NULL
 ) STRICT
 """
+_ADD_CODE = "INSERT INTO codes (digest, scopes, expires) VALUES (?, ?, ?)"
+_TAKE_CODE = "DELETE FROM codes WHERE digest = ? RETURNING scopes, expires"
+_FIND_CODE = "SELECT expires FROM codes WHERE digest = ?"
+_DROP_CODES = "DELETE FROM codes WHERE expires <= ?"
+CODE_SECONDS = 120.0
+"""For how long a code can be exchanged for a token."""
+_LOGIN_SECONDS = 12 * 3600.0
+_LOGIN = "console"
 _INSERT = "INSERT INTO tokens (id, name, scopes, session, created, expires, digest) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _LIST = "SELECT id, name, scopes, session, created, expires FROM tokens ORDER BY created, id"
 _FIND = "SELECT id, name, scopes, session, created, expires, digest FROM tokens WHERE id = ?"
@@ -115,9 +128,7 @@ class Tokens:
         Raises:
             InvalidInputError: A scope does not exist, or another argument is not valid.
         """
-        wanted = frozenset(scopes)
-        if not wanted or not wanted <= set(SCOPES):
-            raise InvalidInputError(f"a token's scopes are one or more of {', '.join(SCOPES)}, not {sorted(wanted)}")
+        wanted = _checked(scopes)
         if session and "admin" in wanted:
             raise InvalidInputError("a token for one session cannot have the scope admin")
         if len(name) > 200 or len(session) > 200:
@@ -164,6 +175,40 @@ class Tokens:
             raise NotFoundError(f"there is no token with the id {number[:40]!r}: `cellblock tokens list` shows the ids")
         return _token(row)
 
+    def create_code(self, scopes: Iterable[str]) -> str:
+        """Make a code that can be exchanged for a token, once and soon: it may be in the address of a page.
+
+        Args:
+            scopes: The scopes of that token.
+
+        Raises:
+            InvalidInputError: A scope does not exist.
+        """
+        wanted, now = _checked(scopes), time.time()
+        text = secrets.token_urlsafe(32)
+        with self._database.transaction() as connection:
+            connection.execute(_DROP_CODES, (now,))
+            connection.execute(_ADD_CODE, (digest_of(text), " ".join(sorted(wanted)), now + CODE_SECONDS))
+        return text
+
+    def waits(self, code: str) -> bool:
+        """Return whether a code can still be exchanged."""
+        with self._database.reading() as connection:
+            row = connection.execute(_FIND_CODE, (digest_of(code),)).fetchone()
+        return row is not None and row[0] > time.time()
+
+    def exchange(self, code: str) -> str:
+        """Return a token for a code, which is worth nothing after that.
+
+        Raises:
+            AccessError: There is no such code, or it is too old, or it was exchanged before.
+        """
+        with self._database.transaction() as connection:
+            row = connection.execute(_TAKE_CODE, (digest_of(code),)).fetchone()
+        if row is None or row[1] <= time.time():
+            raise AccessError("this login was used before, or is too old: run 'cellblock console' again")
+        return self.create(_LOGIN, row[0].split(), lifetime=_LOGIN_SECONDS)[0]
+
     def check(self) -> TokenCheck:
         """Return a checker of tokens for a server."""
         return TokenCheck(self._database)
@@ -208,6 +253,18 @@ class TokenCheck:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _checked(scopes: Iterable[str]) -> frozenset[str]:
+    """Return scopes, and check that they exist.
+
+    Raises:
+        InvalidInputError: One does not, or there are none.
+    """
+    wanted = frozenset(scopes)
+    if not wanted or not wanted <= set(SCOPES):
+        raise InvalidInputError(f"a token's scopes are one or more of {', '.join(SCOPES)}, not {sorted(wanted)}")
+    return wanted
 
 
 def _find(connection: sqlite3.Connection, number: str, digest: bytes) -> Token | None:

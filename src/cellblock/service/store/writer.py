@@ -9,7 +9,9 @@ the last moments, but nothing from the middle. Checkpoints, which have to wait f
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -53,9 +55,13 @@ _ROUNDS = 100
 _CHECKED = 64 * 1024 * 1024
 """Files up to this many bytes are checked completely when they are opened; for larger ones, that would take seconds."""
 
+_FRESH = 1.0
+"""Seconds for which a transaction shows that changes can be written."""
+
 _UNFIT = (sqlite3.Warning, ValueError, TypeError, OverflowError)
 """Errors of `sqlite3` for an invalid statement or value, besides its own error class."""
 
+_DISK_FULL = "the disk is full"
 _FILES = ("", "-wal", "-shm", "-ahead")
 _TRANSACTIONS = (
     "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
@@ -105,6 +111,7 @@ class Writer:
         self._is_log_large = False
         self._written = 0
         self._checks = 0
+        self._succeeded = -math.inf
         ((self._transaction,),) = self._connection.execute("SELECT number + 1 FROM transactions")
         self._take_up()
 
@@ -162,8 +169,10 @@ class Writer:
     def check(self) -> str:
         """Check whether changes can be written now; return why not, or an empty text.
 
-        Otherwise there might be no retry: after a refusal, no change is pending.
+        Otherwise there might be no retry: after a refusal, no change is pending. Soon after a transaction, nothing is written.
         """
+        if not self.problem and time.monotonic() - self._succeeded < _FRESH:
+            return ""
         with suppress(StoreError):
             self._checks = (self._checks + 1) % 1000
             self.write((f"PRAGMA user_version = {self._checks}", ()))  # a change without effect would not be written
@@ -206,8 +215,9 @@ class Writer:
             self.write((statement, values))
 
     def _unwritable(self, error: Exception) -> StoreError:
-        what = "free some of the disk, then try again" if "full" in str(error) or "No space" in str(error) else "try again"
-        return StoreError(f"{self._path} cannot be written: {error}; nothing was done: {what}")
+        reason = self._reason(error)
+        what = "free some of the disk, then try again" if reason == _DISK_FULL else "try again"
+        return StoreError(f"{self._path} cannot be written: {reason}; nothing was done: {what}")
 
     def make_safe(self) -> None:
         """Make pending changes survive the death of this process, if possible."""
@@ -325,15 +335,28 @@ class Writer:
                 return error  # the file itself is fine
             self._note_problem(error)
             return error
+        self._succeeded = time.monotonic()
         if self.problem:
             _log.warning("%s can be written again", self._path)
             self.problem = ""
         return None
 
     def _note_problem(self, error: Exception) -> None:
+        reason = self._reason(error)
         if not self.problem:
-            _log.error("%s cannot be written: %s", self._path, error)
-        self.problem = str(error)
+            _log.error("%s cannot be written: %s", self._path, reason)
+        self.problem = reason
+
+    def _reason(self, error: Exception) -> str:
+        """Return why something cannot be written. SQLite keeps to itself what the system has said: so that is asked again."""
+        number = error.errno if isinstance(error, OSError) else None
+        if isinstance(error, sqlite3.Error) and self._ahead is not None:
+            number = self._ahead.try_out()
+        if number in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
+            return _DISK_FULL
+        if number == errno.EROFS:
+            return "its file system is read-only"
+        return str(error) if number is None else os.strerror(number)
 
     def _note_written(self) -> None:
         self._written += self._bytes + _COMMIT

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+from cellblock.common import telemetry
+from cellblock.common.telemetry import MAX_NAME, MakeStep, untraced
 from cellblock.errors import CellblockError
 from cellblock.model.decisions import CallKind, Decision
 from cellblock.tools.approvals.call import TOKEN_WEIGHT, Call, Hints, tokens
@@ -50,6 +52,7 @@ class Broker:
             `revoke`.
         pending: Pending requests by id, oldest first.
         hold: Returns when a request may be decided; raises `StateError` if its code was withdrawn. None: at once.
+        step: Begins the step of waiting for a decision.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Broker:
         self.on_always: Callable[[ApprovalRequest, tuple[str, ...]], None] | None = None
         self.pending: dict[str, ApprovalRequest] = {}
         self.hold: Callable[[], Awaitable[None]] | None = None
+        self.step: MakeStep = untraced
         self._record = record
         self._session = session
         self._calls: dict[str, Call] = {}
@@ -183,10 +187,27 @@ class Broker:
             try:
                 self._show(request, call, self.ask, weight)
                 if request.state == "pending":
-                    await self._wait(request)
+                    return await self._answered(call, request)
                 return self._decided(call, request)
             finally:
                 self._hide(request, weight)
+
+    async def _answered(self, call: Call, request: ApprovalRequest) -> Decision:
+        """Wait for a decision, in a step that says what it was, and whose."""
+        names = {"cellblock.approval.kind": call.kind, "cellblock.server": call.server, "gen_ai.tool.name": call.tool}
+        attributes = {name: value[:MAX_NAME] for name, value in names.items()}
+        telemetry.add("cellblock.approvals.pending")
+        try:
+            with self.step("cellblock.approval", attributes, metric="cellblock.approval.wait.duration") as step:
+                await self._wait(request)
+                decision = self._decided(call, request)
+                step.labels = (("cellblock.approval.outcome", decision.outcome),)
+                step.set("cellblock.approval.outcome", decision.outcome)
+                step.set("cellblock.approval.by", decision.by)
+                step.set("cellblock.approval.reason", decision.reason)
+                return decision
+        finally:
+            telemetry.add("cellblock.approvals.pending", -1)
 
     async def _wait(self, request: ApprovalRequest) -> None:
         try:
@@ -231,7 +252,7 @@ class Broker:
         if request.state == "withdrawn":
             return self._decision(call, "deny", "nobody", request.reason)
         if request.state == "rejected":
-            return self._decision(call, "deny", by, "rejected")
+            return self._decision(call, "deny", by, f"rejected: {request.reason}" if request.reason else "rejected")
         return self._decision(call, "allow", by)
 
     def _remember(self, request: ApprovalRequest) -> None:

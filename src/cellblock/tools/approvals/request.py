@@ -55,7 +55,7 @@ class ApprovalRequest:
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
         always: What the acceptance covers besides: ``tool``, ``call`` or None.
-        reason: Why it was withdrawn.
+        reason: Why it was withdrawn or rejected.
         by: The decider, if known.
         changed: How the tool differs from the one that an API was generated for, in a few words; empty if it does not.
     """
@@ -113,12 +113,17 @@ class ApprovalRequest:
             raise InvalidInputError(f"always must be 'tool', 'call' or None, not {always!r}.")
         await self._decide("accepted", always)
 
-    async def reject(self) -> None:
+    async def reject(self, reason: str = "") -> None:
         """Deny the call: it fails in the code that made it.
+
+        Args:
+            reason: Why, for that code and whoever reads its error.
 
         Raises:
             StateError: It was accepted before.
         """
+        if self.state == "pending":
+            self.reason = reason
         await self._decide("rejected", None)
 
     async def response(self) -> bool:

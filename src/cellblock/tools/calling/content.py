@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,13 @@ class ToolOutcome:
     images: tuple[ToolImage, ...] = ()
     resources: tuple[ToolResource, ...] = ()
     encoded: bytes | bytearray | None = None
+
+    def beginning(self, most: int) -> str:
+        """Return the beginning of its result as text, for people."""
+        if self.encoded is not None:
+            return bytes(self.encoded[:most]).decode("utf-8", "replace")
+        text = self.text or ("" if self.structured is None else json.dumps(self.structured)[:most])
+        return text[:most]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as JSON can hold it, without what is ``encoded``; bytes are base64."""

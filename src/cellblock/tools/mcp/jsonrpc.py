@@ -27,6 +27,7 @@ from mcp_types import (
     JSONRPCResponse,
 )
 
+from cellblock.common import telemetry
 from cellblock.tools.calling.content import OnProgress
 from cellblock.tools.mcp.tool_list import make_valid
 from cellblock.tools.mcp.undecodable import given_to, instead
@@ -89,8 +90,11 @@ class Requests(AsyncResource):
         if self._closed:
             raise _error(_CLOSED)
         number = next(self._numbers)
+        meta: dict[str, Any] = telemetry.outgoing().copy()  # as the protocol has it: traceparent, tracestate
         if on_progress is not None:
-            params = {**params, "_meta": {"progressToken": number}}
+            meta["progressToken"] = number
+        if meta:
+            params = {**params, "_meta": meta}
         answer: asyncio.Future[dict[str, Any] | ErrorData] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer, on_progress
         try:

@@ -38,7 +38,8 @@ CREATE TABLE IF NOT EXISTS approvals (
     decided_by TEXT NOT NULL,
     reason TEXT NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS approvals_by_session ON approvals (session, id)
+CREATE INDEX IF NOT EXISTS approvals_by_session ON approvals (session, id);
+CREATE INDEX IF NOT EXISTS approvals_allowed ON approvals (server, tool, kind, id) WHERE outcome = 'allow'
 """
 
 _INSERT = (
@@ -165,6 +166,24 @@ class Approvals:
         where, values = ("", (count,)) if session is None else (" WHERE session = ?", (session, count))
         with self._database.reading() as connection:
             rows = connection.execute(f"{_SELECT}{where} ORDER BY id DESC LIMIT ?", values)
+            return [Decision(*row) for row in rows]
+
+    def allowed(self, kind: str, server: str, tool: str, count: int, *, session: str | None = None) -> list[Decision]:
+        """Return the last decisions that allowed calls of a tool, newest first.
+
+        Args:
+            kind: What was called.
+            server: The server.
+            tool: The tool.
+            count: How many at most.
+            session: The session to look for; None for all.
+        """
+        where, values = ("", ()) if session is None else (" AND session = ?", (session,))
+        with self._database.reading() as connection:
+            rows = connection.execute(
+                f"{_SELECT} WHERE outcome = 'allow' AND server = ? AND tool = ? AND kind = ?{where} ORDER BY id DESC LIMIT ?",
+                (server, tool, kind, *values, count),
+            )
             return [Decision(*row) for row in rows]
 
     def close(self) -> None:

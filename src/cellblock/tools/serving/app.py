@@ -144,7 +144,7 @@ def session_app(
     timeout: float | None = None,
     on_progress: Callable[..., Any] | None = None,
     on_log: Callable[..., Any] | None = None,
-    on_outcome: Callable[[ToolOutcome], None] | None = None,
+    on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
     person: Person | None = None,
 ) -> App:
     """Return the application for a session's tool port: ``POST /run`` by name, and nothing else.
@@ -160,7 +160,7 @@ def session_app(
         timeout: Seconds that one call may take, or None for no limit.
         on_progress: Handed to what calls.
         on_log: Handed to what calls.
-        on_outcome: Told what each call returned.
+        on_outcome: Told what each call returned, with the decision about it.
         person: The person whom servers can ask during a call.
     """
     seen: dict[tuple[str, str], ToolFacts] = {}  # bounded by the changed tools
@@ -194,7 +194,7 @@ async def perform(
     known: ToolFacts | None = None,
     seen: dict[tuple[str, str], ToolFacts] | None = None,
     *,
-    on_outcome: Callable[[ToolOutcome], None] | None = None,
+    on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
     """Decide about a call, and make it if it is allowed.
@@ -208,7 +208,7 @@ async def perform(
         request: The request.
         known: The server's facts about the tool from its registration; None if they are unknown.
         seen: Present facts about changed tools, for their next calls; updated here.
-        on_outcome: Called with the tool's outcome.
+        on_outcome: Called with the decision and the tool's outcome.
         options: Passed to `call`.
 
     Returns:
@@ -236,7 +236,7 @@ async def perform(
         except (CellblockError, TimeoutError) as error:
             return {"error": str(error) or f"{name} took too long", "kind": "server"}
         if on_outcome is not None:
-            on_outcome(outcome)
+            on_outcome(decision, outcome)
         return _said(name, outcome)
     return {"error": f"{name} is another tool each time that it is looked at", "kind": "server"}
 
@@ -265,8 +265,8 @@ def _checker(decided: ToolFacts) -> Check:
 
 def denied(name: str, decision: Decision) -> Mapping[str, Any]:
     """Return the answer about a denied call."""
-    if decision.reason == "rejected":
-        return {"error": f"Approval request for {name} rejected", "kind": "rejected"}
+    if decision.reason == "rejected" or decision.reason.startswith("rejected: "):
+        return {"error": f"Approval request for {name} {decision.reason}", "kind": "rejected"}
     how = "was not accepted"
     if decision.by == "nobody":
         how = "expired" if decision.reason.startswith(EXPIRED) else "failed"

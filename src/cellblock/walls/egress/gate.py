@@ -12,6 +12,8 @@ from functools import cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Literal
 
+from cellblock.common import telemetry
+from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.common.threads import Threads
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress import addresses
@@ -96,8 +98,10 @@ class Gate:
         dial: Dial,
         ask: Ask | None = None,
         hold: Hold | None = None,
+        step: MakeStep = untraced,
     ) -> None:
         self._hold = hold
+        self._step = step
         self._rules = rules
         self._limits = limits
         self._on_denied = on_denied
@@ -134,6 +138,22 @@ class Gate:
                 await self._hold()
             except StateError as error:
                 raise ConnectionAbortedError(str(error)) from None
+        attributes: dict[str, str | int] = {"server.address": host_text(target.host), "server.port": target.port}
+        with self._step("cellblock.egress", attributes, kind="CLIENT") as step:
+            try:
+                upstream = await self._open(target, method, client)
+            except DeniedError as error:
+                step.set("cellblock.egress.reason", error.denial.reason)
+                step.fail("refused")
+                raise
+            except UnreachableError as error:
+                _count("unreachable")
+                step.fail(error.cause)
+                raise
+            _count("allowed")
+            return upstream
+
+    async def _open(self, target: Target, method: str, client: socket.socket) -> socket.socket:
         if (refusal := self._rules.judge(target)) and not await self._let_through(target, refusal, method, client):
             raise self._denied(target, refusal, method)
         try:
@@ -197,6 +217,7 @@ class Gate:
         return self._report(Denial(host_text(target.host), target.port, refusal.reason, refusal.rule_needed, shown))
 
     def _report(self, denial: Denial) -> DeniedError:
+        _count("refused")
         self._on_denied(denial)
         return DeniedError(denial)
 
@@ -246,6 +267,10 @@ class Gate:
         cause: Literal["refused", "network"] = "refused" if last.errno == errno.ECONNREFUSED else "network"
         what = os.strerror(last.errno) if last.errno else str(last)
         raise UnreachableError(f"{target} could not be reached: {what}", cause) from last
+
+
+def _count(outcome: Literal["allowed", "refused", "unreachable"]) -> None:
+    telemetry.add("cellblock.egress.requests", labels=(("cellblock.egress.outcome", outcome),))
 
 
 def _considered(found: Sequence[str]) -> list[Address]:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Network
 
@@ -45,6 +46,7 @@ class SandboxNetwork:
         note: Callable[[str], None],
         ask: OnHost | None = None,
         hold: Hold = nothing_held,
+        step: MakeStep = untraced,
     ) -> None:
         """Parse the rules.
 
@@ -53,6 +55,7 @@ class SandboxNetwork:
             note: Called with a line for each refused attempt.
             ask: Decides about hosts that the policy does not name, if the policy says to ask.
             hold: Returns when a connection may be made.
+            step: Begins the step of a connection.
 
         Raises:
             InvalidInputError: A pattern is wrong; the message names it.
@@ -61,6 +64,7 @@ class SandboxNetwork:
         self._note = note
         self._ask = ask if network.ask else None
         self._hold = hold
+        self._step = step
         self._rules = None
         self._proxy: EgressProxy | None = None
         self._changing: asyncio.Task[None] | None = None
@@ -97,7 +101,9 @@ class SandboxNetwork:
             listener.close()
             return
         before = self._proxy
-        self._proxy = EgressProxy(listener, self._rules, on_denied=self._on_denied, ask=self._ask, hold=self._hold)
+        self._proxy = EgressProxy(
+            listener, self._rules, on_denied=self._on_denied, ask=self._ask, hold=self._hold, step=self._step
+        )
         self._changing = asyncio.get_running_loop().create_task(_change(before, self._proxy))
 
     async def close_to(self, allow: Sequence[str]) -> None:

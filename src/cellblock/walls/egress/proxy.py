@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.walls.egress.gate import Ask, Dial, EgressLimits, Gate, Hold, Resolve, dial, resolve
 from cellblock.walls.egress.rules import Denial, Rules
@@ -42,12 +43,13 @@ class EgressProxy:
         dial: Dial = dial,
         ask: Ask | None = None,
         hold: Hold | None = None,
+        step: MakeStep = untraced,
     ) -> None:
         if listener.type != socket.SOCK_STREAM or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise InvalidInputError("The egress proxy needs a listening stream socket.")
         self._listener = listener
         self._limits = limits or EgressLimits()
-        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold)
+        self._gate = Gate(rules, self._limits, on_denied, resolve, dial, ask, hold, step)
         self._clients: set[asyncio.Task[None]] = set()
         self._scratch = memoryview(b"")
         self._loop: asyncio.AbstractEventLoop | None = None

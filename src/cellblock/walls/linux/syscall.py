@@ -11,6 +11,8 @@ from cellblock.walls.linux.syscall_numbers import number
 
 libc = ctypes.CDLL(None, use_errno=True)
 """The C library. After a failed call, `ctypes.get_errno` gives the error."""
+for _name in ("syscall", "prctl", "unshare", "umount2"):
+    hasattr(libc, _name)  # looked up once, here: a fork that does it copies 60 pages
 
 
 def call(name: str, *arguments: Any) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import platform
 import struct
+import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NoReturn
 
 from cellblock.walls.linux import abi, seccomp
 from cellblock.walls.linux.syscall import call, unshare
@@ -146,15 +149,33 @@ def _try_namespaces() -> Failure | None:
     except OSError as error:
         return failure_of(error, "process")
     if child == 0:
-        code = 255
-        try:
-            unshare(abi.CLONE_NEWUSER | abi.CLONE_NEWNS)
-            private = struct.pack("QQQQ", 0, 0, abi.MS_PRIVATE, 0)  # the sandbox's first step
-            call("mount_setattr", abi.AT_FDCWD, b"/", abi.AT_RECURSIVE, private, len(private))
-            code = 0
-        except OSError as error:
-            code = error.errno or 255
-        finally:
-            os._exit(code)
+        make_namespaces()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == errno.EINVAL:
+        # The child has threads: of libraries that start theirs again in each child, as OpenTelemetry's exporters do.
+        code = _try_in_fresh_process()
     return Failure("user namespace", code, os.strerror(code)) if code else None
+
+
+def make_namespaces() -> NoReturn:
+    """End this process with status 0 if it can make a user and a mount namespace, else with the error's number."""
+    code = 255
+    try:
+        unshare(abi.CLONE_NEWUSER | abi.CLONE_NEWNS)
+        private = struct.pack("QQQQ", 0, 0, abi.MS_PRIVATE, 0)  # the sandbox's first step
+        call("mount_setattr", abi.AT_FDCWD, b"/", abi.AT_RECURSIVE, private, len(private))
+        code = 0
+    except OSError as error:
+        code = error.errno or 255
+    finally:
+        os._exit(code)
+
+
+def _try_in_fresh_process() -> int:
+    """Return the exit status of an interpreter that makes the namespaces, which takes longer."""
+    place = str(Path(__file__).parents[3])
+    code = f"import sys; sys.path.insert(0, {place!r}); from {__name__} import make_namespaces; make_namespaces()"
+    try:
+        return subprocess.run([sys.executable, "-I", "-c", code], stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        return error.errno or 255

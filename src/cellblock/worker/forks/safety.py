@@ -277,6 +277,16 @@ def _shared_memory() -> list[str]:
     return told
 
 
+def shares(last: int) -> bool:
+    """Whether a copy shares descriptors with this process that `part` looks at, after `prepare`.
+
+    Args:
+        last: The highest of the descriptors that the caller handles.
+    """
+    _prepared.last = last
+    return any(descriptor > last for descriptor in _prepared.seen.paths)
+
+
 def part(last: int) -> None:
     """In a waiting copy: stop sharing connections with the original, so that the other side notices when that closes them.
 

@@ -1,4 +1,4 @@
-"""The gateway's connections to the daemon.
+"""Connections of an asyncio program to sessions: `SessionLink`, and the one to a daemon.
 
 Each request has a connection of its own while it lasts; connections are reused. A slow reader holds up nobody else, and when a
 request is given up, its connection is closed, so that the daemon forgets the request.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from socket import socket
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, overload
 
 from cellblock.errors import BusyError, CellblockError, DaemonError, NotRunError, OutcomeUnknownError
 from cellblock.operations.base import AnswerT, Request
@@ -30,15 +31,49 @@ class _LostError(DaemonError):
     """The daemon ended in the middle of a request that may be repeated."""
 
 
+class SessionLink(Protocol):
+    """Asks for operations where the sessions are: in the daemon, or on the nodes of a cluster.
+
+    It belongs to one event loop.
+    """
+
+    @overload
+    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
+
+    @overload
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
+
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+        """Ask for an operation, and return the answer; with `packed`, JSON data as it came.
+
+        Raises:
+            CellblockError: What was met where the session is, of the same class.
+            OutcomeUnknownError: The connection was lost in the middle of a request that must not be made twice.
+        """
+
+    def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Ask for something that has an answer in many parts, and yield them as they come."""
+
+    async def close(self) -> None:
+        """Close all connections that nobody uses. Executions go on."""
+
+
 class DaemonLink:
-    """Asks the daemon, which is started if there is none. It belongs to one event loop.
+    """Asks the daemon, which is started if there is none.
 
     Args:
         place: Where the daemon is; the user's own by default.
         connect: Connects to something else instead.
+        tls: For the daemon of a cluster's node: how both sides prove who they are.
     """
 
-    def __init__(self, place: Place | None = None, connect: Callable[[], Awaitable[socket]] | None = None) -> None:
+    def __init__(
+        self,
+        place: Place | None = None,
+        connect: Callable[[], Awaitable[socket]] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self._connect = connect or functools.partial(asyncio.to_thread, connect_or_start, place or Place())
         self._idle: list[AsyncConnection] = []
         self._used = 0
@@ -61,15 +96,17 @@ class DaemonLink:
             CellblockError: What the daemon has met, of the same class.
             OutcomeUnknownError: It ended in the middle of a request that must not be made twice.
         """
-        for _ in range(_TRIES - 1):
+        lost: _LostError | None = None
+        for _ in range(_TRIES):
             try:
                 return await self._ask(request, body, packed=packed)
-            except _LostError:
-                continue  # twice is the same as once: code that was submitted with a key is found by that key
-        try:
-            return await self._ask(request, body, packed=packed)
-        except _LostError as error:
-            raise DaemonError(f"{error}; that has happened {_TRIES} times in a row: see the daemon's log") from error
+            except _LostError as error:
+                lost = error  # twice is the same as once: code that was submitted with a key is found by that key
+            except DaemonError as error:
+                if lost is None or request.repeatable or isinstance(error, OutcomeUnknownError):
+                    raise
+                raise OutcomeUnknownError(f"{lost}, and then: {error}") from error
+        raise DaemonError(f"{lost}; that has happened {_TRIES} times in a row: see the daemon's log") from lost
 
     async def _ask(self, request: Request[Any], body: bytes, *, packed: bool) -> Any:
         connection = await self._take()
@@ -129,10 +166,10 @@ class DaemonLink:
                 self._used += 1
                 return connection
         if self._used >= _MOST:
-            raise BusyError(f"the gateway already works on {_MOST} requests: try again later", 1.0)
+            raise BusyError(f"this process already waits for {_MOST} requests: try again later", 1.0)
         self._used += 1
         try:
-            return await open_connection(self._connect)
+            return await open_connection(self._connect, self._tls)
         except BaseException:
             self._used -= 1
             raise

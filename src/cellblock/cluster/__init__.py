@@ -1,0 +1,9 @@
+"""Sessions on the nodes of a Ray cluster: `RayHosts`, and which node has which session (docs/cluster.md)."""
+
+from __future__ import annotations
+
+from cellblock.cluster.hosts import RayHosts
+from cellblock.cluster.options import ClusterOptions
+from cellblock.cluster.sync_hosts import SyncRayHosts
+
+__all__ = ["ClusterOptions", "RayHosts", "SyncRayHosts"]

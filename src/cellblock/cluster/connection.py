@@ -1,0 +1,198 @@
+"""The sessions of a cluster, for plain synchronous Python: the same calls as those of a connection to the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from cellblock.common import loop_thread
+from cellblock.errors import DaemonError
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.sessions import Create
+
+if TYPE_CHECKING:
+    from cellblock.cluster.link import ClusterLink
+    from cellblock.cluster.options import ClusterOptions
+    from cellblock.common.loop_thread import LoopThread
+
+_AHEAD = 1000
+"""Parts of an answer that are read before anybody asks for them."""
+
+
+class ClusterConnection:
+    """Asks the nodes of a cluster. All connections of a process share the link to it, in a thread.
+
+    Attributes:
+        thread: Runs the link.
+        link: The link to the nodes.
+        closed: Whether it was closed.
+    """
+
+    def __init__(self, thread: LoopThread, link: ClusterLink) -> None:
+        self.thread = thread
+        self.link = link
+        self._process = os.getpid()
+        self._following: _Following | None = None
+        self.closed = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can still be used: it was not closed, and belongs to this process."""
+        return not self.closed and self._process == os.getpid() and self.thread.usable
+
+    def close(self) -> None:
+        """Close it. Executions go on."""
+        self.closed = True
+
+    def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+        """Ask for an operation, and return its answer, as `ClusterLink.call`."""
+        self._check()
+        return self.thread.run(self.link.call(request, body))
+
+    def create(self, request: Create, *, memory: int = 0, patience: float | None = None) -> Any:
+        """Have a session made, as `ClusterLink.create`."""
+        self._check()
+        return self.thread.run(self.link.create(request, memory=memory, patience=patience))
+
+    def follow(self, request: Request[Any], body: bytes = b"") -> Generator[Any, None, None]:
+        """Ask for something that has an answer in many parts, and yield them as they come."""
+        self._check()
+        following = self._following = _Following(self.thread, self.link.follow(request, body))
+        try:
+            yield from following
+        finally:
+            self._following = None
+            following.close()
+
+    def hears_before(self, descriptor: int) -> bool:
+        """While an answer in many parts is being read: wait until there is more of it, or a descriptor can be read.
+
+        Returns:
+            Whether there is more of it.
+        """
+        assert self._following is not None
+        return self._following.comes_before(descriptor)
+
+    def _check(self) -> None:
+        if not self.usable:
+            raise DaemonError("the connection to the cluster is closed, or belongs to the process before a fork")
+
+
+class _Following:
+    """Parts of an answer, which a task reads ahead."""
+
+    def __init__(self, thread: LoopThread, parts: AsyncGenerator[Any, None]) -> None:
+        self._thread = thread
+        self._parts: deque[Any] = deque()
+        self._outcome: BaseException | None = None
+        self._over = False
+        self._changed = threading.Condition()
+        self._room = asyncio.Semaphore(_AHEAD)
+        self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._task = thread.call(lambda: asyncio.ensure_future(self._read(parts)))
+
+    async def _read(self, parts: AsyncGenerator[Any, None]) -> None:
+        try:
+            async for part in parts:
+                self._add(part)
+                await self._room.acquire()
+        except BaseException as error:  # of any kind: the thread that waits for a part gets it
+            self._outcome = error
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            await parts.aclose()
+            with self._changed:
+                self._over = True
+                self._changed.notify()
+            self._wake()
+
+    def _add(self, part: Any) -> None:
+        with self._changed:
+            self._parts.append(part)
+            self._changed.notify()
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._writable, b"x")
+        except OSError:
+            pass  # full, which wakes as well, or closed
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            with self._changed:
+                while not self._parts and not self._over:
+                    self._changed.wait()
+                if not self._parts:
+                    break
+                part = self._parts.popleft()
+            self._thread.loop.call_soon_threadsafe(self._room.release)
+            yield part
+        if self._outcome is not None:
+            raise self._outcome
+
+    def comes_before(self, descriptor: int) -> bool:
+        """Wait until there is another part, or a descriptor can be read; return whether there is a part, or the end."""
+        poll = select.poll()
+        poll.register(self._readable, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
+        while True:
+            with self._changed:
+                if self._parts or self._over:
+                    return True
+            ready = {number for number, _ in poll.poll()}
+            if self._readable in ready:
+                os.read(self._readable, 65536)
+            elif ready:
+                return False
+
+    def close(self) -> None:
+        """Stop reading."""
+
+        async def stop() -> None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+        if self._thread.usable:
+            self._thread.run(stop())
+        for descriptor in (self._readable, self._writable):
+            os.close(descriptor)
+
+
+def open_connection(address: str, patience: float, options: ClusterOptions | None = None) -> ClusterConnection:
+    """Connect to a Ray cluster; return a connection to its sessions.
+
+    Raises:
+        DaemonError: There is no cluster, or no director.
+    """
+    from cellblock.cluster.opening import open_link
+
+    return ClusterConnection(loop_thread.shared(), open_link(address, patience, options))
+
+
+_lock = threading.Lock()
+_shared: dict[tuple[int, str, float], ClusterConnection] = {}
+
+
+def shared_connection(address: str, patience: float) -> ClusterConnection:
+    """Return a connection to a Ray cluster's sessions. The link is made once in a process, and ends with it."""
+    with _lock:
+        key = os.getpid(), address, patience
+        found = _shared.get(key)
+        if found is None or not found.usable:
+            found = _shared[key] = open_connection(address, patience)
+    return ClusterConnection(found.thread, found.link)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,162 @@
+"""`RayHosts`: sessions on the nodes of a Ray cluster, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from cellblock.cluster.options import ClusterOptions
+from cellblock.cluster.routing import PATIENCE
+from cellblock.errors import InvalidInputError, StateError
+from cellblock.model.sessions import SessionRecord
+from cellblock.operations.data import read_answer
+from cellblock.operations.sessions import Create, List, Status
+
+if TYPE_CHECKING:
+    from cellblock.cluster.link import ClusterLink
+    from cellblock.cluster.session import ClusterSession
+
+
+class RayHosts:
+    """Sessions on the nodes of a Ray cluster. It belongs to one event loop.
+
+    async with RayHosts(address="auto") as hosts:
+        async with hosts.session("task-17") as session:
+            print((await session.execute("6 * 7")).text)
+    """
+
+    def __init__(
+        self,
+        address: str = "auto",
+        *,
+        patience: float = PATIENCE,
+        options: ClusterOptions | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            address: The Ray cluster's, as `ray.init` takes it. A program that is connected to Ray stays connected where it is.
+            patience: Seconds that a new session waits for room.
+            options: How hosts are made, if the cluster has none yet.
+        """
+        self._address = address
+        self._patience = patience
+        self._options = options or ClusterOptions()
+        self._made: ClusterLink | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connect to the cluster, and have a host on each of its nodes if there is none yet.
+
+        Raises:
+            DaemonError: There is no Ray cluster at the address.
+            UnsupportedError: It has another version of cellblock, or Ray is not installed.
+        """
+        if self._made is None:
+            from cellblock.cluster.opening import open_link
+
+            self._made = await asyncio.to_thread(open_link, self._address, self._patience, self._options)
+
+    async def close(self) -> None:
+        """Close the connections. Sessions that were not closed go on."""
+        link, self._made = self._made, None
+        if link is not None:
+            await link.close()
+
+    @property
+    def link(self) -> ClusterLink:
+        """The connections to the nodes.
+
+        Raises:
+            StateError: It was not started, or was closed.
+        """
+        if self._made is None:
+            raise StateError("RayHosts is not started: use 'async with RayHosts(…) as hosts:'")
+        return self._made
+
+    async def get_or_create(
+        self,
+        name: str = "",
+        *,
+        tags: Mapping[str, str] | None = None,
+        memory: int = 0,
+        patience: float | None = None,
+        fresh: bool = False,
+        **options: Any,
+    ) -> ClusterSession:
+        """Return the session of a name, which is made on the node that suits it best if there is none.
+
+        Args:
+            name: Its name; empty for one that nobody else has.
+            tags: Labels, if it is made.
+            memory: Bytes that it is promised; 0 for the cluster's default.
+            patience: Seconds that it waits for room; None: as was said for all.
+            fresh: Whether it is an error if there is one of that name.
+            options: Its options, if it is made: those of named sessions (docs/named-sessions.md). Paths are the node's.
+                Without ``working_dir`` it gets a directory of its own, which ends with it.
+
+        Raises:
+            BusyError: There was no room; the message says what is full.
+            LaunchError: Its kernel could not be started; the message names the node.
+        """
+        from cellblock.cluster.session import ClusterSession
+
+        given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in options.items()}
+        request = Create(name, given, dict(tags or {}), fresh)
+        made = await self.link.create(request, memory=memory, patience=patience)
+        return ClusterSession(self.link, SessionRecord.from_dict(made))
+
+    @asynccontextmanager
+    async def session(self, name: str = "", **options: Any) -> AsyncGenerator[ClusterSession, None]:
+        """Have a session for an ``async with`` block; it ends with the block.
+
+        Args:
+            name: Its name, which must not be in use; empty for one that nobody else has.
+            options: As for `get_or_create`.
+
+        Raises:
+            ConflictError: There is one of that name; `get_or_create` returns it.
+        """
+        session = await self.get_or_create(name, fresh=True, **options)
+        try:
+            yield session
+        finally:
+            closing = asyncio.ensure_future(session.close())
+            await asyncio.wait([closing])
+            if not closing.cancelled() and (error := closing.exception()) is not None and not _is_gone(error):
+                raise error
+
+    async def find(self, name: str) -> ClusterSession:
+        """Return the session of a name or id.
+
+        Raises:
+            NotFoundError: There is none.
+            SessionLostError: It ended with its node.
+        """
+        from cellblock.cluster.session import ClusterSession
+
+        if not name:
+            raise InvalidInputError("name one session")
+        return ClusterSession(self.link, SessionRecord.from_dict(await self.link.call(Status(name))))
+
+    async def list_sessions(self) -> list[SessionRecord]:
+        """Return the sessions of all nodes, oldest first."""
+        return read_answer(List, await self.link.call(List()))  # type: ignore[no-any-return]
+
+    async def status(self) -> dict[str, Any]:
+        """Return nodes with their sessions and memory, what waits and why, and problems."""
+        return dict(await self.link.director.asked("status"))
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether an error says that there is no such session any more."""
+    return isinstance(error, LookupError)

@@ -1,0 +1,368 @@
+"""The sessions of a cluster, for asyncio: the same calls as those of the daemon's link, each made where its session is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from cellblock.cluster import routing
+from cellblock.cluster.reaching import EndedError, connect, context_of, has_ended
+from cellblock.cluster.routing import Where
+from cellblock.cluster.watching import watch_all
+from cellblock.errors import (
+    BusyError,
+    ConflictError,
+    DaemonError,
+    InvalidInputError,
+    LaunchError,
+    MovingError,
+    NotFoundError,
+    NotPlacedError,
+    NotRunError,
+    OutcomeUnknownError,
+    SessionLostError,
+    UnsupportedError,
+)
+from cellblock.model.sessions import mark_of
+from cellblock.operations.base import AnswerT, Request
+from cellblock.operations.checkpoints import Adopt, Fork
+from cellblock.operations.overview import Watch
+from cellblock.operations.sessions import Create, Destroy, Status
+from cellblock.service.daemon.link import DaemonLink
+from cellblock.wire.packed import pack
+
+if TYPE_CHECKING:  # it imports Ray, which whoever connects has imported
+    from cellblock.cluster.director_calls import DirectorCalls
+
+_T = TypeVar("_T")
+_MOST_KNOWN = 100_000
+_TRIES = 5
+_PAUSE = 3.0
+"""Seconds after which it is asked again whether hosts live, if there was no director."""
+
+_SOON, _LATER = 0.02, 0.5
+"""Seconds between two requests about a session that moves to another node: the first pause, and the longest."""
+
+_HEARS = 10.0
+"""Seconds in which a director has heard from a node again."""
+
+
+class ClusterLink:
+    """Asks the nodes of a cluster. It belongs to one event loop.
+
+    Args:
+        director: The director's calls.
+        patience: Seconds that new sessions wait for room.
+    """
+
+    def __init__(self, director: DirectorCalls, patience: float = routing.PATIENCE) -> None:
+        self.director = director
+        self._patience = patience
+        self._tls = context_of(director.credentials)
+        self._links: dict[str, DaemonLink] = {}
+        self._known: dict[str, Where] = {}
+        self._watching: dict[str, asyncio.Task[str]] = {}
+        """Tasks that end when a host is lost, by mark."""
+
+    # -- as `SessionLink` -------------------------------------------------------------------------------------------------
+
+    @overload
+    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
+
+    @overload
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
+
+    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+        """See `SessionLink`.
+
+        Raises:
+            SessionLostError: The session's node is no more.
+            BusyError: There was no room for a new session.
+        """
+        if isinstance(request, Create):
+            return await self.create(request, packed=packed)
+        if isinstance(request, Fork):
+            return await self._until_heard(lambda: self._fork(request, packed=packed))
+        if key := routing.key_of(request):
+            if isinstance(request, Adopt):
+                routing.check_branch(request, await self._where_is(request.session), await self._where_is(request.branch))
+            try:
+                return await self._wherever(request, key, lambda where: self._ask(where, request, body, packed=packed))
+            except NotFoundError:
+                if isinstance(request, Destroy):
+                    return False
+                raise
+        join = type(request).join
+        if join is None:
+            raise NotFoundError(f"the operation {request.op!r} names no session")
+        wheres = await self._everywhere()
+        asked = await asyncio.gather(*(self._ask(where, request, body) for where in wheres), return_exceptions=True)
+        answers = [answer for answer in asked if not isinstance(answer, BaseException)]
+        errors = [error for error in asked if isinstance(error, BaseException)]
+        if errors and (not answers or not isinstance(errors[0], DaemonError)):
+            raise errors[0]  # a node that has just ended has no sessions; everything else is wrong
+        joined = join(answers)
+        return await asyncio.to_thread(pack, joined) if packed else joined
+
+    async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """See `SessionLink`."""
+        if isinstance(request, Watch):
+            async with aclosing(watch_all(self._everywhere, lambda where: self._parts(where, Watch()))) as changes:
+                async for change in changes:
+                    yield change
+            return
+        key = routing.key_of(request)
+        deadline, pause = time.monotonic() + self._patience, _SOON
+        heirs: list[Where] | None = None
+        try:
+            where = await self._locate(self._nearest(key))
+        except SessionLostError:
+            if not (heirs := await self._heirs(key)):
+                raise
+            where = heirs.pop(0)
+        begun = False
+        while True:
+            try:
+                async with aclosing(self._parts(where, request, body)) as parts:
+                    async for part in parts:
+                        begun = True
+                        yield part
+                return
+            except MovingError:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LATER)
+                self._known.pop(key, None)
+                heirs = heirs or await self._heirs(key)
+                where = heirs.pop(0) if heirs else await self._locate(self._nearest(key))
+            except NotFoundError:
+                if heirs is None:
+                    moved = await self._moved(self._nearest(key), where)
+                    heirs = [*([] if moved is None else [moved]), *await self._heirs(key)]
+                if begun or not heirs:
+                    raise
+                where = heirs.pop(0)
+            except DaemonError as error:
+                await self._raise_lost(self._nearest(key), where, error)
+                raise type(error)(where.named(error)) from error
+
+    async def _everywhere(self) -> list[Where]:
+        return [Where(**one) for one in await self.director.asked("everywhere")]
+
+    async def _parts(self, where: Where, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
+        """Yield what a node answers to a request that is followed, until it is lost."""
+        async with aclosing(self._link(where).follow(request, body)) as parts:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield await self._while_there(where, request, anext(parts))
+
+    async def close(self) -> None:
+        """See `SessionLink`."""
+        watching = [*self._watching.values()]
+        self._watching.clear()
+        for task in watching:
+            task.cancel()
+        if watching:
+            await asyncio.wait(watching)
+        for link in self._links.values():
+            await link.close()
+
+    # -- sessions ---------------------------------------------------------------------------------------------------------
+
+    async def create(self, request: Create, *, packed: bool = False, memory: int = 0, patience: float | None = None) -> Any:
+        """Have a session made where there is room, or return the one of its name.
+
+        Args:
+            request: What to make.
+            packed: As for `call`.
+            memory: Bytes that it needs; 0 for the cluster's default.
+            patience: Seconds to wait for room; None for the default.
+
+        Raises:
+            BusyError: There was none.
+        """
+        named = replace(request, name=request.name or routing.fresh_name())
+        deadline = time.monotonic() + (self._patience if patience is None else patience)
+        return await self._until_heard(lambda: self._create(named, memory, deadline, packed=packed))
+
+    async def _until_heard(self, make: Callable[[], Awaitable[_T]]) -> _T:
+        """Make sessions where the director has placed them; if a node refuses, again, until the director has heard why."""
+        deadline, pause = 0.0, _SOON
+        while True:
+            try:
+                return await make()
+            except NotPlacedError:
+                deadline = deadline or time.monotonic() + _HEARS
+                if time.monotonic() + pause > deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LATER)
+
+    async def _create(self, request: Create, memory: int, deadline: float, *, packed: bool) -> Any:
+        name, tries = request.name, 0
+        while True:
+            left = round(max(deadline - time.monotonic(), 0.0), 1)
+            placed = await self.director.asked("place", name, memory, routing.preloaded(request.options), left)
+            if "full" in placed:
+                raise BusyError(placed["full"], 5.0)
+            where = Where(**placed)
+            try:
+                made = await self._ask(where, routing.for_a_node(request, name, where.grant), packed=packed)
+            except BusyError as error:  # such as a durable session whose lease another node still has
+                if time.monotonic() + error.retry_after > deadline:
+                    raise
+                await asyncio.sleep(error.retry_after)
+            except DaemonError as error:
+                tries += 1
+                unknown = isinstance(error, OutcomeUnknownError) and not has_ended(error)
+                if tries >= _TRIES or unknown or isinstance(error, NotPlacedError):
+                    raise type(error)(where.named(error)) from error
+                await self.director.asked("locate", where.mark, where.mark)  # what has become of it
+            except (InvalidInputError, LaunchError, UnsupportedError) as error:
+                raise type(error)(where.named(error)) from error
+            else:
+                self._remember(name, where)
+                return made
+
+    async def _fork(self, request: Fork, *, packed: bool) -> Any:
+        where = await self._where_is(request.session)
+        answer = await self.director.asked("reserve", [*request.names], where.mark, 0)
+        if (error := routing.lost(answer, request.session)) is not None:
+            raise error
+        if "full" in answer:
+            raise BusyError(answer["full"], 5.0)
+        if "taken" in answer:
+            raise ConflictError(f"session {answer['taken']!r} exists already: use it, choose another name, or end it first")
+        granted = Where(**answer)
+        made = await self._ask(granted, replace(request, grant=granted.grant), packed=packed)
+        for name in request.names:
+            self._remember(name, granted)
+        return made
+
+    async def _ask(self, where: Where, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+        """Ask a host, and do not wait any longer when it is lost: one that stands still never answers."""
+        return await self._while_there(where, request, self._link(where).call(request, body, packed=packed))
+
+    async def _while_there(self, where: Where, request: Request[Any], work: Awaitable[_T]) -> _T:
+        if (watching := self._watching.get(where.mark)) is None:
+            watching = self._watching[where.mark] = asyncio.ensure_future(self._until_lost(where))
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([task, watching], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            ended = EndedError(
+                f"node {where.node} is lost: {'the link was closed' if watching.cancelled() else watching.result()}"
+            )
+            if request.repeatable:
+                raise ended
+            raise OutcomeUnknownError(f"{ended}; it is not known whether {request.op!r} was carried out") from ended
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _until_lost(self, where: Where) -> str:
+        while True:
+            try:
+                return str(await self.director.asked("until_lost", where.mark))
+            except DaemonError:
+                await asyncio.sleep(_PAUSE)  # there is no director, so nobody knows
+
+    async def _wherever(self, request: Request[Any], key: str, ask: Callable[[Where], Awaitable[_T]]) -> _T:
+        """Ask where a session is, wait while it moves from node to node, and find the node that it has moved to."""
+        deadline, pause = time.monotonic() + self._patience, _SOON
+        while True:
+            try:
+                return await self._at(request, self._nearest(key), ask)
+            except (MovingError, NotFoundError) as error:
+                self._known.pop(key, None)
+                for where in await self._heirs(key):
+                    with suppress(MovingError, NotFoundError):
+                        found = await ask(where)
+                        self._remember(key, where)
+                        return found
+                if isinstance(error, NotFoundError) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LATER)
+
+    async def _where_is(self, session: str) -> Where:
+        """Return the node of a session, also if it has moved there."""
+        if mark_of(session) and session not in self._known:
+            status = Status(session)
+            await self._wherever(status, session, lambda where: self._ask(where, status))
+        return await self._locate(self._nearest(session))
+
+    def _nearest(self, key: str) -> str:
+        """Return by what the node of a session or an execution is asked for: an id that has moved, a mark, or a name."""
+        return key if key in self._known else mark_of(key) or key
+
+    async def _heirs(self, key: str) -> list[Where]:
+        """Return the nodes to which sessions have moved that were made on the node of an id."""
+        mark = mark_of(key)
+        return [Where(**one) for one in await self.director.asked("heirs", mark)] if mark else []
+
+    async def _at(self, request: Request[Any], key: str, ask: Callable[[Where], Awaitable[_T]]) -> _T:
+        """Ask where a session is. If it is not there any more, or its node is lost, find out what has become of it."""
+        where = await self._locate(key)
+        try:
+            return await ask(where)
+        except NotFoundError:
+            if (moved := await self._moved(key, where)) is None:
+                raise
+            return await ask(moved)
+        except MovingError:
+            raise
+        except DaemonError as error:
+            await self._raise_lost(key, where, error)
+            if request.may_repeat or isinstance(error, NotRunError):
+                return await ask(await self._locate(key))
+            raise
+
+    async def _moved(self, key: str, where: Where) -> Where | None:
+        """Return where a session is that was not where it was known to be; None if it is there or nowhere."""
+        self._known.pop(key, None)
+        answer = await self.director.asked("locate", key)
+        return None if "lost" in answer or answer["mark"] == where.mark else Where(**answer)
+
+    async def _raise_lost(self, key: str, where: Where, error: DaemonError) -> None:
+        """Raise that a session is lost, if its node is; return if that can still be asked."""
+        self._known.pop(key, None)
+        ended = has_ended(error)
+        answer = await self.director.asked("locate", key, "" if ended else where.mark)
+        if ended or "lost" in answer or answer["mark"] != where.mark:
+            self._forget(where)
+            why = answer.get("lost") or f"node {where.node} is lost: its host has ended"
+            if isinstance(error, OutcomeUnknownError):
+                raise OutcomeUnknownError(f"{why}; nobody can say how far it came", error.execution) from error
+            raise SessionLostError(why) from error
+
+    async def _locate(self, key: str, suspect: str = "") -> Where:
+        if not suspect and (known := self._known.get(key)) is not None:
+            return known
+        answer = await self.director.asked("locate", key, suspect)
+        if (error := routing.lost(answer, key)) is not None:
+            raise error
+        where = Where(**answer)
+        self._remember(key, where)
+        return where
+
+    def _remember(self, key: str, where: Where) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = self._known[where.mark] = where
+
+    def _forget(self, where: Where) -> None:
+        for key in [key for key, known in self._known.items() if known.mark == where.mark]:
+            del self._known[key]
+
+    def _link(self, where: Where) -> DaemonLink:
+        if (found := self._links.get(where.mark)) is None:
+            found = self._links[where.mark] = DaemonLink(connect=lambda: connect(where), tls=self._tls)
+        return found

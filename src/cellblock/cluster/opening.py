@@ -1,0 +1,49 @@
+"""Opens links to the sessions of a Ray cluster. What is beyond it imports Ray."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cellblock.cluster import local
+from cellblock.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from cellblock.cluster.director_calls import DirectorCalls
+    from cellblock.cluster.link import ClusterLink
+    from cellblock.cluster.options import ClusterOptions
+
+_NEEDED = ("ray", "cryptography")
+
+
+def open_director(address: str, options: ClusterOptions | None = None) -> DirectorCalls:
+    """Connect to a Ray cluster; return the calls of its director.
+
+    Args:
+        address: The cluster's.
+        options: What a director is started with if there is none; None: there has to be one.
+
+    Raises:
+        DaemonError: There is no cluster, or no director.
+        UnsupportedError: Ray is not installed, or the cluster has another version of cellblock.
+    """
+    local.authenticate(address)
+    try:
+        from cellblock.cluster.director_calls import connect_ray, start_director
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
+            raise
+        raise UnsupportedError(f"sessions on a Ray cluster need {error.name}: pip install '.[ray]'") from error
+    connect_ray(address)
+    return start_director(options)
+
+
+def open_link(address: str, patience: float, options: ClusterOptions | None = None) -> ClusterLink:
+    """Connect to a Ray cluster; return the link to its sessions.
+
+    Raises:
+        CellblockError: As for `open_director`.
+    """
+    director = open_director(address, options)
+    from cellblock.cluster.link import ClusterLink
+
+    return ClusterLink(director, patience)

@@ -1,0 +1,86 @@
+"""``cellblock console``: opens the console in a browser, logged in."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from html import escape
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cellblock.fronts.cli.problems import OK, say
+
+_LOOK = 0.2
+"""Seconds between two looks whether the browser has logged in."""
+
+Scopes = Annotated[
+    list[str] | None,
+    typer.Option("--scope", metavar="SCOPE", help="read, run, approve or admin. Can be repeated; run and approve by default."),
+]
+
+
+def console(
+    url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Open that of a running 'cellblock serve' on this machine."),
+    ] = "",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; by default a free one.")] = 0,
+    scope: Scopes = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address instead of opening it.")] = False,
+) -> int:
+    """Open the console: see what agents do, and decide what they may.
+
+    It is served until Ctrl-C. The login is for this user's browser, once, within two minutes.
+    """
+    from cellblock.service.store.tokens import Tokens
+
+    tokens, shows = Tokens(), None if no_browser else _page()
+    code = tokens.create_code(scope or ("run", "approve"))
+    with shows or nullcontext() as page:
+        if not url:
+            from cellblock.fronts.gateway.serve import serve
+
+            serve(port=port, on_start=lambda address: _open(address, code, page))
+            return OK
+        _open(url.rstrip("/"), code, page)
+        while page is not None and tokens.waits(code):
+            time.sleep(_LOOK)
+    return OK
+
+
+def _open(server: str, code: str, page: Path | None) -> None:
+    """Open the console of a server in the browser, or print its address.
+
+    Args:
+        server: Its address.
+        code: What logs in.
+        page: A file that only this user can read: the browser gets its name, as others see the arguments of programs.
+    """
+    address = f"{server}/console#login={code}"
+    told = f"The console, for one login within two minutes: {address}"
+    if page is None:
+        say(told)
+        return
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">', encoding="utf-8")
+    if webbrowser.open(page.as_uri()):
+        say(f"The console is open at {server}/console")
+    else:
+        say(f"No browser can be opened here. {told}")
+
+
+@contextmanager
+def _page() -> Iterator[Path]:
+    """Make a file that only this user can read, and remove it in the end."""
+    descriptor, name = tempfile.mkstemp(".html", "cellblock-console-")
+    os.close(descriptor)
+    try:
+        yield Path(name)
+    finally:
+        with suppress(OSError):
+            os.unlink(name)

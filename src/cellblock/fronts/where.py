@@ -1,0 +1,67 @@
+"""Where named sessions are: in the daemon of this machine, or on a Ray cluster if the settings name one (`ray_address`)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from cellblock.common.version import __version__
+from cellblock.errors import NotRunError
+from cellblock.service import settings
+from cellblock.service.daemon.place import Place
+
+if TYPE_CHECKING:
+    from cellblock.cluster.connection import ClusterConnection
+    from cellblock.service.daemon.connection import SessionConnection
+    from cellblock.service.daemon.link import SessionLink
+
+
+def open_connection(chosen: settings.Settings | None = None) -> SessionConnection:
+    """Return a connection to the sessions; the daemon is started if it is needed and there is none.
+
+    Raises:
+        DaemonError: The daemon cannot be started or reached, or the cluster cannot be reached.
+    """
+    if address := (chosen or settings.current()).ray_address:
+        return _in_cluster(address)
+    from cellblock.service.daemon import starting
+
+    return starting.open_connection(Place())
+
+
+def open_if_running() -> SessionConnection | None:
+    """Return a connection to the sessions; None if there is no daemon, and no cluster is named."""
+    if address := settings.current().ray_address:
+        return _in_cluster(address)
+    from cellblock.service.daemon.connection import Connection
+
+    sock = Place().connect()
+    with suppress(NotRunError):  # it has just ended
+        return None if sock is None else Connection(sock, __version__)
+    return None
+
+
+def _in_cluster(address: str) -> ClusterConnection:
+    from cellblock.cluster.connection import shared_connection
+
+    return shared_connection(address, settings.current().ray_patience)
+
+
+def open_link(place: Place | None = None) -> SessionLink:
+    """Return a link to the sessions.
+
+    Args:
+        place: Where the daemon is, if it is the daemon; the user's own by default.
+
+    Raises:
+        DaemonError: The cluster cannot be reached.
+    """
+    wanted = settings.current()
+    if not wanted.ray_address:
+        from cellblock.service.daemon.link import DaemonLink
+
+        return DaemonLink(place)
+    from cellblock.cluster.link import ClusterLink
+    from cellblock.cluster.opening import open_director
+
+    return ClusterLink(open_director(wanted.ray_address), wanted.ray_patience)

@@ -1,0 +1,76 @@
+"""What a snapshot has at a path, as text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+
+from cellblock.errors import SnapshotError
+from cellblock.host.snapshots.file import File, Link, facts, is_kept
+from cellblock.host.snapshots.store import Store
+from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, Snapshot
+from cellblock.model.checkpoints import MAX_FILE_TEXT, FileVersion
+
+A_FOLDER = FileVersion(why="it is a folder")
+
+
+def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
+    """Return what a snapshot has at a path; None if there was nothing.
+
+    Args:
+        store: Keeps the snapshot.
+        snapshot: The snapshot.
+        parts: The names of the path.
+
+    Raises:
+        SnapshotError: The snapshot was dropped.
+    """
+    store.check(snapshot)
+    entry: Entry | None = snapshot.root
+    for name in parts:
+        if isinstance(entry, LeftOut):
+            break
+        if not isinstance(entry, Folder):
+            return None
+        entry = entry.entries.get(name)
+    if entry is None:
+        return None
+    if isinstance(entry, LeftOut):
+        return FileVersion(why=f"it was not kept: {entry.reason}")
+    if isinstance(entry, Folder):
+        return A_FOLDER
+    if isinstance(entry, Link):
+        return FileVersion(why=f"it is a link to {entry.target[:200]!r}")
+    return _version(store, entry)
+
+
+def _version(store: Store, file: File) -> FileVersion:
+    size = facts(file).size
+    if not is_kept(file):
+        return FileVersion(size, why="its content was not kept")
+    if size > MAX_FILE_TEXT:
+        return version_of(size, b"")
+    try:
+        with closing(os.fdopen(store.open(facts(file).digest), "rb")) as source:
+            return version_of(size, source.read(MAX_FILE_TEXT + 1))
+    except OSError as error:
+        raise SnapshotError("these files are no longer kept: the checkpoint was dropped") from error
+
+
+def version_of(size: int, data: bytes) -> FileVersion:
+    """Return a file as a version: with its text, if it is one.
+
+    Args:
+        size: Its size in bytes.
+        data: Its content, if it is small enough for a text.
+    """
+    if size > MAX_FILE_TEXT:
+        return FileVersion(size, why=f"it has more than {MAX_FILE_TEXT >> 10} KiB")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return FileVersion(size, why="it is not text in UTF-8")
+    if "\0" in text:
+        return FileVersion(size, why="it is not text: it has NUL characters")
+    return FileVersion(size, text)

@@ -1,0 +1,147 @@
+"""Answers the nodes of a cluster that move a session from one to the other."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from cellblock.common import addresses
+from cellblock.errors import DaemonError, NotFoundError, ProtocolError, StateError, UnsupportedError
+from cellblock.model.sessions import Permission, SessionRecord, mark_of
+from cellblock.operations.data import Data, as_data
+from cellblock.operations.moving import GiveAway, GivenAway, TakeOver
+from cellblock.service.daemon.handlers import answers
+from cellblock.service.daemon.link import DaemonLink
+from cellblock.service.daemon.server import Server
+from cellblock.service.daemon.tls import tls
+from cellblock.service.named.moving import Arrival, check_can_move, check_whole, held
+from cellblock.service.named.session import NamedSession
+
+_PIECE = 1024 * 1024
+_SAVING, _CONNECT, _SURE, _AGAIN = 30.0, 3.0, 10.0, 0.2  # seconds
+
+
+@answers(GiveAway)
+async def give_away(server: Server, request: GiveAway) -> AsyncGenerator[Any, None]:
+    """See `GiveAway`."""
+    return _given(server, server.sessions.find(request.session), request)
+
+
+async def _given(server: Server, named: NamedSession, request: GiveAway) -> AsyncGenerator[Any, None]:
+    check_can_move(named, whole=request.whole)
+    session = await server.sessions.live(named.record.kernel_id)
+    async with held(named, request.patience / 1000) as hold:
+        check_can_move(named, whole=request.whole)
+        with _place(server) as directory:
+            path = Path(directory) / "save"
+            report = await session.save(path, workspace=True, timeout=_SAVING)
+            if request.whole:
+                check_whole(report.left_out)
+            options = dict(named.options)
+            if server.sessions.own_workspace(named) is not None:
+                del options["working_dir"]  # it gets one there
+            store, number = server.sessions.store, named.record.kernel_id
+            await store.writer.caught_up()
+            yield {
+                "record": named.stamp().to_dict(),
+                "options": options,
+                "permissions": [[permission.to_dict(), [*key]] for permission, key in store.sessions.permissions(number)],
+                "executions": store.journal.past(number),
+                "hold": hold,
+                "size": report.size,
+            }
+            with path.open("rb") as file:
+                while piece := await asyncio.to_thread(file.read, _PIECE):
+                    yield piece
+        await asyncio.get_running_loop().create_future()  # until the other node closes this
+
+
+@answers(GivenAway)
+async def given_away(server: Server, request: GivenAway) -> bool:
+    """See `GivenAway`."""
+    if server.sessions.gave_away(request.session, request.hold):
+        return True
+    named = server.sessions.known(request.session)
+    if named is None:
+        raise NotFoundError(f"session {request.session!r} has ended meanwhile")
+    if not named.held or named.held != request.hold:
+        raise StateError("the session is not held any more, and goes on here")
+    server.refuse_older_placements()
+    await server.sessions.give_away(named)
+    return True
+
+
+@answers(TakeOver)
+async def take_over(server: Server, request: TakeOver) -> Data[SessionRecord]:
+    """See `TakeOver`."""
+    if server.credentials is None:
+        raise UnsupportedError("sessions move between the nodes of a cluster only")
+    link = DaemonLink(
+        connect=functools.partial(_connect, request.address, request.port), tls=tls(server.credentials, server=False)
+    )
+    with server.placed(request.grant, [request.session]), _place(server) as directory:
+        try:
+            parts = link.follow(GiveAway(request.session, request.patience, request.whole))
+            async with aclosing(parts):
+                return await _taken(server, request, link, parts, Path(directory) / "save")
+        except DaemonError as error:  # of the other node: this one knows well that the session is not here
+            raise StateError(f"the node that has it: {error}") from error
+        finally:
+            await link.close()
+
+
+def _place(server: Server) -> tempfile.TemporaryDirectory[str]:
+    """Return a directory for one save. If this daemon is killed, it goes with all that the node has written."""
+    return tempfile.TemporaryDirectory(prefix="move-", dir=server.sessions.store.directory)
+
+
+async def _taken(
+    server: Server, request: TakeOver, link: DaemonLink, parts: AsyncGenerator[Any, None], path: Path
+) -> Data[SessionRecord]:
+    about = await anext(parts)
+    record = SessionRecord.from_dict(about["record"])
+    if record.name != request.session:
+        raise ProtocolError(f"another session was given away: {record.name[:100]!r}")
+    size = about["size"]
+    with path.open("wb") as file:
+        while file.tell() < size:
+            await asyncio.to_thread(file.write, await anext(parts))
+    store, number = server.sessions.store, record.kernel_id
+    permissions = [(Permission(**permission), tuple(key)) for permission, key in about["permissions"]]
+    for permission, key in permissions:
+        store.sessions.allow(permission, key)
+
+    async def confirm() -> None:
+        store.journal.enter_past(about["executions"])  # before it can be asked: a key that was used does not run again
+        deadline = asyncio.get_running_loop().time() + _SURE
+        while True:
+            try:
+                await link.call(GivenAway(number, about["hold"]))
+                return
+            except DaemonError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(_AGAIN)
+
+    try:
+        named = await server.sessions.take_over(record, about["options"], Arrival(path, request.whole), confirm)
+    except BaseException:
+        if server.sessions.known(number) is None:
+            store.sessions.forget_permissions(number)
+        raise
+    server.origins.add(mark_of(number))
+    return as_data(named.shown())
+
+
+async def _connect(address: str, port: int) -> socket.socket:
+    try:
+        return await addresses.connect(address, port, _CONNECT)
+    except OSError as error:
+        why = error.strerror or "it does not answer"
+        raise DaemonError(f"the other node cannot be reached at {address}:{port}: {why}") from error

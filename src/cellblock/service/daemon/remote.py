@@ -1,0 +1,57 @@
+"""The daemon as a node of a cluster: a second listener, for TLS, whose clients come from other machines.
+
+Both sides prove that they belong to the cluster before a byte of the daemon's protocol is read: each has the cluster's
+certificate and its key, and trusts no other one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.lease import Lease
+from cellblock.service.daemon.server import Server
+from cellblock.service.daemon.tls import tls
+
+_HANDSHAKE = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """How a daemon serves a cluster.
+
+    Attributes:
+        descriptor: The listening socket, which outlives the daemon.
+        credentials: A file with the cluster's certificate and its key.
+        lease: The file of the lease.
+        mark: What the ids of sessions end with.
+        workspaces: Where sessions get directories of their own.
+    """
+
+    descriptor: int
+    credentials: str
+    lease: str
+    mark: str
+    workspaces: str
+
+    @classmethod
+    def from_json(cls, text: str) -> Remote:
+        """Read what `to_json` has written."""
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        """Return it as an argument of the daemon."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+
+    async def serve(self, server: Server, lease: Lease) -> asyncio.Server:
+        """Listen. The socket stays open for the next daemon."""
+        sock = socket.socket(fileno=self.descriptor)
+        context = tls(Path(self.credentials), server=True)
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(
+            lambda: Client(server, lease), sock=sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE, backlog=1024
+        )

@@ -1,0 +1,238 @@
+"""Leases on the names of durable sessions at a URL: of several daemons, one at a time goes on with a session.
+
+A name has a folder. Who goes on with the session has a number there, its epoch, and a record that nobody else writes,
+``lease-EPOCH.json``. It writes the record again and again. The name is free for others when the record is `LASTS` seconds old
+by the clock of the store, or says that the session was released.
+
+- To take a name is to create the record of the next epoch, which succeeds for one alone if the store has an exclusive creation
+  (`Folder.exclusive`). Who has created it looks at the record before once more: if that has changed, its holder lives, and the
+  new record is removed again.
+- A holder counts from the moment at which it began to write, on a clock that also goes on while the machine sleeps, and stops
+  earlier than others may begin. Then it has to take the name again, as anybody else.
+- A holder that sees a later epoch has lost the name. What it has written meanwhile has its own epoch in its name, and is not
+  read.
+
+Nothing here is asynchronous: `RemoteSaves` calls it in threads.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated
+
+from cellblock.common.url_folder import Folder, age
+from cellblock.errors import BusyError, ConflictError, ProtocolError, StoreError
+from cellblock.wire.codec import Most
+from cellblock.wire.record import record
+from cellblock.wire.saved import MAX_STATE, read, write
+
+LASTS = 60.0
+"""Seconds after which a name is free, if its holder does not renew the lease."""
+
+BEAT = 20.0
+"""Seconds between two renewals."""
+
+_MARGIN = 5.0  # of the holder's clock: stores round times to seconds
+MOST_RAN, MOST_TEXT = 5, 200
+"""How many cells that ran since the last save a record shows, and how many characters of each."""
+
+_FORMAT = 1
+_Text = Annotated[str, Most(MOST_TEXT)]
+_Count = Annotated[int, Most(2**53)]
+_NAME = re.compile(r"lease-(\d{8})\.json")
+
+
+@record
+class LeaseRecord:
+    """What a holder says of a session.
+
+    Attributes:
+        format: As `_FORMAT`.
+        session: The id of the session there.
+        host: The name of the holder's machine.
+        beat: How often this was written.
+        at: When, by the holder's clock, in milliseconds since 1970.
+        released: Whether the holder has ended the session in an orderly way, so that nothing ran after this.
+        save: The file of the last save; empty if there is none.
+        saved_at: When it was made, likewise; 0 if there is none.
+        after: The id of the execution after which it was made.
+        ran: The first lines of the first cells that ran since.
+        lost: How many ran since.
+    """
+
+    format: int
+    session: _Text
+    host: _Text
+    beat: _Count
+    at: _Count
+    released: bool
+    save: _Text
+    saved_at: _Count
+    after: _Text
+    ran: Annotated[tuple[_Text, ...], Most(MOST_RAN)]
+    lost: _Count
+
+
+class Lease:
+    """The lease of one session on its name.
+
+    Attributes:
+        session: The id of the session here.
+        epoch: Its number; 0 before `take`.
+        record: What it has written last.
+        taken_by: Who has taken the name from it; empty if nobody has.
+    """
+
+    record: LeaseRecord
+
+    def __init__(self, folder: Folder, session: str, host: str, clock: Callable[[], float] | None = None) -> None:
+        """Set up; nothing is taken yet.
+
+        Args:
+            folder: The folder of the name.
+            session: The id of the session here.
+            host: The name of this machine, for others.
+            clock: A clock in seconds that never stops.
+        """
+        self.epoch = 0
+        self.taken_by = ""
+        self._folder = folder
+        self.session, self._host = session, host[:MOST_TEXT]
+        self._clock = clock or _always_running
+        self._until = float("-inf")
+        self._one_at_a_time = threading.RLock()
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can have the name now."""
+        return not self.taken_by and self._clock() < self._until
+
+    def take(self, *, from_others: bool) -> LeaseRecord | None:
+        """Take the name, or take it again.
+
+        Args:
+            from_others: Whether a session that another holder has left is to go on here. Not if one of its kernels lives here,
+                whose state would be an older one.
+
+        Returns:
+            What the last holder has written, which may be this session; None if there was none.
+
+        Raises:
+            BusyError: Another one holds it; the error says when to try again.
+            ConflictError: Another one has just taken it, or has taken it from this session.
+            StoreError: The store cannot be used.
+        """
+        with self._one_at_a_time:
+            epoch, data = self._last()
+            last = None if data is None else _read(data)
+            others = last is not None and last.session != self.session
+            if last is not None and others:
+                self._check_free(epoch, last, from_others)
+            started, now = self._clock(), _now()
+            fresh = LeaseRecord(_FORMAT, "", "", 0, now, False, "", 0, "", (), 0) if last is None else last
+            mine = replace(fresh, session=self.session, host=self._host, beat=0, at=now, released=False)
+            written = write(mine)
+            if (
+                not self._folder.create(_name(epoch + 1), written)
+                and self._folder.read(_name(epoch + 1), MAX_STATE) != written
+            ):
+                raise ConflictError("another daemon has taken the session's name in this moment")
+            if data is not None and self._folder.read(_name(epoch), MAX_STATE) != data:
+                self._folder.remove(_name(epoch + 1))
+                raise ConflictError(f"the session's name is held by {fresh.host}, which was late to say so")
+            self.epoch, self.record, self._until = epoch + 1, mine, started + LASTS - _MARGIN
+            self._remove_records(epoch + 1)
+            return last
+
+    def _check_free(self, epoch: int, last: LeaseRecord, from_others: bool) -> None:
+        """Raise unless the name can be taken from another holder."""
+        if not from_others:
+            self.taken_by = last.host
+            raise ConflictError(f"the session goes on at {last.host}, which has taken it over")
+        if not last.released and (passed := age(self._folder, _name(epoch))) <= LASTS:
+            raise BusyError(
+                f"the session's name is held by {last.host}. If that is gone, its lease ends in {LASTS - passed:.0f} s",
+                LASTS - passed,
+            )
+
+    def renew(self, **changes: object) -> None:
+        """Write the record again.
+
+        Args:
+            changes: Fields that change.
+
+        Raises:
+            ConflictError: Another one has the name.
+            StoreError: The store cannot be used.
+        """
+        with self._one_at_a_time:
+            if not self.held:
+                self.take(from_others=False)
+            started = self._clock()
+            fresh = replace(self.record, beat=self.record.beat + 1, at=_now(), **changes)  # type: ignore[arg-type]
+            if fresh.released:
+                self._until = started = float("-inf")  # before others can read it
+            self._folder.write(_name(self.epoch), write(fresh))
+            epoch, data = self._last()
+            if epoch > self.epoch and data is not None:
+                self._until = float("-inf")
+                self.taken_by = _read(data).host
+                raise ConflictError(f"the session goes on at {self.taken_by}, which has taken it over")
+            self.record, self._until = fresh, started + LASTS - _MARGIN
+
+    def release(self, **changes: object) -> None:
+        """Let others have the name at once. Does nothing if it is not held. Raises as `renew`."""
+        with self._one_at_a_time:
+            if self.held:
+                self.renew(released=True, **changes)
+
+    def is_ours(self) -> bool:
+        """Whether this session was the last to have the name. Raises `StoreError`."""
+        with self._one_at_a_time:
+            data = self._last()[1]
+            return data is not None and _read(data).session == self.session
+
+    def _last(self) -> tuple[int, bytes | None]:
+        """Return the latest epoch, and its record; 0 and None if there is none."""
+        for _ in range(3):
+            numbers = self._numbers()
+            if not numbers:
+                return 0, None
+            if (data := self._folder.read(_name(numbers[-1]), MAX_STATE)) is not None:
+                return numbers[-1], data
+        raise StoreError(f"the lease of the session changes all the time: {self._folder.url}")
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(match[1]) for name in self._folder.names() if (match := _NAME.fullmatch(name)))
+
+    def _remove_records(self, before: int) -> None:
+        for number in self._numbers():
+            if number < before:
+                self._folder.remove(_name(number))
+
+
+def _name(epoch: int) -> str:
+    return f"lease-{epoch:08}.json"
+
+
+def _read(data: bytes) -> LeaseRecord:
+    try:
+        found = read(LeaseRecord, data)
+    except ProtocolError as error:
+        raise StoreError(f"the lease of the session is damaged, so nobody can go on with it: {error}") from error
+    if found.format != _FORMAT:
+        raise StoreError(f"the lease of the session has format {found.format}, and this version knows {_FORMAT} only")
+    return found
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _always_running() -> float:
+    """Return the seconds since the machine was started, with those in which it slept, if the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

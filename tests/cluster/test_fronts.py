@@ -1,0 +1,97 @@
+"""The command line, functions and the gateway with `CELLBLOCK_RAY_ADDRESS`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cellblock.cluster import RayHosts
+from cellblock.service.daemon.place import Place
+from cluster.nodes import Nodes, ready, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+
+PROGRAM = """
+import cellblock
+made = cellblock.get_or_create("functions")
+assert cellblock.execute(made, "x = 6 * 7; x").text == "42"
+assert [one.name for one in cellblock.list_kernels()] == ["functions"]
+assert cellblock.execute_with_retry(made, "1 / 0", lambda result, attempt: "x").text == "42"
+cellblock.destroy(made)
+assert cellblock.list_kernels() == []
+print("done")
+"""
+
+
+@pytest.fixture
+def environment(hosts: RayHosts, nodes: Nodes) -> dict[str, str]:
+    """The environment of a program that uses the cluster."""
+    return {**os.environ, "CELLBLOCK_RAY_ADDRESS": nodes.address, "CELLBLOCK_HOME": str(nodes.home)}
+
+
+def cellblock(environment: dict[str, str], *arguments: str, given: str = "", status: int = 0) -> str:
+    """Run a command, and return what it prints."""
+    command = [sys.executable, "-m", "cellblock", *arguments]
+    ended = subprocess.run(command, env=environment, input=given, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == status, ended.stderr
+    return ended.stdout
+
+
+async def test_the_command_line(hosts: RayHosts, environment: dict[str, str], nodes: Nodes) -> None:
+    await ready(hosts, 3)
+    assert cellblock(environment, "exec", "lines", "x = 20; x + 1") == "21\n"
+    assert cellblock(environment, "exec", "lines", "print(input('name? '))", given="Ada\n") == "name? Ada\nAda\n"
+    assert (await hosts.find("lines")).record.kernel_type == "python3"
+    assert json.loads(cellblock(environment, "list", "--json"))["kernels"][0]["name"] == "lines"
+    assert "x" in cellblock(environment, "variables", "lines")
+    assert "session 'nobody'" not in cellblock(environment, "destroy", "lines")
+    found = json.loads(cellblock(environment, "cluster", "status", "--json"))
+    assert len(found["nodes"]) == 3
+    assert not Place(nodes.home).is_held(), "no daemon of this machine was started"
+
+
+async def test_functions(environment: dict[str, str], tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert ended.stdout == "done\n", ended.stderr
+
+
+@pytest.fixture
+def gateway(environment: dict[str, str], nodes: Nodes) -> Iterator[str]:
+    """The address of a gateway to the cluster."""
+    del environment["CELLBLOCK_RAY_ADDRESS"]
+    command = [sys.executable, "-m", "cellblock", "serve", "--port", "0", "--no-auth", "--ray", nodes.address]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    with process.stderr as said:
+        while "http://" not in (line := said.readline()):
+            assert line, "it ended"
+        yield line[line.index("http://") :].split()[0].rstrip(".,")
+        process.terminate()
+        process.wait(30)
+
+
+async def test_the_gateway(hosts: RayHosts, gateway: str) -> None:
+    with httpx.Client(base_url=gateway, timeout=120) as api:
+        made = api.post("/sessions/web").json()
+        assert made["name"] == "web"
+        assert api.post("/kernels/web/execute", json={"code": "6 * 7"}).json()["text"] == "42"
+        assert [one["name"] for one in api.get("/kernels").json()["kernels"]] == ["web"]
+        number = api.post("/sessions/web/executions", json={"code": "print(5)"}).json()["id"]
+        await until(lambda: api.get(f"/executions/{number}").json()["state"] == "done")
+        assert "5" in api.get(f"/executions/{number}/events").text
+        assert (await hosts.find("web")).id == made["kernel_id"]
+        assert api.get("/sessions/nobody/executions").status_code == 404
+        assert api.get("/approvals").json() == {"pending": []}
+        with api.stream("GET", "/events") as events:
+            changes = (json.loads(line[5:]) for line in events.iter_lines() if line.startswith("data:"))
+            assert next(change["sessions"] for change in changes if change["sessions"])[0]["name"] == "web"
+        assert api.delete("/kernels/web").json()["destroyed"]
