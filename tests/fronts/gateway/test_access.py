@@ -141,7 +141,8 @@ def test_no_route_forgets_to_ask(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
             if not asks:
                 open_routes.add(route.path)
     # Of these, the guard wants a token for /api. Pages about the API, and the console, tell nothing about sessions.
-    page = {f"/console{path}" for path in ("", "/figure", "/frame", "/frame-with-scripts", "/{name}", "/login")}
+    files = ("/console.js", "/console.css", "/icon.svg", "/figure", "/frame", "/frame-with-scripts")
+    page = {f"/console{path}" for path in ("", "/login", *files)}
     assert open_routes == {"/", "/api", "/health", "/docs", "/redoc"} | page
     assert {"/", "/health"} < set(PUBLIC)
 

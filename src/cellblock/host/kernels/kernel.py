@@ -51,10 +51,9 @@ from cellblock.wire.protocol import State
 _log = logging.getLogger("cellblock.sessions")
 _CLOSED = "it was closed"
 _MOMENT = 0.001
-_FREEZE, _ATTEMPTS = (
-    1.0,
-    2,
-)  # seconds for all processes to stop; how often they are looked at before they continue for a moment
+_FREEZE = 5.0  # seconds for all processes to stop: on a busy machine one may get no turn for a second
+_ATTEMPTS = 2  # how often they are looked at before they continue for a moment
+_LONGEST_MOMENT = 0.1  # of those for which they continue, each twice as long as the one before
 _GRACE = 0.5  # seconds for exit handlers, and for init to end what is left
 
 
@@ -261,15 +260,19 @@ class Kernel(ControlObserver):
     async def freeze(self) -> int:
         """Stop all its processes; return how many could not be stopped."""
         deadline = self._loop.time() + _FREEZE
+        moment = _MOMENT
         for attempt in itertools.count(1):
             left = await self.control.freeze()
             if not left or self._loop.time() >= deadline:
                 break
             if attempt % _ATTEMPTS == 0:
                 # A thread that has started a program by vfork waits for the new process to execute it, and cannot stop before.
-                # If the new process was stopped before, both have to continue.
+                # If the new process was stopped before, both have to continue, and long enough to get there.
                 self.control.thaw()
-            await asyncio.sleep(_MOMENT)
+                moment = min(2 * moment, _LONGEST_MOMENT)
+                await asyncio.sleep(moment)
+            else:
+                await asyncio.sleep(_MOMENT)
         return left
 
     def thaw(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -79,8 +80,9 @@ class Control:
         self._observer = observer or ControlObserver()
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._done: asyncio.Future[None] | None = None
-        self._frozen: asyncio.Future[int] | None = None
+        # Init answers in order. An answer that comes too late for its command must not count as that of the next one.
+        self._done: deque[asyncio.Future[None]] = deque()
+        self._frozen: deque[asyncio.Future[int]] = deque()
         self._ran: asyncio.Future[int] | None = None
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
@@ -97,23 +99,24 @@ class Control:
         """Have a command carried out at once. When this returns, it is done, or init is gone."""
         if self.gone.done():
             return
-        self._done = self._loop.create_future()
         try:
             self._sock.send(encode_control(command))
         except OSError:
             return  # its end is about to be noticed
-        await asyncio.wait([self._done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._done.append(done)
+        await asyncio.wait([done, self.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
 
     async def freeze(self) -> int:
         """Stop all processes of the kernel; return how many may still run. It takes a moment: repeat it until none does."""
         if self.gone.done():
             return 0
-        self._frozen = self._loop.create_future()
         try:
             self._tell(Freeze())
         except KernelDiedError:
             return 0  # its end is about to be noticed
-        frozen = self._frozen
+        frozen: asyncio.Future[int] = self._loop.create_future()
+        self._frozen.append(frozen)
         waited: list[asyncio.Future[Any]] = [frozen, self.gone]
         await asyncio.wait(waited, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if frozen.done():
@@ -282,9 +285,9 @@ class Control:
     def _take(self, message: FromInit | None) -> None:
         match message:
             case Done():
-                _settle(self._done, None)
+                _settle_first(self._done, None)
             case Frozen(left):
-                _settle(self._frozen, max(left, 0))
+                _settle_first(self._frozen, max(left, 0))
             case Ran(number, status) if number == self._runs:
                 # An invalid wait status comes from a process that pretends to be init, and counts as a failure.
                 sane = 0 <= status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
@@ -315,3 +318,8 @@ class Control:
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
     if future is not None and not future.done():
         future.set_result(value)
+
+
+def _settle_first(futures: deque[asyncio.Future[Any]], value: object) -> None:
+    if futures:  # otherwise another host has asked, and is gone
+        _settle(futures.popleft(), value)
