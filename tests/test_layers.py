@@ -138,7 +138,7 @@ ROOMS: dict[str, set[str]] = {
     "fronts/kernel_mgr": {"fronts/gateway", "fronts/jupyter"},
     "fronts/executor": {"fronts/gateway", "fronts/kernel_mgr"},
     "fronts/rollouts": {"fronts/executor"},
-    "fronts/mcp_server": set(),
+    "fronts/mcp_server": {"fronts/where"},
     "fronts/cli": {
         "fronts/e2b",
         "fronts/executor",
@@ -190,7 +190,6 @@ TESTED_IN: dict[str, str] = {
     "host/kernels/cell_result": "host/kernels/test_cell.py",
     "host/kernels/kernel_output": "host/kernels/test_kernel.py",
     "host/kernels/requests": "worker/test_commands.py",
-    "host/launch/control": "host/kernels/test_kernel.py",
     "host/launch/spawner": "host/launch/test_launcher.py",
     "worker/values/loading": "host/test_saving.py",
     "worker/pickling": "host/test_saving.py",
@@ -261,6 +260,7 @@ TESTED_IN: dict[str, str] = {
     "fronts/where": "cluster/test_fronts.py",
     # What a client of the server sees of all of it.
     "fronts/mcp_server/clients": "fronts/mcp_server/test_server.py",
+    "fronts/mcp_server/places": "fronts/mcp_server/test_server.py",
     # What only an attack from inside of a sandbox tells: the whole of it is right, or it is not.
     "walls/sandbox/confine": "escape/test_mutations.py",
     "walls/linux/mount_api": "escape/test_mutations.py",

@@ -52,7 +52,7 @@ from cellblock.operations.programs import (
     StopProcess,
     WriteProcess,
 )
-from cellblock.operations.saving import Export, Load, Save, Variables
+from cellblock.operations.saving import ChangedVariables, Export, Load, Save, Variables
 from cellblock.operations.sessions import (
     About,
     Complete,
@@ -66,10 +66,12 @@ from cellblock.operations.sessions import (
     Status,
     Wipe,
 )
+from cellblock.operations.tools import RegisterServer, SearchTools
 from cellblock.service.daemon import control
 from cellblock.service.daemon.link import DaemonLink, SessionLink
 from cellblock.service.daemon.place import Place
 from cluster.nodes import ready_hosts, until
+from tool_sessions import desk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -169,6 +171,9 @@ async def test_code_runs_and_keeps_its_variables(link: Link, session: str) -> No
     assert (stopped["status"], stopped["recovery"]) == ("timeout", "interrupted")
     assert [entry["code"] for entry in await link.call(History(session))][:2] == ["x = 20", "x + 1"]
     assert [one["name"] for one in await link.call(Variables(session))] == ["x"]
+    await link.call(ChangedVariables(session))
+    await run(link, session, "del x; y = 1.5")
+    assert await link.call(ChangedVariables(session)) == {"changed": {"y": "float"}, "deleted": ["x"]}
     restarted = await link.call(Restart(session))
     assert restarted["name"] == session
     assert (await run(link, session, "x"))["status"] == "error"
@@ -316,6 +321,24 @@ async def test_calls_wait_for_decisions(link: Link, session: str) -> None:
     (allowed,) = await link.call(Allowed(session))
     assert await link.call(Revoke((allowed["id"],))) == [allowed["id"]]
     assert await link.call(Allowed()) == []
+
+
+async def test_tools_are_registered_found_and_called(link: Link, session: str, tmp_path: Path) -> None:
+    registered = await link.call(RegisterServer(session, "desk", {**desk(tmp_path / "notes"), "env": {}}))
+    assert {"add", "note"} <= {*registered["tools"]}
+    assert any(line.startswith("desk.add(") for line in registered["signatures"])
+    assert "mcptools.desk.add" in await link.call(SearchTools(session, "add"))
+    assert "desk.add(a: int" in await link.call(SearchTools(session, tools=("desk.add",)))
+    assert "class Params" in await link.call(SearchTools(session, module="desk.add"))
+    code = b"from mcptools.desk.add import Params, run\nrun(Params(a=40, b=2))"
+    record = await link.call(Submit(session), code)
+    (pending,) = await until(lambda: link.call(Pending(session)))
+    assert (pending["server"], pending["tool"]) == ("desk", "add")
+    await link.call(Decide((pending["id"],), allow=True))
+    await until(lambda: _is_done(link, record["id"]))
+    assert "42" in (await link.follow(Follow(record["id"])))[-1]["data"]["text"]
+    with pytest.raises(InvalidInputError, match="command"):
+        await link.call(RegisterServer(session, "desk", {}))
 
 
 async def _is_done(link: Link, execution: str) -> bool:

@@ -8,13 +8,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from cellblock.cluster import RayHosts
 from cellblock.service.daemon.place import Place
 from cluster.nodes import Nodes, ready, until
+from mcp_clients import text
+from tool_sessions import desk
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -95,3 +101,64 @@ async def test_the_gateway(hosts: RayHosts, gateway: str) -> None:
             changes = (json.loads(line[5:]) for line in events.iter_lines() if line.startswith("data:"))
             assert next(change["sessions"] for change in changes if change["sessions"])[0]["name"] == "web"
         assert api.delete("/kernels/web").json()["destroyed"]
+
+
+async def test_the_mcp_server(hosts: RayHosts, environment: dict[str, str], tmp_path: Path) -> None:
+    """Its session is on a node, with its tools, and ends with the server."""
+    server = StdioServerParameters(command=sys.executable, args=["-m", "cellblock", "mcp", "--programs"], env=environment)
+    async with stdio_client(server) as streams, ClientSession(*streams) as client:
+        await client.initialize()
+
+        async def call(tool: str, **arguments: Any) -> str:
+            return text(await client.call_tool(tool, arguments))
+
+        assert await call("execute_ipython_cell", code="x = 20") == "(no output)"
+        (session,) = [one for one in await hosts.list_sessions() if one.name.startswith("mcp-")]
+        assert await call("execute_ipython_cell", code="x += 1; x") == "21"
+        assert "Undone" in await call("undo")
+        assert await call("execute_ipython_cell", code="x") == "20"
+        assert await call("execute_ipython_cell", code="import os; os.getcwd()") == repr(session.workspace)
+        long = await call("execute_ipython_cell", code="print('x' * 9000)")
+        assert "All of it: outputs/cell-" in long
+        params = {**desk(tmp_path / "notes"), "env": {}}
+        assert "desk is registered" in await call("register_mcp_server", server_name="desk", server_params=params)
+        assert "mcptools.desk.add" in await call("search_tools", words="add")
+        code = "from mcptools.desk.add import Params, run\nrun(Params(a=40, b=2))"
+        assert "42" in await call("execute_ipython_cell", code=code)
+        running = await call("execute_ipython_cell", code="import time\ntime.sleep(2)\n'slept'", wait=0.2)
+        number = running.split("cell='")[1].split("'")[0]
+        assert await call("execute_ipython_cell", cell=number) == "'slept'"
+        assert "no cell" in await call("execute_ipython_cell", cell="0" * 32)
+        assert await call("run_program", command="echo $((6 * 7))") == "42"
+        assert "fresh" in await call("reset")
+        assert "NameError" in await call("execute_ipython_cell", code="x")
+    assert await until(lambda: _is_gone(hosts, session.name))
+
+
+async def _is_gone(hosts: RayHosts, name: str) -> bool:
+    return name not in [one.name for one in await hosts.list_sessions()]
+
+
+async def test_the_mcp_server_over_http_finds_sessions_again(hosts: RayHosts, environment: dict[str, str]) -> None:
+    """They are the cluster's: another server, which knows the handle, goes on with them."""
+    command = [sys.executable, "-m", "cellblock", "mcp", "--transport", "http", "--port", "0", "--no-auth"]
+    handle = ""
+    for expected in ("20", "21"):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        with process.stderr as said:
+            while "http://" not in (line := said.readline()):
+                assert line, "it ended"
+            async with streamable_http_client(line.split()[-1]) as streams, ClientSession(*streams[:2]) as client:
+                await client.initialize()
+                code = "x += 1\nx" if handle else "x = 20\nx"
+                arguments = {"code": code, **({"session": handle} if handle else {})}
+                shown = text(await client.call_tool("execute_ipython_cell", arguments))
+                head, _, value = shown.partition("\n")
+                assert value == expected
+                handle = head.removeprefix("[session ").removesuffix("]")
+            process.terminate()
+            process.wait(30)
+    await (await hosts.find(handle)).close()
+    ended = subprocess.run([*command, "--workspace", "."], env=environment, capture_output=True, text=True, timeout=60)
+    assert "leave --workspace out" in ended.stderr

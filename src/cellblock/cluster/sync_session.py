@@ -46,6 +46,7 @@ from cellblock.operations.programs import (
 from cellblock.operations.reading import FileReading
 from cellblock.operations.saving import Load, Save, Variables
 from cellblock.operations.sessions import Destroy, History, Interrupt, Restart, Status
+from cellblock.operations.tools import RegisterServer
 
 if TYPE_CHECKING:
     from cellblock.cluster.connection import ClusterConnection
@@ -238,6 +239,22 @@ class SyncClusterSession:
         """Install packages; return what pip said."""
         request = Install(self.id, requirements, milliseconds(timeout))
         return CodeExecutionResult.from_dict(self._link.call(request))
+
+    def register_mcp_server(self, name: str, params: Mapping[str, Any]) -> list[str]:
+        """Have code call the tools of an MCP server, as ``mcptools.NAME.TOOL``; return the names of these modules.
+
+        The server runs on the node, outside of the sandbox.
+
+        Args:
+            name: The server's name in code.
+            params: As for `generate_mcp_sources`. Relative paths begin in the workspace, and ``${NAME}`` is a variable of the
+                node's daemon (`ClusterOptions.environment`).
+
+        Raises:
+            McpServerError: The server could not be started or reached.
+        """
+        registered = self._ask(RegisterServer(self.id, name, params))
+        return [*registered["tools"]]
 
     def close(self) -> None:
         """End it, with its variables. Ending one that has ended is fine."""

@@ -12,7 +12,7 @@ answers with ``refused``: it has not accepted the request, which can be sent aga
 
 from __future__ import annotations
 
-from cellblock.operations import approvals, checkpoints, executions, files, moving, overview, programs, saving, sessions
+from cellblock.operations import approvals, checkpoints, executions, files, moving, overview, programs, saving, sessions, tools
 from cellblock.operations.base import OPERATIONS
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "programs",
     "saving",
     "sessions",
+    "tools",
 ]

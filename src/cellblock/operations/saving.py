@@ -5,7 +5,7 @@ Paths are absolute paths of the machine that runs sessions. For URLs, that machi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cellblock.operations.base import Request, Route
 
@@ -69,5 +69,15 @@ class Variables(
     route=Route("GET", "/sessions/{session}/variables", "List variables", within="variables"),
 ):
     """List the variables of a session. It looks when it runs nothing else."""
+
+    session: str
+
+
+class ChangedVariables(Request[dict[str, Any]], op="changed variables"):
+    """Return what cells have changed since this was asked last; the first time, what there is.
+
+    Answered by ``changed``, the types of variables that are new or other ones, by name, and ``deleted``, a list of names; at
+    most 50 of each.
+    """
 
     session: str

@@ -35,7 +35,9 @@ class _Level(StrEnum):
 
 
 _Unused = Annotated[str | None, typer.Option(hidden=True)]
-_Workspace = Annotated[Path, typer.Option(metavar="DIR", help="The directory that the code works in.")]
+_Workspace = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The directory that the code works in; the current one by default.")
+]
 _Decider = Annotated[
     _Approve, typer.Option(help="Who decides about what code asks for: nobody, a person at the client, or rules.")
 ]
@@ -78,7 +80,7 @@ _LogLevel = Annotated[_Level, typer.Option(help="What is logged to standard erro
 
 
 def mcp(
-    workspace: _Workspace = Path(),
+    workspace: _Workspace = None,
     approve: _Decider = _Approve.AUTO,
     rules: _RulesFile = None,
     approve_shell_cmds: _ApproveShell = False,

@@ -31,10 +31,12 @@ def _serve(no_sandbox: bool, log_level: str, options: dict[str, Any]) -> None:
 
     from cellblock.fronts.mcp_server.options import ServerOptions
     from cellblock.fronts.mcp_server.start import run as serve
+    from cellblock.service import settings
 
     logging.basicConfig(level=log_level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     given: dict[str, Any] = {
-        name: Path(value) if name in _PATHS else value for name, value in options.items() if value is not None
+        name: Path(value).absolute() if name in _PATHS else value for name, value in options.items() if value is not None
     }
     given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    serve(ServerOptions(sandbox=not no_sandbox, **given))
+    cluster = bool(settings.current().ray_address)
+    serve(ServerOptions(sandbox=not no_sandbox, cluster=cluster, **given))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import socket
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from cellblock.fronts.gateway.options import GatewayOptions
 from cellblock.fronts.gateway.serve import config
 from cellblock.host import Host
 from cellblock.host.closing import Closing
-from cellblock.service.daemon.client import Client
+from cellblock.service.daemon.in_process import connect
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.server import Server
 from cellblock.service.named.options import Options
@@ -62,17 +63,12 @@ class EmbeddedGateway:
         """
         sock = listen(address, port, "the gateway")
         self.port = sock.getsockname()[1]
-        app = make_app(self._options, link=DaemonLink(connect=self._connect))
+        app = make_app(self._options, link=DaemonLink(connect=functools.partial(connect, self._server)))
         self._uvicorn = _Uvicorn(config(app, None, None))
         self._serving = asyncio.create_task(self._uvicorn.serve([sock]))
         began = asyncio.create_task(self._uvicorn.began.wait())
         await asyncio.wait([self._serving, began], return_when=asyncio.FIRST_COMPLETED)
         began.cancel()
-
-    async def _connect(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(self._server), theirs)
-        return ours
 
     async def wait(self) -> None:
         """Wait until it has ended."""

@@ -16,11 +16,14 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError
 from cellblock.model.overflow import for_model as overflow_of
+from cellblock.operations.files import WriteFile
+from cellblock.operations.saving import ChangedVariables
 
 if TYPE_CHECKING:
+    from cellblock.fronts.mcp_server.clients import Clients
     from cellblock.model import CodeExecutionResult
     from cellblock.model.checkpoints import Undone
-    from cellblock.service.named.session import NamedSession
+    from cellblock.model.sessions import SessionRecord
 
 META = "cellblock/result"
 """The key of the facts for programs in an answer's `_meta`."""
@@ -110,11 +113,14 @@ def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
     return text(with_handle(shown.rstrip("\n"), handle), status="running", cell=number, session=handle)
 
 
-async def cell(named: NamedSession, execution: str, result: CodeExecutionResult, most: int, handle: str) -> CallToolResult:
+async def cell(
+    clients: Clients, session: SessionRecord, execution: str, result: CodeExecutionResult, most: int, handle: str
+) -> CallToolResult:
     """Return the answer for a cell: its text, its pictures, and for programs the changed variables.
 
     Args:
-        named: The session.
+        clients: The sessions.
+        session: The session.
         execution: The execution's id.
         result: The result.
         most: Characters of the output. Longer output is in a file of the workspace, which the text names.
@@ -128,7 +134,7 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
     kept = "" if overflow is None else overflow.path
     if overflow is not None:
         try:
-            await named.session.files.write(kept, overflow.data)
+            await clients.ask(WriteFile(session.kernel_id, kept), overflow.data)
         except CellblockError:
             shown, kept = overflow.without, ""
     if result.ok:
@@ -139,7 +145,7 @@ async def cell(named: NamedSession, execution: str, result: CodeExecutionResult,
     lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
     # One block of text: some clients put several together without a space in between.
     content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
-    changed, deleted = await _changes(named) if not result.state_lost else ({}, [])
+    changed, deleted = await _changes(clients, session) if not result.state_lost else ({}, [])
     facts = {
         "status": result.status,
         "execution_count": result.execution_count,
@@ -205,9 +211,10 @@ def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
     return found, left_out
 
 
-async def _changes(named: NamedSession) -> tuple[dict[str, str], list[str]]:
+async def _changes(clients: Clients, session: SessionRecord) -> tuple[dict[str, str], list[str]]:
     """Return the variables that the last cells have changed, with their types, and those that are gone."""
     try:
-        return await named.session.changes()
+        found = await clients.ask(ChangedVariables(session.kernel_id))
     except CellblockError:
         return {}, []  # the kernel has ended since
+    return found["changed"], found["deleted"]

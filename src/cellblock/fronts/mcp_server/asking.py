@@ -11,13 +11,13 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 from mcp_types.version import is_version_at_least
 
 from cellblock.errors import InvalidInputError
-from cellblock.model.sessions import PendingApproval
+from cellblock.operations.approvals import Decide, Pending
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.service.named.session import NamedSession
+    from cellblock.model.sessions import PendingApproval, SessionRecord
 
 _STATELESS = "2026-07-28"
 """From this version of the protocol on, a server cannot ask its client during a call: it returns its questions."""
@@ -36,24 +36,24 @@ _CHOICES = ("once", "always for this tool", "no")
 _NEXT = ("I have read this part", "no")
 
 
-def waiting(clients: Clients, named: NamedSession) -> list[PendingApproval]:
+async def waiting(clients: Clients, session: SessionRecord) -> list[PendingApproval]:
     """Return the requests of a session that wait for a person."""
-    return clients.sessions.approvals.waiting(named.record.kernel_id)
+    return await clients.ask(Pending(session.kernel_id))
 
 
-async def ask(clients: Clients, named: NamedSession, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
+async def ask(clients: Clients, session: SessionRecord, execution: str, ctx: Context[Any, Any]) -> InputRequiredResult | None:
     """Ask about all requests that wait in a session; refuse them if no person can be asked.
 
     Args:
         clients: The sessions.
-        named: The session.
+        session: The session.
         execution: The id of the cell that the client waits for.
         ctx: The call.
 
     Returns:
         Questions that the client must answer first, if it has to call again with the answers; else None.
     """
-    asked = [question for question in waiting(clients, named) if await _can_be_asked(clients, question, ctx)]
+    asked = [question for question in await waiting(clients, session) if await _can_be_asked(clients, question, ctx)]
     if not is_stateless(ctx):
         for question in asked:
             await _take_answer(clients, question, await elicit(_forms(question), ctx))
@@ -79,31 +79,32 @@ async def _can_be_asked(clients: Clients, question: PendingApproval, ctx: Contex
         await _take_answer(clients, question, None)
         return False
     if not _forms(question):
-        clients.sessions.approvals.refuse(question.id, too_long(question.text))
+        await clients.ask(Decide((question.id,), allow=False, reason=too_long(question.text)))
         return False
     return True
 
 
-async def take_answers(clients: Clients, named: NamedSession, answers: Mapping[str, Any]) -> None:
+async def take_answers(clients: Clients, session: SessionRecord, answers: Mapping[str, Any]) -> None:
     """Apply a client's answers to questions of its own session. It cannot decide for another session."""
-    for question in waiting(clients, named):
+    for question in await waiting(clients, session):
         if question.id in answers:
             await _take_answer(clients, question, answer_in(answers, question.id, _forms(question)))
 
 
 async def _take_answer(clients: Clients, question: PendingApproval, answer: object) -> None:
     """Apply one answer. A refusal counts only once: a host may refuse for a person who saw nothing."""
-    approvals, ids = clients.sessions.approvals, (question.id,)
+    ids = (question.id,)
     if question.kind != "question":
         choice = chosen(answer)
         always = "tool" if choice == _CHOICES[1] else ""
-        await approvals.decide(ids, allow=choice in _CHOICES[:2], always=always)
+        await clients.ask(Decide(ids, choice in _CHOICES[:2], always))
         return
     accepted = answer if isinstance(answer, ElicitResult) and answer.action == "accept" else None
+    filled_in = {} if accepted is None else accepted.content or {}
     try:
-        await approvals.decide(ids, allow=accepted is not None, answer=None if accepted is None else accepted.content)
+        await clients.ask(Decide(ids, accepted is not None, answer=filled_in))
     except InvalidInputError:  # it does not fit the form
-        await approvals.decide(ids, allow=False)
+        await clients.ask(Decide(ids, allow=False))
 
 
 async def elicit(asked: Sequence[ElicitRequestFormParams], ctx: Context[Any, Any]) -> ElicitResult | None:

@@ -3,76 +3,164 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp_types import InputRequiredResult
 
-from cellblock.errors import NotFoundError
+from cellblock.errors import CellblockError, NotFoundError, OutcomeUnknownError, failure
 from cellblock.fronts.mcp_server import asking
-from cellblock.service.named.executions import Execution
-from cellblock.service.named.past import PastExecution
+from cellblock.model import CodeExecutionResult
+from cellblock.model.sessions import ExecutionEvent
+from cellblock.operations.data import milliseconds
+from cellblock.operations.executions import Cancel, Follow, Lookup, Submit
+from cellblock.operations.sessions import Status
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from cellblock.fronts.mcp_server.clients import Clients
-    from cellblock.service.named.session import NamedSession
+    from cellblock.model.sessions import SessionRecord
 
 _BEAT = 5.0
 """Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
 
+_SAID = 100_000
+"""Characters of the end of a cell's output that are kept for a call that does not wait for its end."""
 
-async def run(
-    clients: Clients, named: NamedSession, execution: Execution | PastExecution, wait: float, ctx: Context[Any, Any]
-) -> InputRequiredResult | None:
+
+class Cell:
+    """A cell that a call waits for. It is followed from its beginning until `close`.
+
+    Attributes:
+        id: Its id.
+        session: Its session.
+        said: The end of its output so far.
+    """
+
+    def __init__(self, clients: Clients, session: SessionRecord, number: str) -> None:
+        self.id = number
+        self.session = session
+        self.said = ""
+        self._clients = clients
+        self._asks = True  # it may have asked before this call
+        self._changed = asyncio.Event()
+        self._following = asyncio.create_task(self._follow())
+        self._following.add_done_callback(lambda _: self._changed.set())
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._following.done()
+
+    async def result(self) -> CodeExecutionResult:
+        """Return its result, once it has ended.
+
+        Raises:
+            CellblockError: It could not be run, or nobody knows how it ended.
+        """
+        return await asyncio.shield(self._following)
+
+    async def has_news(self) -> bool:
+        """Wait until it has ended or something waits for a decision; return whether something does."""
+        while not self.ended:
+            self._changed.clear()
+            if self._asks:
+                self._asks = False
+                if await asking.waiting(self._clients, self.session):
+                    self._asks = True  # the caller may be cancelled now
+                    return True
+            await self._changed.wait()
+        return False
+
+    def look_again(self) -> None:
+        """Look again whether something waits for a decision: not all of it comes from a cell."""
+        self._asks = True
+
+    async def cancel(self) -> None:
+        """Stop it."""
+        with suppress(CellblockError):
+            await self._clients.ask(Cancel(self.id))
+
+    async def close(self) -> None:
+        """Follow it no longer. It goes on."""
+        self._following.cancel()
+        await asyncio.wait([self._following])
+        if not self._following.cancelled():
+            self._following.exception()  # whoever wanted it has had it
+
+    async def _follow(self) -> CodeExecutionResult:
+        last: ExecutionEvent | None = None
+        async with aclosing(self._clients.place.link.follow(Follow(self.id))) as parts:
+            async for part in parts:
+                last = ExecutionEvent.from_dict(part)
+                if last.kind == "stream":
+                    self.said = (self.said + last.data["text"])[-_SAID:]
+                elif last.kind in ("approval", "decided"):
+                    self._asks = True
+                    self._changed.set()
+        if last is not None and last.kind == "failed":
+            raise failure(last.data, self.id)
+        if last is None or last.kind != "result":
+            raise OutcomeUnknownError("nobody knows how the cell ended", self.id)
+        return last.result
+
+
+async def begin(clients: Clients, session: SessionRecord, code: str, timeout: float) -> Cell:
+    """Run code in a session.
+
+    Args:
+        clients: The sessions.
+        session: The session.
+        code: The code.
+        timeout: Seconds after which it is stopped.
+    """
+    request = Submit(session.kernel_id, timeout=milliseconds(timeout), key=secrets.token_hex(16), live=True)
+    submitted = await clients.place.link.call(request, code.encode("utf-8", "surrogatepass"))
+    return Cell(clients, session, submitted["id"])
+
+
+async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any]) -> InputRequiredResult | None:
     """Wait for the end of a cell, within a limit. Meanwhile, report progress and ask about its requests.
 
     Args:
         clients: The sessions.
-        named: The cell's session.
-        execution: The cell.
+        cell: The cell.
         wait: Seconds to wait at most.
         ctx: The call.
 
     Returns:
         Questions that the client must answer first, if it is one that has to call again with the answers; else None.
     """
-    if ctx.input_responses:
-        await asking.take_answers(clients, named, ctx.input_responses)
     deadline = time.monotonic() + wait
     try:
-        while not execution.ended and (left := deadline - time.monotonic()) > 0:
-            if asking.waiting(clients, named):
-                if (questions := await asking.ask(clients, named, execution.record.id, ctx)) is not None:
+        if ctx.input_responses:
+            await asking.take_answers(clients, cell.session, ctx.input_responses)
+        while not cell.ended and (left := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _BEAT)):
+                    asks = await cell.has_news()
+                if asks and (questions := await asking.ask(clients, cell.session, cell.id, ctx)) is not None:
                     return questions
                 continue
-            await _pause(clients, named, execution, min(left, _BEAT))
-            if not execution.ended:
-                await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(execution))
+            cell.look_again()
+            await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(cell))
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
-            await execution.cancel(named.session)
+            await cell.cancel()
         raise
     return None
 
 
-async def _pause(clients: Clients, named: NamedSession, execution: Execution | PastExecution, most: float) -> None:
-    """Wait until the cell has ended or asks for something, at most for a time."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(most):
-            while not execution.ended and not asking.waiting(clients, named):
-                await execution.changed()
-
-
-def _last_words(execution: Execution | PastExecution) -> str:
-    lines = execution.said.strip().splitlines()
+def _last_words(cell: Cell) -> str:
+    lines = cell.said.strip().splitlines()
     return lines[-1][-200:] if lines else "running"
 
 
-def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[NamedSession, Execution | PastExecution] | None:
+async def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> Cell | None:
     """Return the cell that a call continues: the one that its answers are for, or that it names.
 
     Raises:
@@ -82,9 +170,9 @@ def resumed(clients: Clients, number: str, ctx: Context[Any, Any]) -> tuple[Name
     if not number:
         return None
     try:
-        named, execution = clients.sessions.executions.find(number)
+        session = await clients.ask(Status((await clients.ask(Lookup(number))).session))
     except NotFoundError:
-        named = None
-    if named is None:
+        session = None
+    if session is None or not clients.is_ours(session.name):
         raise NotFoundError(f"there is no cell {number!r}, or it is no longer kept: run the code again")
-    return named, execution
+    return Cell(clients, session, number)

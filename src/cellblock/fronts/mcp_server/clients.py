@@ -7,26 +7,30 @@ import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from cellblock.errors import NotFoundError, SandboxError
-from cellblock.host import Host
-from cellblock.service.named.options import read_options
-from cellblock.service.named.session import NamedSession
-from cellblock.service.named.sessions import NamedSessions
+from cellblock.errors import CellblockError, NotFoundError
+from cellblock.fronts.mcp_server.places import Here, OnCluster, Place
+from cellblock.model.sessions import SessionRecord
+from cellblock.operations.data import Data, read_answer
+from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.tools.approvals.rules import Rules
 
 if TYPE_CHECKING:
     from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.host import Host
+    from cellblock.operations.base import AnswerT, Request
 
 _HANDLE = re.compile(r"s-[0-9a-f]{32}")
 _ONLY = "session"
 _IDLE = 24 * 3600.0
 """Seconds after which an unused session ends."""
 
+_ModelT = TypeVar("_ModelT")
+
 
 class Clients:
-    """Sessions by their clients' handles.
+    """Sessions by their clients' handles, which are the sessions' names.
 
     Over stdio there is one client, and its session works in the workspace. Over HTTP there are many. Each gets an unguessable
     handle, and a folder of its own, which is the only place that its code sees.
@@ -34,7 +38,7 @@ class Clients:
     Attributes:
         options: The server's options.
         rules: The rules that decide before people do, as loaded when the server started.
-        sessions: The sessions.
+        place: Where the sessions are.
     """
 
     def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
@@ -42,28 +46,24 @@ class Clients:
 
         Args:
             options: The server's options.
-            host: Runs the sessions, and stays open; by default a new one.
+            host: Runs the sessions, and stays open; by default a new one, or the cluster.
         """
         self.options = options
         self.rules = Rules.load(options.rules) if options.rules is not None else Rules()
-        self._given = host is not None
-        self._host = host or Host(isolate="none", preload=options.preload)
-        self.sessions = NamedSessions(self._host)
-        self.sessions.always_asks = True  # also with another `approve`, the person at the client
+        self.place: Place = OnCluster() if options.cluster else Here(options, host)
+        self._only_name = f"mcp-{secrets.token_hex(16)}" if options.cluster else _ONLY
+        self._making = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Warm up for the first session, and check the options now: errors at the start are seen, those of a cell may not be.
+        """Get ready for the first session.
 
         Raises:
             InvalidInputError: No session could be made with these options.
+            DaemonError: The cluster cannot be reached.
         """
-        options = read_options(self.options.session(self.options.workspace), self._host).session
-        self._host.begin(options)
-        if self.options.transport == "stdio":
-            with suppress(SandboxError):  # a fault of the machine, which the first cell explains
-                await self._host.session(options).close()
+        await self.place.begin()
 
-    async def session(self, handle: str) -> NamedSession:
+    async def session(self, handle: str) -> SessionRecord:
         """Return the session of a handle; without one, over HTTP, a new session.
 
         Raises:
@@ -72,43 +72,62 @@ class Clients:
         """
         if self.options.transport == "stdio":
             return await self._only()
-        if not handle:
-            return await self._new()
-        return self.known(handle)
+        return await self.known(handle) if handle else await self._new()
 
-    def known(self, handle: str) -> NamedSession:
+    async def known(self, handle: str) -> SessionRecord:
         """Return the session of a handle.
 
         Raises:
             NotFoundError: There is no such session, or no longer.
         """
         try:
-            return self.sessions.find(handle if _HANDLE.fullmatch(handle) else "")
+            if not self.is_ours(handle):
+                raise NotFoundError("it is no handle")
+            return await self.ask(Status(handle))
         except NotFoundError:
             raise NotFoundError(
                 "no session has this handle (a session ends when it is not used for a day): call again without 'session', and "
                 "use the handle in the answer from then on"
             ) from None
 
-    def folder(self, named: NamedSession) -> Path:
+    def is_ours(self, name: str) -> bool:
+        """Whether this server has made the session of a name, or could have."""
+        return name == self._only_name if self.options.transport == "stdio" else _HANDLE.fullmatch(name) is not None
+
+    def folder(self, session: SessionRecord) -> Path:
         """Return the working directory of a session."""
-        return Path(named.options["working_dir"])
+        return Path(session.workspace)
 
-    async def _only(self) -> NamedSession:
-        try:
-            return self.sessions.find(_ONLY)
-        except NotFoundError:
-            return await self.sessions.create(_ONLY, self.options.session(self.options.workspace))
+    async def _only(self) -> SessionRecord:
+        async with self._making:
+            try:
+                return await self.ask(Status(self._only_name))
+            except NotFoundError:
+                options = self.options.session(None if self.options.own_folders else self.options.workspace)
+                return await self.ask(Create(self._only_name, options, fresh=True))
 
-    async def _new(self) -> NamedSession:
+    async def _new(self) -> SessionRecord:
         handle = f"s-{secrets.token_hex(16)}"
-        folder = self.options.workspace / handle
-        await asyncio.to_thread(folder.mkdir, mode=0o700)
-        await asyncio.to_thread(self.options.tools.mkdir, exist_ok=True)
-        return await self.sessions.create(handle, {**self.options.session(folder), "idle_timeout": _IDLE})
+        folder = None
+        if not self.options.own_folders:
+            folder = self.options.workspace / handle
+            await asyncio.to_thread(folder.mkdir, mode=0o700)
+            await asyncio.to_thread(self.options.tools.mkdir, exist_ok=True)
+        return await self.ask(Create(handle, {**self.options.session(folder), "idle_timeout": _IDLE}, fresh=True))
+
+    @overload
+    async def ask(self, request: Request[Data[_ModelT]], body: bytes = b"") -> _ModelT: ...
+    @overload
+    async def ask(self, request: Request[list[Data[_ModelT]]], body: bytes = b"") -> list[_ModelT]: ...
+    @overload
+    async def ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT: ...
+    async def ask(self, request: Request[Any], body: bytes = b"") -> Any:
+        """Ask for an operation, and return its answer as objects of `model`."""
+        return read_answer(type(request), await self.place.link.call(request, body))
 
     async def close(self) -> None:
-        """End all sessions."""
-        await self.sessions.close()
-        if not self._given:
-            await self._host.close()
+        """End the sessions that end with this server: over stdio the only one, and all of this process."""
+        if self.options.transport == "stdio" and self.options.cluster:
+            with suppress(CellblockError, AttributeError):  # it has ended, or this has not begun
+                await self.ask(Destroy(self._only_name))
+        await self.place.close()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from cellblock.common import config
 from cellblock.errors import InvalidInputError
+from cellblock.tools.approvals.rules import read_rules
 
 Approve = Literal["auto", "ask", "rules"]
 Transport = Literal["stdio", "http"]
@@ -23,6 +24,8 @@ class ServerOptions:
     """The options of ``cellblock mcp``.
 
     Attributes:
+        cluster: Whether sessions run on the nodes of a cluster. Then `workspace` and `sandbox_config` are absolute paths of
+            these nodes, and each session gets a directory of its own if no workspace is given.
         workspace: Where the code works, and where ``mcptools/`` is generated. Over HTTP, each session gets a folder in it.
         sandbox: Whether to run kernels in a sandbox.
         sandbox_config: Its configuration: a JSON file (docs/sandbox.md).
@@ -42,6 +45,7 @@ class ServerOptions:
         names: Names by which clients reach the server, if its address is not one of this machine's own names for itself.
     """
 
+    cluster: bool = False
     workspace: Path = Path()
     sandbox: bool = True
     sandbox_config: Path | None = None
@@ -60,10 +64,17 @@ class ServerOptions:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("workspace", "sandbox_config", "rules"):  # the current directory is another one soon
+        # The current directory is another one soon.
+        for name in ("rules",) if self.cluster else ("workspace", "sandbox_config", "rules"):
             if (path := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path.resolve())
-        if not self.workspace.is_dir():
+        if self.cluster:
+            if self.transport == "http" and not self.own_folders:
+                raise InvalidInputError(
+                    f"--workspace {self.workspace}: sessions run on a cluster (CELLBLOCK_RAY_ADDRESS, or ray_address), where "
+                    "each client of --transport http gets a directory of its own: leave --workspace out"
+                )
+        elif not self.workspace.is_dir():
             problem = "it is not a directory:" if self.workspace.exists() else "there is no such directory; make it, or"
             raise InvalidInputError(f"--workspace {self.workspace}: {problem} name another one")
         if self.approve == "rules" and self.rules is None:
@@ -75,23 +86,29 @@ class ServerOptions:
         if self.auth and not self.token:
             object.__setattr__(self, "token", secrets.token_urlsafe(32))
 
-    def session(self, folder: Path) -> dict[str, Any]:
+    @property
+    def own_folders(self) -> bool:
+        """Whether sessions have directories of their own, which end with them."""
+        return self.cluster and self.workspace == Path()
+
+    def session(self, folder: Path | None) -> dict[str, Any]:
         """Return the options of one session, as `named.options` reads them.
 
         Args:
-            folder: Where it works.
+            folder: Where it works; None for a directory of its own.
         """
         given: dict[str, Any] = {
-            "working_dir": str(folder),
-            "images_dir": str(folder / "images"),
             "kernel_env": kernel_environment(),
             "sandbox": self.sandbox,
             "allow_hosts": list(self.allow_hosts),
             "approve": "auto" if self.approve == "auto" else "ask",
+            "ask_questions": True,  # whatever else is allowed, the person at the client
             "approval_timeout": 600,
             "approve_shell_cmds": self.approve_shell_cmds,
-            "tools": [] if folder == self.workspace else [str(self.tools)],
         }
+        if folder is not None:
+            given |= {"working_dir": str(folder), "images_dir": str(folder / "images")}
+            given["tools"] = [] if folder == self.workspace else [str(self.tools)]
         if self.preload:
             given["preload"] = list(self.preload)
         if self.isolate is not None:
@@ -99,7 +116,7 @@ class ServerOptions:
         if self.sandbox_config is not None:
             given["sandbox_config"] = str(self.sandbox_config)
         if self.rules is not None:
-            given["rules"] = str(self.rules)
+            given["rules"] = read_rules(self.rules) if self.cluster else str(self.rules)
         return given
 
     @property
@@ -119,5 +136,9 @@ def kernel_environment() -> dict[str, str]:
 
 
 def enter(options: ServerOptions) -> None:
-    """Make the workspace the current directory: ``.env`` is read there, and relative paths of MCP servers begin there."""
-    os.chdir(options.workspace)
+    """Make the workspace the current directory: ``.env`` is read there, and relative paths of MCP servers begin there.
+
+    On a cluster, the workspace is elsewhere.
+    """
+    if not options.cluster:
+        os.chdir(options.workspace)

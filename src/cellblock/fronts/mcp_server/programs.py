@@ -12,6 +12,10 @@ import anyio
 from cellblock.errors import CellblockError
 from cellblock.fronts.mcp_server import answers, deciding
 from cellblock.model.decisions import CommandRequest
+from cellblock.model.programs import as_command
+from cellblock.operations.data import milliseconds
+from cellblock.operations.files import WriteFile
+from cellblock.operations.programs import Exec
 from cellblock.tools.approvals.call import Call
 
 if TYPE_CHECKING:
@@ -20,14 +24,14 @@ if TYPE_CHECKING:
 
     from cellblock.fronts.mcp_server.clients import Clients
     from cellblock.model.programs import ExecResult
-    from cellblock.service.named.session import NamedSession
+    from cellblock.model.sessions import SessionRecord
 
 _BEAT = 5.0
 """Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
 
 
 async def decide_command(
-    clients: Clients, named: NamedSession, command: CommandRequest, ctx: Context[Any, Any]
+    clients: Clients, session: SessionRecord, command: CommandRequest, ctx: Context[Any, Any]
 ) -> InputRequiredResult | None:
     """Decide about a command, if commands of code need approval, too.
 
@@ -46,18 +50,25 @@ async def decide_command(
         "The agent wants to run a command:",
         ctx,
         refused="the command was not approved",
-        session=named.record.kernel_id,
-        handle=named.record.name,
+        session=session.kernel_id,
+        handle=session.name,
     )
 
 
 async def run(
-    named: NamedSession, command: CommandRequest, timeout: float, most: int, ctx: Context[Any, Any], handle: str
+    clients: Clients,
+    session: SessionRecord,
+    command: CommandRequest,
+    timeout: float,
+    most: int,
+    ctx: Context[Any, Any],
+    handle: str,
 ) -> CallToolResult:
     """Run a command, and return the answer. A call that is cancelled stops it.
 
     Args:
-        named: The session.
+        clients: The sessions.
+        session: The session.
         command: The command.
         timeout: Seconds until it is stopped.
         most: Characters of its output to show.
@@ -65,7 +76,8 @@ async def run(
         handle: The session's handle, if the client has to know it.
     """
     began = time.monotonic()
-    running = asyncio.create_task(named.session.exec(command.command, cwd=command.cwd, timeout=timeout, merge=True))
+    request = Exec(session.kernel_id, as_command(command.command), command.cwd, {}, milliseconds(timeout), merge=True)
+    running = asyncio.create_task(clients.ask(request))
     try:
         while not (await asyncio.wait([running], timeout=_BEAT))[0]:
             await ctx.report_progress(time.monotonic() - began, message="running")
@@ -74,15 +86,15 @@ async def run(
             with anyio.CancelScope(shield=True):
                 running.cancel()
                 await asyncio.wait([running])
-    return await _answer(named, running.result(), most, handle)
+    return await _answer(clients, session, running.result(), most, handle)
 
 
-async def _answer(named: NamedSession, result: ExecResult, most: int, handle: str) -> CallToolResult:
+async def _answer(clients: Clients, session: SessionRecord, result: ExecResult, most: int, handle: str) -> CallToolResult:
     shown = result.for_model() or "(no output)"
     if len(shown) > most:
         kept = f"outputs/program-{secrets.token_hex(4)}.txt"
         try:
-            await named.session.files.write(kept, result.stdout)
+            await clients.ask(WriteFile(session.kernel_id, kept), result.stdout)
         except CellblockError:
             kept = ""
         what = "Its beginning and end" if result.truncated else "All of it"

@@ -9,11 +9,14 @@ from mcp_types import InputRequiredResult
 
 from cellblock.fronts.mcp_server.deciding import decide
 from cellblock.tools.approvals.call import Call
+from cellblock.tools.mcp.params import parse_params
+from cellblock.tools.mcp.place import made_absolute
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
 
     from cellblock.fronts.mcp_server.clients import Clients
+    from cellblock.fronts.mcp_server.options import ServerOptions
 
 
 async def decide_registration(
@@ -41,3 +44,20 @@ async def decide_registration(
         refused=f"the MCP server {name!r} was not registered",
         hint='; a rule with kind = "server" can allow it, or the person at the client if the server runs with --approve ask',
     )
+
+
+def placed(options: ServerOptions, name: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a server's parameters with paths relative to the workspace, which over HTTP is not the session's folder.
+
+    On a cluster, they are relative to the session's directory there, and stay as they are.
+
+    Args:
+        options: The options.
+        name: The server's name.
+        params: Its parameters.
+
+    Raises:
+        InvalidInputError: They are wrong.
+    """
+    parsed = parse_params(name, params)
+    return params if options.cluster else made_absolute(parsed, str(options.workspace)).to_dict()

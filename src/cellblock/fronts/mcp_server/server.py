@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 from mcp.server import MCPServer
@@ -19,8 +17,11 @@ from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.mcp_server import answers, asking, cells, programs
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
-from cellblock.service.named.executions import Execution
-from cellblock.tools.calling import search
+from cellblock.operations.checkpoints import Undo
+from cellblock.operations.data import milliseconds
+from cellblock.operations.files import Install
+from cellblock.operations.sessions import Restart
+from cellblock.operations.tools import RegisterServer, SearchTools
 
 INSTRUCTIONS = """\
 Runs Python in a sandboxed IPython kernel that keeps its variables from call to call. Work in small steps, and look at each \
@@ -32,8 +33,8 @@ Filter and combine in code what tools return, and print only what you need."""
 _LISTED = 5000
 """Characters of the list of a server's tools. `search_tools` shows the rest."""
 
-_FOUND = 30_000
-"""Characters that `search_tools` shows at most."""
+_INSTALLING = 600.0
+"""Seconds that pip may take."""
 
 _Ctx = Context[Any, Any]
 _Answer = CallToolResult | InputRequiredResult
@@ -69,23 +70,21 @@ class Tools:
         Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
         mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
         """
-        found = cells.resumed(self._clients, cell, ctx)
-        if found is None:
+        cell_ = await cells.resumed(self._clients, cell, ctx)
+        if cell_ is None:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
-            named = await self._clients.session(session)
-            execution = self._clients.sessions.executions.submit(
-                named, Execution(named.record.kernel_id, named.record.name, code, timeout=timeout, live=True)
-            )
-        else:
-            named, execution = found
-        questions = await cells.run(self._clients, named, execution, wait, ctx)
-        if questions is not None:
-            return questions
-        handle = self._handle(named.record.name)
-        if not execution.ended:
-            return answers.running(execution.record.id, execution.said, max_output_chars, handle)
-        return await answers.cell(named, execution.record.id, await execution.wait(), max_output_chars, handle)
+            cell_ = await cells.begin(self._clients, await self._clients.session(session), code, timeout)
+        try:
+            questions = await cells.run(self._clients, cell_, wait, ctx)
+            if questions is not None:
+                return questions
+            handle = self._handle(cell_.session.name)
+            if not cell_.ended:
+                return answers.running(cell_.id, cell_.said, max_output_chars, handle)
+            return await answers.cell(self._clients, cell_.session, cell_.id, await cell_.result(), max_output_chars, handle)
+        finally:
+            await cell_.close()
 
     async def register_mcp_server(
         self,
@@ -102,17 +101,16 @@ class Tools:
         Once is enough: it stays registered.
         """
         # Imported here: every start of the server would wait for it, and few need it.
-        from cellblock.fronts.mcp_server.registering import decide_registration
-        from cellblock.tools.apigen.generate import generate_mcp_sources
+        from cellblock.fronts.mcp_server import registering
 
-        if (question := await decide_registration(self._clients, server_name, server_params, ctx)) is not None:
+        if (question := await registering.decide_registration(self._clients, server_name, server_params, ctx)) is not None:
             return question
-        named = await self._clients.session(session)
-        root = self._clients.folder(named) / "mcptools"
-        names = await generate_mcp_sources(server_name, server_params, root)
-        handle = self._handle(named.record.name)
-        shown = _registered(server_name, names, search.signatures(server_name, root_dir=root) if names else [])
-        return answers.text(answers.with_handle(shown, handle), server=server_name, tools=names, session=handle)
+        record = await self._clients.session(session)
+        params = registering.placed(self._options, server_name, server_params)
+        registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
+        handle = self._handle(record.name)
+        shown = _registered(server_name, registered["tools"], registered["signatures"])
+        return answers.text(answers.with_handle(shown, handle), server=server_name, tools=registered["tools"], session=handle)
 
     async def search_tools(
         self,
@@ -122,18 +120,9 @@ class Tools:
         session: _SESSION = "",
     ) -> _Answer:
         """Find tools of registered MCP servers, and saved actions: modules for words, signatures of modules, one in full."""
-        # In a thread, and cut: code in a session may have written anything into these files.
-        shown = await asyncio.to_thread(_search, self._roots(session), words, tools or [], module)
-        return answers.text(shown if len(shown) <= _FOUND else f"{shown[:_FOUND]}\n… there is more: give more words")
-
-    def _roots(self, session: str) -> list[Path]:
-        """Return the directories of tools that a session can import, its own first."""
-        if self._options.transport == "stdio":
-            return [self._options.tools, self._options.workspace / "gentools"]
-        if not session:
-            return [self._options.tools]
-        folder = self._clients.folder(self._clients.known(session))
-        return [folder / "mcptools", folder / "gentools", self._options.tools]
+        record = await self._clients.session(session)
+        found = await self._clients.ask(SearchTools(record.kernel_id, words, tuple(tools or ()), module))
+        return answers.text(answers.with_handle(found, "" if session else self._handle(record.name)))
 
     async def install_package(
         self,
@@ -142,17 +131,17 @@ class Tools:
         session: _SESSION = "",
     ) -> _Answer:
         """Install a Python package with pip, for this session."""
-        named = await self._clients.session(session)
-        result = await named.session.install(package_name)
+        record = await self._clients.session(session)
+        result = await self._clients.ask(Install(record.kernel_id, (package_name,), milliseconds(_INSTALLING)))
         shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
-        handle = self._handle(named.record.name)
+        handle = self._handle(record.name)
         return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
 
     async def reset(self, ctx: _Ctx, session: _SESSION = "") -> _Answer:
         """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
-        named = await self._clients.session(session)
-        await self._clients.sessions.restart(named.record.kernel_id)
-        handle = self._handle(named.record.name)
+        record = await self._clients.session(session)
+        await self._clients.ask(Restart(record.kernel_id))
+        handle = self._handle(record.name)
         shown = answers.with_handle("The kernel is fresh: variables and imports are gone.", handle)
         return answers.text(shown, status="reset", session=handle)
 
@@ -163,8 +152,9 @@ class Tools:
         session: _SESSION = "",
     ) -> _Answer:
         """Go back over the last cells: variables, imports and files are exactly as before. Tool calls stay done."""
-        named = await self._clients.session(session)
-        return answers.undone(await named.session.undo(count, partial=partial), self._handle(named.record.name))
+        record = await self._clients.session(session)
+        undone = await self._clients.ask(Undo(record.kernel_id, count, partial))
+        return answers.undone(undone, self._handle(record.name))
 
     async def run_program(
         self,
@@ -179,11 +169,12 @@ class Tools:
 
         It sees the same files and network as code, and none of its variables. undo does not undo it.
         """
-        named = await self._clients.session(session or asking.state(ctx).get("session", ""))
-        request = CommandRequest("shell", command, cwd=str(self._clients.folder(named) / cwd))
-        if (question := await programs.decide_command(self._clients, named, request, ctx)) is not None:
+        record = await self._clients.session(session or asking.state(ctx).get("session", ""))
+        request = CommandRequest("shell", command, cwd=str(self._clients.folder(record) / cwd))
+        if (question := await programs.decide_command(self._clients, record, request, ctx)) is not None:
             return question
-        return await programs.run(named, request, timeout, max_output_chars, ctx, self._handle(named.record.name))
+        handle = self._handle(record.name)
+        return await programs.run(self._clients, record, request, timeout, max_output_chars, ctx, handle)
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
@@ -200,27 +191,6 @@ def _registered(server: str, names: list[str], signatures: list[str]) -> str:
         return whole
     more = "\n… search_tools shows all of them, and signatures"
     return known[:_LISTED] + more
-
-
-def _search(roots: list[Path], words: str, tools: list[str], module: str) -> str:
-    """Return the answer of `search_tools`."""
-    if module:
-        root, path = _place(module, roots)
-        return search.interface(path, root_dir=root)
-    if tools:
-        places = (_place(tool, roots) for tool in tools)
-        found = [line for root, path in places for line in search.signatures(path, root_dir=root)]
-        return "\n".join(found) or "There are no such tools."
-    found = [f"{root.name}.{name}" for root in roots for name in search.names(words, root_dir=root)]
-    return "\n".join(dict.fromkeys(found)) or "No tool was found. Is its server registered?"
-
-
-def _place(module: str, roots: list[Path]) -> tuple[Path, str]:
-    """Return the directory of a module, and its name there: ``gentools.github.top`` is ``github.top`` in ``gentools``."""
-    package, _, rest = module.partition(".")
-    known = [root for root in roots if root.name == package]
-    places = [(root, rest) for root in known] or [(root, module) for root in roots]
-    return next((place for place in places if search.signatures(place[1], root_dir=place[0])), places[0])
 
 
 _ANNOTATIONS = {

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
 from cellblock.common.addresses import bracketed, listen
-from cellblock.errors import UnsupportedError
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.fronts.mcp_server.options import ServerOptions, enter
-from cellblock.service import settings
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -31,14 +29,8 @@ def run(options: ServerOptions) -> None:
     """Serve until the client leaves (stdio), or until SIGINT, SIGTERM or SIGHUP comes.
 
     Raises:
-        UnsupportedError: Sessions are to be on a cluster.
         CellblockError: It cannot be started.
     """
-    if address := settings.current().ray_address:
-        raise UnsupportedError(
-            "the MCP server runs its sessions on this machine, and CELLBLOCK_RAY_ADDRESS (or ray_address) names the Ray "
-            f"cluster {address}: set it to nothing for this command"
-        )
     with telemetry.exporting("cellblock-mcp"), suppress(asyncio.CancelledError):
         asyncio.run(_serve(options))
 

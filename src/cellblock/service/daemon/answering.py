@@ -9,11 +9,34 @@ from typing import Any
 from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError, StateError
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request
-from cellblock.service.daemon import approvals, checkpoints, executions, files, moving, overview, programs, saving, sessions
+from cellblock.service.daemon import (
+    approvals,
+    checkpoints,
+    executions,
+    files,
+    moving,
+    overview,
+    programs,
+    saving,
+    sessions,
+    tools,
+)
 from cellblock.service.daemon.handlers import HANDLERS
 from cellblock.service.daemon.server import Server
 
-__all__ = ["answer", "approvals", "checkpoints", "executions", "files", "moving", "overview", "programs", "saving", "sessions"]
+__all__ = [
+    "answer",
+    "approvals",
+    "checkpoints",
+    "executions",
+    "files",
+    "moving",
+    "overview",
+    "programs",
+    "saving",
+    "sessions",
+    "tools",
+]
 
 _BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError, StateError)
 """What those meet who use a session while another client ends it."""

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import socket
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cellblock.common import loop_thread
+
+if TYPE_CHECKING:
+    from cellblock.service.daemon.server import Server
+
+
+async def connect(server: Server) -> socket.socket:
+    """Return a connection to sessions of this event loop, as to those of a daemon."""
+    from cellblock.service.daemon.client import Client
+
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
+    return ours
 
 
 class InProcess:
@@ -27,11 +40,7 @@ class InProcess:
 
     def connect(self) -> socket.socket:
         """Return a connection to it."""
-        from cellblock.service.daemon.client import Client
-
-        ours, theirs = socket.socketpair()
-        self._thread.run(self._thread.loop.connect_accepted_socket(lambda: Client(self._server), theirs))
-        return ours
+        return self._thread.run(connect(self._server))
 
     def close(self) -> None:
         """End all sessions. Closing twice is fine."""

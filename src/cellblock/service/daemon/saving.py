@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from cellblock.common.urls import check, is_url
 from cellblock.errors import InvalidInputError, UnsupportedError
@@ -10,7 +11,7 @@ from cellblock.model.saving import LoadReport, SaveReport
 from cellblock.model.sessions import OWN_KERNEL
 from cellblock.model.variables import Variable
 from cellblock.operations.data import Data, as_data
-from cellblock.operations.saving import Export, Load, Save, Variables
+from cellblock.operations.saving import ChangedVariables, Export, Load, Save, Variables
 from cellblock.service.daemon.handlers import answers, seconds
 from cellblock.service.daemon.server import Server
 
@@ -48,6 +49,14 @@ async def variables(server: Server, request: Variables) -> list[Data[Variable]]:
     _check_python(server, request.session)
     session = await server.sessions.live(request.session)
     return [as_data(variable) for variable in await session.variables()]
+
+
+@answers(ChangedVariables)
+async def changed_variables(server: Server, request: ChangedVariables) -> dict[str, Any]:
+    """See `ChangedVariables`."""
+    _check_python(server, request.session)
+    changed, deleted = await (await server.sessions.live(request.session)).changes()
+    return {"changed": changed, "deleted": deleted}
 
 
 def _check_python(server: Server, session: str) -> None:

@@ -41,6 +41,7 @@ class NamedOptions:
     Attributes:
         approve: Who decides about tool calls, and about commands if they need approval: with ``ask``, they wait for a client's
             decision; ``auto`` allows them.
+        ask_questions: Whether questions of MCP servers wait for a client's answer with ``approve="auto"``, too.
         idle_timeout: Seconds without use after which the session ends; None or 0: never.
         startup_code: Code to run in each kernel of the session.
         kernel_type: A Jupyter kernelspec; ``python3`` is cellblock's own kernel. Others need jupyter_client.
@@ -48,7 +49,7 @@ class NamedOptions:
         sandbox_config: The sandbox's configuration (docs/sandbox.md): a JSON file's path, or its content.
         allow_hosts: Hosts that the code may reach.
         home_is_workspace: Whether ``/home/user`` is another name of the workspace in the sandbox (`Filesystem`).
-        rules: A file of rules that decide before people do (docs/approvals.md).
+        rules: Rules that decide before people do (docs/approvals.md): a file's path, or its content.
         limits: Limits of a cell's output (`Limits`), by name.
         durable: Whether the session continues after a reboot: it is saved between its cells, with the files of its workspace
             (docs/named-sessions.md). A number is the least time between two saves, in seconds; 30 by default. With a URL, it
@@ -59,6 +60,7 @@ class NamedOptions:
     """
 
     approve: Approve = "ask"
+    ask_questions: bool = False
     idle_timeout: float | None = 1800.0
     startup_code: str = ""
     kernel_type: str = OWN_KERNEL
@@ -66,7 +68,7 @@ class NamedOptions:
     sandbox_config: Mapping[str, Any] | str | None = None
     allow_hosts: tuple[str, ...] = ()
     home_is_workspace: bool = False
-    rules: str | None = None
+    rules: Mapping[str, Any] | str | None = None
     limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     durable: bool | float | str = False
     save_every: float | None = None
@@ -198,9 +200,9 @@ def _limits(given: Mapping[str, int]) -> Any:
         raise InvalidInputError(f"limits can be {names}, not {', '.join(given)}") from None
 
 
-def _rules(path: str | None) -> Any:
-    if path is None:
+def _rules(given: Mapping[str, Any] | str | None) -> Any:
+    if given is None:
         return None
     from cellblock.tools.approvals.rules import Rules
 
-    return Rules.load(Path(path))
+    return Rules.load(Path(given)) if isinstance(given, str) else Rules.parse(given)

@@ -428,6 +428,11 @@ class NamedSession:
         return str(self.options.get("approve", "ask"))
 
     @property
+    def ask_questions(self) -> bool:
+        """Whether questions of MCP servers wait for an answer although everything is allowed."""
+        return bool(self.options.get("ask_questions", False))
+
+    @property
     def idle_timeout(self) -> float | None:
         """Seconds without use after which it ends; None: never."""
         given: float | None

@@ -54,7 +54,6 @@ class NamedSessions:
         executions: Submitted executions.
         limits: How much there may be.
         overview: What happens in all of them.
-        always_asks: Whether questions of MCP servers wait for an answer also in sessions that allow everything.
         store: What outlives this process.
     """
 
@@ -85,7 +84,6 @@ class NamedSessions:
         """
         self.store = store or NamedStore()
         self.limits = limits or NamedLimits()
-        self.always_asks = False
         self.approvals = PendingApprovals(self.store.sessions)
         self._host = host
         self._fixed = fixed
@@ -364,7 +362,7 @@ class NamedSessions:
             services.on_result = lambda decision, text: named.results.append((decision.at, text))
 
     async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
-        if named.approve == "auto" and not self.always_asks:
+        if named.approve == "auto" and not named.ask_questions:
             tell_that_nobody_answers(named, elicitation)
             return None
         return await ask_about(named, self.approvals, elicitation)

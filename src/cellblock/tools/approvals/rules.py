@@ -118,16 +118,7 @@ class Rules:
         Raises:
             InvalidInputError: It cannot be read, or a key or value is not valid; the message names it.
         """
-        try:
-            text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
-            data = json.loads(text) if Path(path).suffix == ".json" else config.parse_toml(text)
-        except OSError as error:
-            raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
-        except RecursionError as error:
-            raise InvalidInputError(f"The rules in {path} cannot be parsed: they are nested too deeply.") from error
-        except ValueError as error:
-            raise InvalidInputError(f"The rules in {path} cannot be parsed: {error}") from error
-        return cls.parse(data, str(path))
+        return cls.parse(read_rules(path), str(path))
 
     @classmethod
     def parse(cls, data: object, source: str = "the rules") -> Self:
@@ -148,6 +139,23 @@ class Rules:
             tuple(_rule(item, f"{source}: rule {number}") for number, item in enumerate(rules, 1)),
             _choice(top.get("default", "ask"), f"{source}: default", get_args(Outcome)),
         )
+
+
+def read_rules(path: str | os.PathLike[str]) -> Any:
+    """Return the data of a file of rules, for `Rules.parse`.
+
+    Raises:
+        InvalidInputError: It cannot be read or parsed.
+    """
+    try:
+        text = config.read_file(Path(path).expanduser(), _MAX_FILE).decode("utf-8")
+        return json.loads(text) if Path(path).suffix == ".json" else config.parse_toml(text)
+    except OSError as error:
+        raise InvalidInputError(f"The rules in {path} cannot be read: {error.strerror}.") from error
+    except RecursionError as error:
+        raise InvalidInputError(f"The rules in {path} cannot be parsed: they are nested too deeply.") from error
+    except ValueError as error:
+        raise InvalidInputError(f"The rules in {path} cannot be parsed: {error}") from error
 
 
 def decide(rules: Rules, call: Call) -> Verdict:

@@ -1,0 +1,98 @@
+"""Where the sessions of an MCP server are: in its own process, which ends them, or on the nodes of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from cellblock.errors import SandboxError
+
+if TYPE_CHECKING:
+    from cellblock.fronts.mcp_server.options import ServerOptions
+    from cellblock.host import Host
+    from cellblock.service.daemon.link import SessionLink
+
+
+class Place(Protocol):
+    """Where sessions are.
+
+    Attributes:
+        link: What asks for them.
+    """
+
+    link: SessionLink
+
+    async def begin(self) -> None:
+        """Get ready for the first session."""
+
+    async def close(self) -> None:
+        """Close what was opened."""
+
+
+class Here:
+    """Sessions of this process."""
+
+    def __init__(self, options: ServerOptions, host: Host | None = None) -> None:
+        """Set up, without a session.
+
+        Args:
+            options: The server's options.
+            host: Runs the sessions, and stays open; by default a new one.
+        """
+        from cellblock.host import Host as NewHost
+        from cellblock.service.daemon.in_process import connect
+        from cellblock.service.daemon.link import DaemonLink
+        from cellblock.service.daemon.server import Server
+        from cellblock.service.named.sessions import NamedSessions
+
+        self._options = options
+        self._given = host is not None
+        self._host = host or NewHost(isolate="none", preload=options.preload)
+        self._server = Server(NamedSessions(self._host))
+        self.link: SessionLink = DaemonLink(connect=functools.partial(connect, self._server))
+
+    async def begin(self) -> None:
+        """Warm up for the first session, and check the options now: errors at the start are seen, those of a cell may not be.
+
+        Raises:
+            InvalidInputError: No session could be made with these options.
+        """
+        from cellblock.service.named.options import read_options
+
+        options = read_options(self._options.session(self._options.workspace), self._host).session
+        self._host.begin(options)
+        if self._options.transport == "stdio":
+            with suppress(SandboxError):  # a fault of the machine, which the first cell explains
+                await self._host.session(options).close()
+
+    async def close(self) -> None:
+        """End all sessions."""
+        await self._server.sessions.close()
+        if not self._given:
+            await self._host.close()
+        await self.link.close()
+        for client in [*self._server.clients]:
+            client.abort()
+
+
+class OnCluster:
+    """Sessions on the nodes of the Ray cluster that the settings name."""
+
+    link: SessionLink
+
+    async def begin(self) -> None:
+        """Connect to the cluster.
+
+        Raises:
+            DaemonError: It cannot be reached.
+        """
+        from cellblock.fronts.where import open_link
+
+        self.link = await asyncio.to_thread(open_link)
+
+    async def close(self) -> None:
+        """Close the connections. Sessions that nobody has ended go on."""
+        if hasattr(self, "link"):
+            await self.link.close()

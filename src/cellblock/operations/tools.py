@@ -1,0 +1,43 @@
+"""Tools of MCP servers for one session: their typed APIs are in its workspace, on the machine that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cellblock.operations.base import Request
+
+
+class RegisterServer(Request[dict[str, Any]], op="register server"):
+    """Generate the typed API of an MCP server in `mcptools/` of a session's workspace, and register the server.
+
+    That starts the server, outside of the sandbox: whoever asks has decided about it. Answered by ``tools``, the names of the
+    modules, and ``signatures``, a line for each.
+
+    Attributes:
+        session: The session.
+        name: The server's name in code.
+        params: As for `generate_mcp_sources`. Relative paths begin in the workspace.
+    """
+
+    session: str
+    name: str
+    params: Mapping[str, Any]
+
+
+class SearchTools(Request[str], op="search tools", repeatable=True):
+    """Find tools that the code of a session can import: those of MCP servers, and saved actions. Answered by a text.
+
+    Attributes:
+        session: The session.
+        words: What to look for; nothing: all tools.
+        tools: Modules whose signatures to return instead.
+        module: A module whose whole interface to return instead.
+        most: Characters of the answer.
+    """
+
+    session: str
+    words: str = ""
+    tools: tuple[str, ...] = ()
+    module: str = ""
+    most: int = 30_000
