@@ -19,6 +19,7 @@ from cellblock.fronts.mcp_server.options import ServerOptions, kernel_environmen
         ({"approve": "rules"}, "needs --rules FILE"),
         ({"auth": False, "host": "0.0.0.0"}, "without tokens, the server can only listen"),
         ({"auth": False, "host": "example.org"}, "without tokens, the server can only listen"),
+        ({"cluster": True, "workspace": Path("/there"), "transport": "http"}, "leave --workspace out"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -54,6 +55,25 @@ def test_sessions_get_what_the_server_was_told(tmp_path: Path) -> None:
     assert session["tools"] == []
     assert options.session(tmp_path / "one")["tools"] == [str(tmp_path / "mcptools")]
     assert ServerOptions(workspace=tmp_path).session(tmp_path)["approve"] == "auto"
+
+
+def test_sessions_of_a_cluster_get_paths_of_its_nodes(tmp_path: Path) -> None:
+    rules = tmp_path / "r.toml"
+    rules.write_text('[[rule]]\ndecision = "allow"\nserver = "desk"\n')
+    there = ServerOptions(cluster=True, workspace=Path("/there"), sandbox_config=Path("/there/s.json"), rules=rules)
+    session = there.session(there.workspace)
+    assert (session["working_dir"], session["sandbox_config"]) == ("/there", "/there/s.json")
+    assert session["rules"] == {"rule": [{"decision": "allow", "server": "desk"}]}
+    own = ServerOptions(cluster=True)
+    assert own.own_folders
+    assert not {"working_dir", "images_dir", "tools"} & own.session(None).keys()
+
+
+def test_only_sessions_that_can_outlive_the_server_end_when_nobody_uses_them(tmp_path: Path) -> None:
+    day = 24 * 3600
+    assert ServerOptions().session(tmp_path)["idle_timeout"] is None
+    assert ServerOptions(transport="http").session(tmp_path)["idle_timeout"] == day
+    assert ServerOptions(cluster=True).session(None)["idle_timeout"] == day
 
 
 def test_kernels_get_the_variables_that_are_named_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

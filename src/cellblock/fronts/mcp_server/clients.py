@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _HANDLE = re.compile(r"s-[0-9a-f]{32}")
 _ONLY = "session"
-_IDLE = 24 * 3600.0
-"""Seconds after which an unused session ends."""
 
 _ModelT = TypeVar("_ModelT")
 
@@ -113,7 +111,7 @@ class Clients:
             folder = self.options.workspace / handle
             await asyncio.to_thread(folder.mkdir, mode=0o700)
             await asyncio.to_thread(self.options.tools.mkdir, exist_ok=True)
-        return await self.ask(Create(handle, {**self.options.session(folder), "idle_timeout": _IDLE}, fresh=True))
+        return await self.ask(Create(handle, self.options.session(folder), fresh=True))
 
     @overload
     async def ask(self, request: Request[Data[_ModelT]], body: bytes = b"") -> _ModelT: ...

@@ -16,6 +16,8 @@ Approve = Literal["auto", "ask", "rules"]
 Transport = Literal["stdio", "http"]
 
 _KERNEL_PREFIX = "KERNEL_ENV_"
+_IDLE = 24 * 3600.0
+"""Seconds after which an unused session ends."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -104,6 +106,8 @@ class ServerOptions:
             "approve": "auto" if self.approve == "auto" else "ask",
             "ask_questions": True,  # whatever else is allowed, the person at the client
             "approval_timeout": 600,
+            # The session of the only client ends with this process, and keeps its variables however long nobody uses it.
+            "idle_timeout": None if self.transport == "stdio" and not self.cluster else _IDLE,
             "approve_shell_cmds": self.approve_shell_cmds,
         }
         if folder is not None:
