@@ -79,8 +79,11 @@ async def _cells(hosts: Any, count: int) -> dict[str, Any]:
 
 async def _placements(hosts: Any, count: int) -> dict[str, Any]:
     """Ask the director for places of so many new names, which nobody uses."""
+    from cellblock.cluster.placing import Placing
+
+    placing = Placing(hosts.link.director)
     began = time.perf_counter()
-    await _gathered(count, 200, lambda number: hosts.link.director.asked("place", f"place-{number}", 1, [], 10.0))
+    await _gathered(count, 200, lambda number: placing.place(f"place-{number}", 1, [], 10.0))
     seconds = time.perf_counter() - began
     return {"count": count, "per_second": round(count / seconds)}
 

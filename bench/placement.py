@@ -3,9 +3,10 @@
 python bench/placement.py            100 and 1,000 hosts, 100,000 sessions at once; about a minute
 python bench/placement.py --quick    a tenth of the sessions
 
-No session is started: hosts are numbers. Sessions arrive at random, stay for a random time, and need a random amount of
-memory. There are several directors, each of which knows of its own placements at once and of those of the others when hosts
-report. Beside `cluster.placement.place`, two other ways to choose are simulated: one host at random, and the roomiest of all.
+No session is started: hosts are numbers. Sessions arrive at random, stay for a random time, and need a random amount of memory.
+There is one director, which knows of its own placements at once, and of sessions that have ended when hosts report; many hosts
+report less often. Beside `cluster.placement.place`, two other ways to choose are simulated: one host at random, and the
+roomiest of all.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)
 
+from cellblock.cluster.director import pause  # noqa: E402
 from cellblock.cluster.placement import Node, NoRoom, Wanted, place  # noqa: E402
 
 MB = 1024**2
@@ -34,9 +36,7 @@ USED = 0.8
 """Part of all memory that is promised to sessions when as many arrive as leave."""
 
 MEAN = 64 * MB
-DIRECTORS = 4
-REPORTS = 1.0
-"""Seconds between two reports of a host."""
+LEASE = 30.0
 
 ACTOR_CALL = 0.73e-3
 """Seconds of one call of a Ray actor, as it was measured with Ray 2.60 on two cores: a director answers by such calls."""
@@ -109,10 +109,9 @@ def simulate(way: str, hosts: int, sessions: int, seed: int = 1) -> Spread:
     chance = random.Random(seed)
     memory = int(sessions * MEAN / USED / hosts)
     free = [memory] * hosts
-    views = [_view(free, memory) for _ in range(DIRECTORS)]
-    ways = [WAYS[way]() for _ in range(DIRECTORS)]
+    view, choose, reports = _view(free, memory), WAYS[way](), pause(hosts, LEASE)
     leaving: list[tuple[float, int, int]] = []
-    now, next_report, refused, overrun = 0.0, REPORTS, 0, 0
+    now, next_report, refused, overrun = 0.0, reports, 0, 0
     fullest: list[float] = []
     deviations: list[float] = []
     count, total = 0, 5 * sessions  # after three lives, as many leave as arrive
@@ -122,16 +121,15 @@ def simulate(way: str, hosts: int, sessions: int, seed: int = 1) -> Spread:
             _, number, size = heapq.heappop(leaving)
             free[number] += size
         if now >= next_report:
-            next_report += REPORTS
-            views = [_view(free, memory) for _ in range(DIRECTORS)]
+            next_report += reports
+            view = _view(free, memory)
             if count > total - sessions:
                 mean = memory - sum(free) / hosts
                 fullest.append((memory - min(free)) / mean)
                 deviations.append((sum((memory - one - mean) ** 2 for one in free) / hosts) ** 0.5 / mean)
         count += 1
-        director = count % DIRECTORS
         size = int(chance.expovariate(1 / MEAN))
-        chosen = ways[director](views[director], Wanted(size), chance.random)
+        chosen = choose(view, Wanted(size), chance.random)
         if isinstance(chosen, NoRoom):
             refused += 1
             continue
@@ -187,7 +185,8 @@ def main() -> None:
     sessions = 10_000 if quick else 100_000
     spreads = [simulate(way, hosts, sessions) for hosts in (100, 1000) for way in WAYS]
     print(
-        f"{sessions:,} sessions at once, {DIRECTORS} directors, a report each {REPORTS:g} s, {USED:.0%} of the memory in use\n"
+        f"{sessions:,} sessions at once, reports each second or, of 1,000 hosts, each {pause(1000, LEASE):g} s, "
+        f"{USED:.0%} of the memory in use\n"
     )
     print("| hosts | chosen | fullest / average, median | worst | deviation | sent where there was no room | refused |")
     print("|---|---|---|---|---|---|---|")

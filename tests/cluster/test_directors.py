@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cellblock.cluster.director import pause
 from cellblock.cluster.renewal import Renewal
 from cellblock.errors import ConflictError, DaemonError, NotPlacedError
 from cellblock.operations.sessions import Create
@@ -91,3 +92,8 @@ def test_a_lease_is_renewed_by_the_latest_director_alone(tmp_path: Path) -> None
         renewal.check(4)
     assert renewal.answered({"epoch": 7, "lost": False}, asked) == "join"
     assert renewal.answered({"epoch": 7, "lost": True}, asked) == "lost"
+
+
+def test_many_hosts_report_less_often() -> None:
+    assert [pause(hosts, 30.0) for hosts in (1, 100, 200, 400, 1000, 10_000)] == [1.0, 1.0, 1.0, 2.0, 5.0, 5.0]
+    assert pause(3, 2.0) == 0.2, "several reports fit into a lease"

@@ -23,6 +23,9 @@ from cellblock.model.sessions import mark_of
 from cellblock.operations.moving import TakeOver
 from cellblock.service.daemon.link import DaemonLink
 
+_REPORTS = 200
+"""Reports that a director takes in a second. It has time for some 1,200 calls."""
+
 _LOOK = 0.5
 """Seconds between two looks at Ray's nodes."""
 
@@ -86,6 +89,18 @@ class _Waiting:
         self.why = why
         self.since = time.monotonic()
         self.turn = asyncio.Event()
+
+
+def pause(hosts: int, lease: float) -> float:
+    """Return the seconds between two reports of a host: a second, or more if there are many.
+
+    Reports say which sessions have ended. A director knows by itself what it has placed, and hears of losses at once.
+
+    Args:
+        hosts: How many there are.
+        lease: How long their leases last, in seconds; a few reports may be lost meanwhile.
+    """
+    return min(max(1.0, hosts / _REPORTS), lease / 10 if hosts <= _REPORTS else lease / 6, 5.0)
 
 
 class Director:
@@ -181,7 +196,7 @@ class Director:
         renewed = names.census(mark, census["time"], census["names"], about, census["made"])
         self._heard.setdefault(mark, asyncio.Event()).set()
         self._serve()
-        return {"epoch": names.epoch, "lost": not renewed}
+        return {"epoch": names.epoch, "lost": not renewed, "pause": pause(len(names.sites), self._options.lease)}
 
     async def join(self, host: dict[str, Any]) -> None:
         """Take up a host."""
@@ -203,6 +218,24 @@ class Director:
         await self._begin()
         return {"credentials": self._credentials, "version": __version__}
 
+    async def place_at_once(self, wanted: Sequence[tuple[str, int, Sequence[str]]]) -> list[dict[str, Any] | None]:
+        """Return for each session what `place` returns if nothing has to be waited for, or else None.
+
+        Args:
+            wanted: The name, the memory and the modules of each, as for `place`.
+        """
+        await self._begin()
+        placed: list[dict[str, Any] | None] = []
+        for name, memory, preload in wanted:
+            found = None
+            if not self._queue or self._names.find(name):  # others have waited for longer
+                found = self._names.place(name, self._wanted(memory, preload))
+            placed.append(self._where(found) if isinstance(found, Site) else None)
+        return placed
+
+    def _wanted(self, memory: int, preload: Sequence[str]) -> Wanted:
+        return Wanted(memory or self._options.session_memory, frozenset(preload))
+
     async def place(self, name: str, memory: int, preload: Sequence[str], patience: float) -> dict[str, Any]:
         """Return where a session is, or is to be made; wait for room if there is none.
 
@@ -213,7 +246,7 @@ class Director:
             patience: Seconds to wait.
         """
         await self._begin()
-        wanted = Wanted(memory or self._options.session_memory, frozenset(preload))
+        wanted = self._wanted(memory, preload)
         waiting: _Waiting | None = None
         deadline = time.monotonic() + patience
         try:

@@ -29,7 +29,7 @@ from cellblock.service.daemon.place import Place
 
 _START = 30.0
 _PAUSE = 1.0
-"""Seconds between two reports, at most."""
+"""Seconds between two reports, until a director says how many."""
 
 _SCRUBBED = ("RAY_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED", "SPT_NOENV")
 """Beginnings of the names of variables that Ray sets for its workers."""
@@ -133,6 +133,7 @@ class HostActor:
         director: Any = None
         last: dict[str, Any] | None = None
         told: list[str] | None = None
+        pause = min(self._seconds / 10, _PAUSE)
         give_up = time.monotonic() + _START
         while self._process.poll() is None and time.monotonic() < give_up:
             began = time.monotonic()
@@ -156,11 +157,11 @@ class HostActor:
                     if outcome == "older":
                         director = None
                     else:
-                        told = last["names"]
+                        told, pause = last["names"], answer["pause"]
                 except Exception:  # of many kinds, from Ray: the director has ended, or cannot be reached
                     director = None
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(max(min(self._seconds / 10, _PAUSE) - (time.monotonic() - began), 0.02))
+                self._process.wait(max(pause - (time.monotonic() - began), 0.02))
 
     def _look(self, connection: Connection | None) -> tuple[dict[str, Any] | None, Connection | None]:
         """Return what the daemon says of its sessions, and the connection to it; nothing while it is started again."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from cellblock.cluster import routing
+from cellblock.cluster.placing import Placing
 from cellblock.cluster.reaching import EndedError, connect, context_of, has_ended
 from cellblock.cluster.routing import Where
 from cellblock.cluster.watching import watch_all
@@ -62,6 +63,7 @@ class ClusterLink:
     def __init__(self, director: DirectorCalls, patience: float = routing.PATIENCE) -> None:
         self.director = director
         self._patience = patience
+        self._placing = Placing(director)
         self._tls = context_of(director.credentials)
         self._links: dict[str, DaemonLink] = {}
         self._known: dict[str, Where] = {}
@@ -163,6 +165,7 @@ class ClusterLink:
 
     async def close(self) -> None:
         """See `SessionLink`."""
+        await self._placing.close()
         watching = [*self._watching.values()]
         self._watching.clear()
         for task in watching:
@@ -207,7 +210,7 @@ class ClusterLink:
         name, tries = request.name, 0
         while True:
             left = round(max(deadline - time.monotonic(), 0.0), 1)
-            placed = await self.director.asked("place", name, memory, routing.preloaded(request.options), left)
+            placed = await self._placing.place(name, memory, routing.preloaded(request.options), left)
             if "full" in placed:
                 raise BusyError(placed["full"], 5.0)
             where = Where(**placed)

@@ -1,0 +1,70 @@
+"""Asks the director for places of new sessions, many by one call: a call costs a hundred times as much as a decision."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from cellblock.errors import DaemonError
+
+_MOST = 100
+"""Sessions of one call: the director is to answer others within milliseconds."""
+
+_Wanted = tuple[str, int, Sequence[str]]
+
+
+class Asks(Protocol):
+    """Asks the director."""
+
+    async def asked(self, what: str, *arguments: Any) -> Any:
+        """Call a method of `Director`, and wait for its answer."""
+
+
+class Placing:
+    """Gathers what is asked for while a call is under way, and asks for it by the next one."""
+
+    def __init__(self, director: Asks) -> None:
+        self._director = director
+        self._waiting: list[tuple[_Wanted, asyncio.Future[dict[str, Any] | None]]] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    async def place(self, name: str, memory: int, preload: Sequence[str], patience: float) -> dict[str, Any]:
+        """Return where a session is, or is to be made, as `Director.place` does.
+
+        Raises:
+            DaemonError: There is no director any more.
+        """
+        answer: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(((name, memory, preload), answer))
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        if (placed := await answer) is not None:
+            return placed
+        waited: dict[str, Any] = await self._director.asked("place", name, memory, preload, patience)
+        return waited
+
+    async def _ask(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+            try:
+                answers = await self._director.asked("place_at_once", [wanted for wanted, _ in batch])
+            except asyncio.CancelledError:
+                for _, answer in [*batch, *self._waiting]:
+                    if not answer.done():
+                        answer.set_exception(DaemonError("the link to the cluster was closed"))
+                raise
+            except Exception as error:  # what Ray raises is not known
+                for _, answer in batch:
+                    if not answer.done():
+                        answer.set_exception(error)
+            else:
+                for (_, answer), placed in zip(batch, answers, strict=True):
+                    if not answer.done():  # otherwise whoever asked has given up
+                        answer.set_result(placed)
+
+    async def close(self) -> None:
+        """Ask for no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
