@@ -3,7 +3,7 @@
 python bench/placement.py            100 and 1,000 hosts, 100,000 sessions at once; about a minute
 python bench/placement.py --quick    a tenth of the sessions
 
-No session is started: hosts are numbers. Sessions arrive at random, stay for a random time, and need a random amount of memory.
+No session is started: hosts are numbers. Sessions arrive at random, stay for a random time, need a random amount of memory.
 There is one director, which knows of its own placements at once, and of sessions that have ended when hosts report; many hosts
 report less often. Beside `cluster.placement.place`, two other ways to choose are simulated: one host at random, and the
 roomiest of all.
