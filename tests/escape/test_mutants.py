@@ -906,7 +906,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "59 another client's servers": mutant(
         "fronts/mcp_server/test_server.py::test_over_http_what_a_client_registers_is_its_own",
-        Edit("fronts/mcp_server/clients.py", "Clients.folder", "return self.options.workspace"),
+        Edit("service/daemon/tools.py", "_workspace", "return Path(server.sessions.find(session).record.workspace).parent"),
+    ),
+    "59 another program's sessions": mutant(
+        "fronts/mcp_server/test_server.py::test_sessions_of_other_programs_are_not_there",
+        Edit("fronts/mcp_server/clients.py", "Clients.is_ours", "return True"),
     ),
     "59 whose question it is": mutant(
         "tools/mcp/test_elicit.py::test_a_question_that_could_be_anothers_is_shown_to_nobody",

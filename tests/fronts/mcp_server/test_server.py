@@ -16,10 +16,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ElicitResult, ImageContent, InputRequiredResult
 
 from cellblock.fronts.mcp_server import answers
-from cellblock.fronts.mcp_server.server import INSTRUCTIONS
+from cellblock.fronts.mcp_server.clients import Clients
+from cellblock.fronts.mcp_server.options import ServerOptions
+from cellblock.fronts.mcp_server.server import INSTRUCTIONS, build
 from cellblock.host import Host
 from cellblock.model import HistoryEntry
 from cellblock.model.checkpoints import Undone
+from cellblock.operations.executions import Submit
+from cellblock.operations.sessions import Create
 from mcp_clients import Era, connect, data, run, text
 
 TIME = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
@@ -303,6 +307,21 @@ async def test_over_http_what_a_client_registers_is_its_own(client: Connect, tmp
         say = "from mcptools.bad.pid import Params, run\nprint(run(Params()))"
         first_pid, second_pid = [text(await run(connected, say, session=session)).split()[-1] for session in (one, two)]
         assert first_pid != second_pid
+
+
+async def test_sessions_of_other_programs_are_not_there(zygote_host: Host, tmp_path: Path) -> None:
+    """On a cluster, the same link leads to them."""
+    clients = Clients(ServerOptions(workspace=tmp_path, transport="http", token="t"), zygote_host)
+    options = {"working_dir": str(tmp_path), "sandbox": False}
+    try:
+        other = await clients.ask(Create("other", options))
+        ran = await clients.place.link.call(Submit(other.kernel_id, live=True), b"'a secret'")
+        async with Client(build(clients)) as connected:
+            assert "there is no cell" in text(await run(connected, "", cell=ran["id"]))
+            for handle in ("other", other.kernel_id):
+                assert "no session has this handle" in text(await run(connected, "1", session=handle))
+    finally:
+        await clients.close()
 
 
 async def test_cells_are_undone_and_what_stays_is_said(client: Connect, tmp_path: Path) -> None:
