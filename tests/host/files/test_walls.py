@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import os
+import random
 import tarfile
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
@@ -14,13 +16,34 @@ import pytest
 
 from cellblock import FilesError, Host
 from cellblock.host.files import Files
-from cellblock.host.files.walls import OUTSIDE, UNREADABLE, UNWRITABLE, Walls
+from cellblock.host.files.walls import OUTSIDE, UNREADABLE, UNWRITABLE, Walls, _with_targets
 from cellblock.walls.sandbox.policy import Filesystem, Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
 from cells import ok
 
 PROTECTED = [".git/config", ".git/hooks/pre-commit", ".GIT/config", ".vscode/tasks.json", ".claude/settings.json", ".envrc"]
 HIDDEN = [".env", ".ssh/id_rsa", ".Env", "private/key"]
+
+
+def test_targets_of_links_are_those_of_realpath(tmp_path: Path) -> None:
+    """A quicker way to the same."""
+    chance = random.Random(1)
+    for number in range(60):
+        base = tmp_path / f"{number}"
+        (base / "a" / "b").mkdir(parents=True)
+        for name in ("l", "a/l", "a/b/l", "x", "a/x"):
+            kind = chance.choice(["link", "folder", "file", "nothing"])
+            if kind == "link":
+                (base / name).symlink_to(chance.choice(["..", "/etc", "missing", "/etc/passwd", "../..", "a"]))
+            elif kind == "folder":
+                (base / name).mkdir()
+            elif kind == "file":
+                (base / name).touch()
+        ends = ["a", "l", "x", "a/l", "a/b/l/c", "l/a", "l/../a", "x/..", "a/", ".", "missing/../a", "missing/l", "..hidden"]
+        paths = [os.path.join(base, chance.choice(ends), chance.choice(ends)) for _ in range(40)]
+        for path in paths:
+            assert _with_targets([path]) == {path, os.path.realpath(path)}
+        assert _with_targets(paths) == {*paths, *map(os.path.realpath, paths)}
 
 
 @pytest.fixture

@@ -197,13 +197,33 @@ def _longest(parts: Parts, among: frozenset[Parts]) -> int:
 
 def _beneath(root: str, paths: Iterable[str]) -> set[Parts]:
     """Return those paths that lie in a directory, plus the targets of links among them, from its top."""
-    places = {place for path in paths for place in (path, os.path.realpath(path))}
+    places = _with_targets(paths)
     return {tuple(place[len(root) :].strip("/").split("/")) for place in places if place != root and is_inside(place, root)}
+
+
+def _with_targets(paths: Iterable[str]) -> set[str]:
+    """Return paths, and what they are without links.
+
+    Dozens of them lie in a few directories, and each session asks. `os.path.realpath` of every path would look at each of the
+    directories above it, again and again.
+    """
+    places: set[str] = set()
+    directories: dict[str, str] = {}
+    for path in paths:
+        directory, name = os.path.split(path)
+        if name in ("", ".") or "/.." in path or os.path.islink(path):
+            real = os.path.realpath(path)
+        else:
+            if directory not in directories:
+                directories[directory] = os.path.realpath(directory)
+            real = os.path.join(directories[directory], name)
+        places |= {path, real}
+    return places
 
 
 def _around(root: str, paths: Iterable[str]) -> int:
     """Return the length of the longest of some paths that is a directory or above it; 0 for none."""
-    places = {place for path in paths for place in (path, os.path.realpath(path))}
+    places = _with_targets(paths)
     return max((len(place) for place in places if is_inside(root, place)), default=0)
 
 
