@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import deque
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from cellblock.model import CodeExecutionResult
 from cellblock.model.sessions import ExecutionEvent
 from cellblock.operations.data import milliseconds
 from cellblock.operations.executions import Cancel, Follow, Lookup, Submit
-from cellblock.operations.sessions import Status
+from cellblock.operations.sessions import Interrupt, Status
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import Context
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _BEAT = 5.0
 """Seconds between two reports of progress: hosts give up calls that are silent for minutes."""
+
+_TRIES, _PAUSE = 10, 0.01
 
 _SAID = 100_000
 """Characters of the end of a cell's output that are kept for a call that does not wait for its end."""
@@ -38,13 +41,13 @@ class Cell:
     Attributes:
         id: Its id.
         session: Its session.
-        said: The end of its output so far.
     """
 
     def __init__(self, clients: Clients, session: SessionRecord, number: str) -> None:
         self.id = number
         self.session = session
-        self.said = ""
+        self._said: deque[str] = deque()
+        self._size = 0
         self._clients = clients
         self._asks = True  # it may have asked before this call
         self._changed = asyncio.Event()
@@ -55,6 +58,11 @@ class Cell:
     def ended(self) -> bool:
         """Whether it has ended."""
         return self._following.done()
+
+    @property
+    def said(self) -> str:
+        """The end of its output so far."""
+        return "".join(self._said)[-_SAID:]
 
     async def result(self) -> CodeExecutionResult:
         """Return its result, once it has ended.
@@ -98,7 +106,7 @@ class Cell:
             async for part in parts:
                 last = ExecutionEvent.from_dict(part)
                 if last.kind == "stream":
-                    self.said = (self.said + last.data["text"])[-_SAID:]
+                    self._say(last.data["text"])
                 elif last.kind in ("approval", "decided"):
                     self._asks = True
                     self._changed.set()
@@ -107,6 +115,13 @@ class Cell:
         if last is None or last.kind != "result":
             raise OutcomeUnknownError("nobody knows how the cell ended", self.id)
         return last.result
+
+    def _say(self, text: str) -> None:
+        """Keep a piece of output, and drop the first ones that are not needed any more: there can be a million of them."""
+        self._said.append(text)
+        self._size += len(text)
+        while self._size - len(self._said[0]) >= _SAID:
+            self._size -= len(self._said.popleft())
 
 
 async def begin(clients: Clients, session: SessionRecord, code: str, timeout: float) -> Cell:
@@ -119,8 +134,22 @@ async def begin(clients: Clients, session: SessionRecord, code: str, timeout: fl
         timeout: Seconds after which it is stopped.
     """
     request = Submit(session.kernel_id, timeout=milliseconds(timeout), key=secrets.token_hex(16), live=True)
-    submitted = await clients.place.link.call(request, code.encode("utf-8", "surrogatepass"))
+    try:
+        submitted = await clients.place.link.call(request, code.encode("utf-8", "surrogatepass"))
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await _keep_from_running(clients, session, request.key)
+        raise
     return Cell(clients, session, submitted["id"])
+
+
+async def _keep_from_running(clients: Clients, session: SessionRecord, key: str) -> None:
+    """Stop what was submitted with a key by a call that was cancelled. It may arrive after this."""
+    with suppress(CellblockError):
+        for _ in range(_TRIES):
+            if await clients.ask(Interrupt(session.kernel_id, key)):
+                return
+            await asyncio.sleep(_PAUSE)
 
 
 async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any]) -> InputRequiredResult | None:
@@ -140,14 +169,15 @@ async def run(clients: Clients, cell: Cell, wait: float, ctx: Context[Any, Any])
         if ctx.input_responses:
             await asking.take_answers(clients, cell.session, ctx.input_responses)
         while not cell.ended and (left := deadline - time.monotonic()) > 0:
+            asks: bool | None = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _BEAT)):
                     asks = await cell.has_news()
-                if asks and (questions := await asking.ask(clients, cell.session, cell.id, ctx)) is not None:
-                    return questions
-                continue
-            cell.look_again()
-            await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(cell))
+            if asks is None:
+                cell.look_again()
+                await ctx.report_progress(time.monotonic() - deadline + wait, message=_last_words(cell))
+            elif asks and (questions := await asking.ask(clients, cell.session, cell.id, ctx)) is not None:
+                return questions
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             await cell.cancel()

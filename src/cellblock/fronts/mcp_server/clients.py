@@ -126,6 +126,6 @@ class Clients:
     async def close(self) -> None:
         """End the sessions that end with this server: over stdio the only one, and all of this process."""
         if self.options.transport == "stdio" and self.options.cluster:
-            with suppress(CellblockError, AttributeError):  # it has ended, or this has not begun
+            with suppress(CellblockError):  # it has ended, or this has not begun
                 await self.ask(Destroy(self._only_name))
         await self.place.close()

@@ -7,7 +7,7 @@ import functools
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from cellblock.errors import SandboxError
+from cellblock.errors import SandboxError, StateError
 
 if TYPE_CHECKING:
     from cellblock.fronts.mcp_server.options import ServerOptions
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """Where sessions are.
+    """Where sessions are."""
 
-    Attributes:
-        link: What asks for them.
-    """
-
-    link: SessionLink
+    @property
+    def link(self) -> SessionLink:
+        """What asks for them."""
 
     async def begin(self) -> None:
         """Get ready for the first session."""
@@ -51,7 +49,7 @@ class Here:
         self._given = host is not None
         self._host = host or NewHost(isolate="none", preload=options.preload)
         self._server = Server(NamedSessions(self._host))
-        self.link: SessionLink = DaemonLink(connect=functools.partial(connect, self._server))
+        self.link = DaemonLink(connect=functools.partial(connect, self._server))
 
     async def begin(self) -> None:
         """Warm up for the first session, and check the options now: errors at the start are seen, those of a cell may not be.
@@ -80,7 +78,20 @@ class Here:
 class OnCluster:
     """Sessions on the nodes of the Ray cluster that the settings name."""
 
-    link: SessionLink
+    def __init__(self) -> None:
+        """Connect to nothing yet."""
+        self._link: SessionLink | None = None
+
+    @property
+    def link(self) -> SessionLink:
+        """What asks for them.
+
+        Raises:
+            StateError: It has not begun.
+        """
+        if self._link is None:
+            raise StateError("the MCP server has not connected to the cluster")
+        return self._link
 
     async def begin(self) -> None:
         """Connect to the cluster.
@@ -90,9 +101,9 @@ class OnCluster:
         """
         from cellblock.fronts.where import open_link
 
-        self.link = await asyncio.to_thread(open_link)
+        self._link = await asyncio.to_thread(open_link)
 
     async def close(self) -> None:
         """Close the connections. Sessions that nobody has ended go on."""
-        if hasattr(self, "link"):
-            await self.link.close()
+        if self._link is not None:
+            await self._link.close()
