@@ -10,8 +10,7 @@ TESTS ?=
 # Tests start hundreds of interpreters, which compile everything again where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
-# One test after the other is given to the processes: of a hundred at once, the last would be left to one of them.
-PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic --maxschedchunk 1
+PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 # The seed of the sample of mutants that run though they were proved before: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
 QUICK := not slow and not srt and not npm and not clients and not ray

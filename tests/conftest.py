@@ -98,22 +98,12 @@ def _collect_elsewhere_first(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have all processes agree on the order, and mark what needs srt, by its name: it is left out where there is none.
-
-    Of several processes, none is to begin what takes minutes when the others have nothing left.
-    """
-    shared = hasattr(config, "workerinput")
-    items.sort(key=lambda item: (-_may_take(item) if shared else 0, str(item.path)))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have all processes agree on the order, and mark what needs srt, by its name: it is left out where there is none."""
+    items.sort(key=lambda item: str(item.path))
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)
-
-
-def _may_take(item: pytest.Item) -> float:
-    """Return the seconds that a test may take; 0 if it does not say so."""
-    mark = item.get_closest_marker("timeout")
-    return float(mark.args[0]) if mark is not None and mark.args else 0.0
 
 
 def pytest_collection_finish() -> None:

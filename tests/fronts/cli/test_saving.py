@@ -104,6 +104,7 @@ def test_a_url_stands_for_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_python_takes_urls(tmp_path: Path) -> None:
+    cellblock.get_or_create("other")
     assert cellblock.save("s", "memory://python").path == "memory://python"
     assert cellblock.load("other", "memory://python").loaded == ["x"]
     with pytest.raises(cellblock.InvalidInputError, match="password"):
