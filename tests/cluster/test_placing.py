@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -35,7 +35,7 @@ class Asked:
 async def test_what_is_asked_for_during_a_call_goes_into_the_next_one() -> None:
     director = Asked()
     director.goes_on.clear()
-    placing = Placing(director)
+    placing = Placing(cast(Any, director))
     first = asyncio.create_task(placing.place("first", 0, [], 1.0))
     await asyncio.sleep(0.01)
     others = [asyncio.create_task(placing.place(f"{number}", 0, ["numpy"], 1.0)) for number in range(250)]
@@ -48,7 +48,7 @@ async def test_what_is_asked_for_during_a_call_goes_into_the_next_one() -> None:
 
 async def test_who_has_to_wait_holds_up_nobody() -> None:
     director = Asked()
-    placing = Placing(director)
+    placing = Placing(cast(Any, director))
     late = asyncio.create_task(placing.place("late", 0, [], 2.5))
     assert await placing.place("soon", 0, [], 1.0) == {"mark": "soon"}
     director.room.set()
@@ -58,7 +58,7 @@ async def test_who_has_to_wait_holds_up_nobody() -> None:
 async def test_who_gives_up_takes_nobody_along() -> None:
     director = Asked()
     director.goes_on.clear()
-    placing = Placing(director)
+    placing = Placing(cast(Any, director))
     tasks = [asyncio.create_task(placing.place(f"{number}", 0, [], 1.0)) for number in range(3)]
     await asyncio.sleep(0.01)
     tasks[1].cancel()
@@ -71,7 +71,7 @@ async def test_who_gives_up_takes_nobody_along() -> None:
 async def test_an_error_reaches_all_of_a_call_and_the_next_one_is_made() -> None:
     director = Asked()
     director.fails = True
-    placing = Placing(director)
+    placing = Placing(cast(Any, director))
     results = await asyncio.gather(*(placing.place(f"{number}", 0, [], 1.0) for number in range(3)), return_exceptions=True)
     assert all(isinstance(one, DaemonError) for one in results)
     director.fails = False
@@ -81,7 +81,7 @@ async def test_an_error_reaches_all_of_a_call_and_the_next_one_is_made() -> None
 async def test_closing_ends_what_is_asked_for() -> None:
     director = Asked()
     director.goes_on.clear()
-    placing = Placing(director)
+    placing = Placing(cast(Any, director))
     task = asyncio.create_task(placing.place("one", 0, [], 1.0))
     await asyncio.sleep(0.01)
     await placing.close()

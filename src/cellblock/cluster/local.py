@@ -22,6 +22,7 @@ from cellblock.common import config
 from cellblock.errors import DaemonError, StateError
 
 _START = 120.0
+_END = 30.0
 _FILE = "ray-cluster.json"
 _OBJECTS = 80 * 1024 * 1024
 """Bytes of each node for Ray's objects, which sessions have nothing of. It is the least that Ray takes."""
@@ -120,9 +121,11 @@ def stop_nodes() -> bool:
     if found is None:
         return False
     os.kill(found["pid"], signal.SIGTERM)
-    deadline = time.monotonic() + _START
+    deadline = time.monotonic() + _END
     while _running() is not None and time.monotonic() < deadline:
         time.sleep(0.05)
+    if _running() is not None:  # Ray waits for nodes that somebody else has ended
+        os.kill(found["pid"], signal.SIGKILL)
     _path().unlink(missing_ok=True)
     return True
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import DaemonError
+
+if TYPE_CHECKING:
+    from cellblock.cluster.director_calls import DirectorCalls
 
 _MOST = 100
 """Sessions of one call: the director is to answer others within milliseconds."""
@@ -14,17 +17,10 @@ _MOST = 100
 _Wanted = tuple[str, int, Sequence[str]]
 
 
-class Asks(Protocol):
-    """Asks the director."""
-
-    async def asked(self, what: str, *arguments: Any) -> Any:
-        """Call a method of `Director`, and wait for its answer."""
-
-
 class Placing:
     """Gathers what is asked for while a call is under way, and asks for it by the next one."""
 
-    def __init__(self, director: Asks) -> None:
+    def __init__(self, director: DirectorCalls) -> None:
         self._director = director
         self._waiting: list[tuple[_Wanted, asyncio.Future[dict[str, Any] | None]]] = []
         self._asking: asyncio.Task[None] | None = None
@@ -50,7 +46,8 @@ class Placing:
             try:
                 answers = await self._director.asked("place_at_once", [wanted for wanted, _ in batch])
             except asyncio.CancelledError:
-                for _, answer in [*batch, *self._waiting]:
+                left, self._waiting = [*batch, *self._waiting], []
+                for _, answer in left:
                     if not answer.done():
                         answer.set_exception(DaemonError("the link to the cluster was closed"))
                 raise

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cellblock.common.terminal import printable
-from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.errors import DaemonError, InvalidInputError, NotFoundError
 from cellblock.fronts.cli.arguments import Json, new_app
 from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import FAILED, OK
@@ -154,7 +154,11 @@ def stop(address: _Address = None, as_json: Json = False) -> int:
 
     chosen, own = _chosen(address), local.running_address()
     with Progress("ending the sessions"):
-        open_director(chosen).stop()
+        try:
+            open_director(chosen).stop()
+        except DaemonError:  # somebody has ended its nodes by other means: what has started them is still there
+            if chosen != own:
+                raise
         if chosen == own:
             local.stop_nodes()
     print_done({"stopped": True}, "The sessions have ended." if chosen != own else "The cluster has ended.", as_json)

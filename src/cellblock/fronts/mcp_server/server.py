@@ -70,21 +70,23 @@ class Tools:
         Variables, imports and definitions stay for later calls. Tools of registered MCP servers are imported from
         mcptools.SERVER.TOOL. A timeout stops the code and keeps the variables.
         """
-        cell_ = await cells.resumed(self._clients, cell, ctx)
-        if cell_ is None:
+        followed = await cells.resumed(self._clients, cell, ctx)
+        if followed is None:
             if not code.strip():
                 raise InvalidInputError("there is no code to run: give code, or the cell that you want to look at")
-            cell_ = await cells.begin(self._clients, await self._clients.session(session), code, timeout)
+            followed = await cells.begin(self._clients, await self._clients.session(session), code, timeout)
         try:
-            questions = await cells.run(self._clients, cell_, wait, ctx)
+            questions = await cells.run(self._clients, followed, wait, ctx)
             if questions is not None:
                 return questions
-            handle = self._handle(cell_.session.name)
-            if not cell_.ended:
-                return answers.running(cell_.id, cell_.said, max_output_chars, handle)
-            return await answers.cell(self._clients, cell_.session, cell_.id, await cell_.result(), max_output_chars, handle)
+            handle = self._handle(followed.session.name)
+            if not followed.ended:
+                return answers.running(followed.id, followed.said, max_output_chars, handle)
+            return await answers.cell(
+                self._clients, followed.session, followed.id, await followed.result(), max_output_chars, handle
+            )
         finally:
-            await cell_.close()
+            await followed.close()
 
     async def register_mcp_server(
         self,
