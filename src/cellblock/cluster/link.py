@@ -249,19 +249,17 @@ class ClusterLink:
 
     async def _ask(self, where: Where, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
         """Ask a host, and do not wait any longer when it is lost: one that stands still never answers."""
+        if (watching := self._watch(where)).done():  # before anything is sent: it is certain that nothing was carried out
+            raise _lost(where, watching)
         return await self._while_there(where, request, self._link(where).call(request, body, packed=packed))
 
     async def _while_there(self, where: Where, request: Request[Any], work: Awaitable[_T]) -> _T:
-        if (watching := self._watching.get(where.mark)) is None:
-            watching = self._watching[where.mark] = asyncio.ensure_future(self._until_lost(where))
-        task = asyncio.ensure_future(work)
+        watching, task = self._watch(where), asyncio.ensure_future(work)
         try:
             await asyncio.wait([task, watching], return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            ended = EndedError(
-                f"node {where.node} is lost: {'the link was closed' if watching.cancelled() else watching.result()}"
-            )
+            ended = _lost(where, watching)
             if request.repeatable:
                 raise ended
             raise OutcomeUnknownError(f"{ended}; it is not known whether {request.op!r} was carried out") from ended
@@ -269,6 +267,11 @@ class ClusterLink:
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
+
+    def _watch(self, where: Where) -> asyncio.Task[str]:
+        if (watching := self._watching.get(where.mark)) is None:
+            watching = self._watching[where.mark] = asyncio.ensure_future(self._until_lost(where))
+        return watching
 
     async def _until_lost(self, where: Where) -> str:
         while True:
@@ -369,3 +372,7 @@ class ClusterLink:
         if (found := self._links.get(where.mark)) is None:
             found = self._links[where.mark] = DaemonLink(connect=lambda: connect(where), tls=self._tls)
         return found
+
+
+def _lost(where: Where, watching: asyncio.Task[str]) -> EndedError:
+    return EndedError(f"node {where.node} is lost: {'the link was closed' if watching.cancelled() else watching.result()}")
