@@ -23,7 +23,7 @@ from cellblock.launch.zygote import boot
 from escape import proofs
 from processes import below, command_line, descriptors, eventually, tree
 from progress import Progress
-from suite import SUMMARY, selection, shared, sharing
+from suite import SUMMARY, selection, shared, sharing, spread
 
 Launch = Literal["zygote", "spawn"]
 
@@ -100,7 +100,7 @@ def _collect_elsewhere_first(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have all processes agree on the order, and mark what needs srt, by its name: it is left out where there is none."""
-    items.sort(key=lambda item: str(item.path))
+    items[:] = spread(sorted(items, key=lambda item: str(item.path)))
     for item in items:
         if item.path.name in ("test_srt.py", "test_spec_srt.py") or any(f"{before}srt" in item.nodeid for before in "[- "):
             item.add_marker(pytest.mark.srt)

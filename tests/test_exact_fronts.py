@@ -194,7 +194,7 @@ def front(request: pytest.FixtureRequest, daemon: Path) -> Iterator[Any]:
         yield client
 
 
-SLOW = pytest.mark.slow
+SLOW = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.timeout(500)

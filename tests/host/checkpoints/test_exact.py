@@ -17,7 +17,10 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
         yield kind
 
 
-MANY = [pytest.param(200, 20, id=f"many, part {part}", marks=pytest.mark.slow) for part in range(1, 5)]
+MANY = [
+    pytest.param(200, steps, id=f"many, part {part}", marks=[pytest.mark.slow, pytest.mark.long])
+    for part, steps in enumerate([20, 12, 12, 12], 1)
+]
 """With those of `test_exact_fronts`, 2,000 histories; in parts, because processes share them."""
 
 
