@@ -41,8 +41,8 @@ def without_slow(params: Sequence[Any]) -> list[Any]:
 def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return tests with the long ones spread among the others, and none of them near the end.
 
-    Each process begins with tests that follow each other, and gets fewer and fewer from then on. Long ones that follow each other
-    would keep one process busy for many minutes after the others have ended.
+    Each process begins with tests that follow each other, and gets fewer and fewer from then on. Long ones that follow each
+    other would keep one process busy for many minutes after the others have ended.
     """
     long = [item for item in items if item.get_closest_marker("long")]
     found = [item for item in items if not item.get_closest_marker("long")]
