@@ -8,7 +8,9 @@ from contextlib import aclosing
 import pytest
 
 from cellblock import Session
+from cellblock.errors import SnapshotError
 from cellblock.host.kernels import cells
+from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.cells import Deadline
 from iterations import cancelled_after
 
@@ -41,6 +43,47 @@ async def test_leaving_a_stream_does_not_swallow_a_cancellation(session: Session
 
     await cancelled_after(2, leave())
     assert not reached
+    assert (await session.execute("1 + 1")).return_value == "2"
+
+
+@pytest.mark.parametrize("where", ["turn_begins", "forget_dead"])
+async def test_a_cell_whose_kernel_dies_before_it_begins_runs_in_the_next_one(
+    session: Session, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """In every wait of a cell's turn, after which nobody has sent it yet."""
+    await session.execute("x = 1")
+    kernels = session._kernels
+    waits = session._checkpoints.automatic if where == "turn_begins" else kernels
+    wait, killed = getattr(waits, where), False
+
+    async def wait_and_kill() -> None:
+        nonlocal killed
+        await wait()
+        if not killed:
+            killed, kernel = True, kernels.current
+            assert kernel is not None
+            await kernel.kill("for the test")
+
+    monkeypatch.setattr(waits, where, wait_and_kill)
+    begun: list[str] = []
+    cell = Cell("x + 1", None, queue_limit=None, on_begin=begun.append)
+    result = await session._cells.run(cell, 60)
+    assert killed
+    assert (result.status, result.return_value) == ("success", "2")
+    assert begun == ["", kernels.current and f"{kernels.current.number}/0"]
+
+
+async def test_what_fails_after_a_death_does_not_take_the_cells_result(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_dead: object) -> None:
+        raise SnapshotError("no room")
+
+    await session.execute("x = 1")
+    with monkeypatch.context() as broken:
+        broken.setattr(session._checkpoints, "recover", fail)
+        result = await session.execute("import os; os._exit(3)")
+        assert (result.status, result.exit_status) == ("died", 3)
     assert (await session.execute("1 + 1")).return_value == "2"
 
 

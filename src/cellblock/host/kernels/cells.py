@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cellblock.errors import LaunchError, StateError
+from cellblock.errors import CellblockError, LaunchError, StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event, Notice
@@ -29,6 +29,7 @@ from cellblock.wire.messages import VALUE_MIME, Answer, Changed, Question
 
 _log = logging.getLogger("cellblock.sessions")
 
+_ATTEMPTS = 3
 _HISTORY_CODE = 100_000
 _QUEUE = 4 * 1024 * 1024
 _STEP = 0.01
@@ -168,12 +169,10 @@ class Cells:
         self._observer.request_begins()
         async with self._turn:
             await self._observer.turn_begins()
+            await self._kernels.forget_dead()
             kernel = self._kernels.ready
             if kernel is None or self.state != "running":
-                if cell.on_begin is not None:
-                    cell.on_begin("")
-                kernel = await self._live_kernel()
-                await self._observer.turn_begins()
+                kernel = await self._next_kernel(cell)
             try:
                 with self._trace.cell(cell) as step:
                     result = await self._run_in(kernel, cell, timeout)
@@ -367,8 +366,21 @@ class Cells:
         if (kernel := self._kernels.current) is not None and name is not None and text:
             kernel.output.insert(name, text.encode("utf-8", "replace"))
 
+    async def _next_kernel(self, cell: Cell) -> Kernel:
+        """Return a kernel that takes a cell at once. It can die in each wait before that, and then it is the next one."""
+        if cell.on_begin is not None:
+            cell.on_begin("")
+        for _ in range(_ATTEMPTS):
+            await self._live_kernel()
+            await self._observer.turn_begins()
+            await self._kernels.forget_dead()
+            if (kernel := self._kernels.ready) is not None:
+                return kernel
+        self.check_running()
+        raise LaunchError(f"{self._name}: {_ATTEMPTS} kernels died before they took the cell")
+
     async def _run_in(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
-        await self._kernels.forget_dead()
+        """Run a cell in a kernel that takes it now: nothing may wait before the cell has begun."""
         cell.timeout = timeout
         cell.not_undoable = "" if cell.silent else self._observer.before_cell()
         self.past.begin()
@@ -438,7 +450,7 @@ class Cells:
             return None
         try:
             return (await self._kernels.live()).restored
-        except (LaunchError, StateError):
+        except CellblockError:  # of any kind: the result of the cell that died is known, and does not depend on this
             return None  # the next cell tries again, and raises the error
 
     # -- questions -----------------------------------------------------------------------------------------------------
