@@ -253,7 +253,6 @@ TESTED_IN: dict[str, str] = {
     "service/named/moving": "cluster/test_moving.py",
     "cluster/director_calls": "cluster/test_faults.py",
     "cluster/host_actor": "cluster/test_faults.py",
-    "cluster/link": "cluster/test_conformance.py",
     "cluster/local": "cluster/test_conformance.py",
     "cluster/node": "cluster/test_faults.py",
     "cluster/routing": "cluster/test_conformance.py",
