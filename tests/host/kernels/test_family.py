@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CheckpointError, Host, Session
+from cellblock import CheckpointError, Host, KernelDiedError, Session
 from cellblock.wire.copies import Keep
 from checkpoint_sessions import made, value
 from processes import asleep, children, eventually
@@ -53,6 +53,20 @@ async def test_a_copy_outlives_what_was_said_before_it_was_asked_for(session: Se
     await session.checkpoint()  # init has read everything
     assert made.alive
     assert first.alive
+
+
+async def test_a_copy_of_a_kernel_that_dies_meanwhile_keeps_nobody_waiting(session: Session) -> None:
+    """The next cell waits for an automatic one."""
+    await value(session, "1")
+    kernel = session._kernels.current
+    assert kernel is not None
+
+    async def die(_question: object) -> None:
+        kernel.family.kill()
+
+    with pytest.raises(KernelDiedError, match="while it was copied"):
+        await kernel.family.copy(kernel.control, die)
+    assert await value(session, "6 * 7") == "42"
 
 
 async def test_what_is_killed_below_is_noticed(native_host: Host, tmp_path: Path) -> None:

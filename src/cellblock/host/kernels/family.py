@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CheckpointError, LaunchError, ProtocolError
+from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
 from cellblock.host.launch.launcher import Ends, Launcher, connect
 from cellblock.walls.sandbox.cgroups import Group
@@ -223,8 +223,10 @@ class Family:
             if isinstance(answer, Parked) and answer.refusal is not None:
                 raise CheckpointError(answer.refusal)
             patience = self.grace(_PATIENCE)
-            await asyncio.wait([copied], timeout=patience)
+            await asyncio.wait([copied, control.gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not copied.done():
+                if control.gone.done():  # which init tells last: it has ended what was no copy yet
+                    raise KernelDiedError("the kernel died while it was copied")
                 raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()
         finally:
