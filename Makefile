@@ -79,6 +79,9 @@ test: $(VENV)/test.stamp
 test-all: slow srt npm ray clients frameworks fuzz user pythons
 	@$(MAKE) --no-print-directory demo >/dev/null
 
+# BY_USER=1: without slow attacks, as an ordinary user runs all of them (make user). Root has run the quick ones.
+ATTACKS := $(filter-out %/test_mutants.py %/test_mutations.py,$(wildcard tests/escape/test_*.py))
+slow: TESTS += $(if $(BY_USER),$(ATTACKS:%=--ignore=%))
 slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients and not ray)
 
