@@ -22,7 +22,7 @@ define run
 		&& $(PYTEST) -m '$(1)' --last-failed --last-failed-no-failures none $(TESTS); }
 endef
 
-.PHONY: help console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
+.PHONY: help all-extras console demo test test-all slow ray mutants attacks srt npm clients frameworks libraries user pythons lint types fuzz site bench clean
 
 help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
@@ -69,6 +69,16 @@ $(VENV)/types.stamp: $(VENV)/test.stamp
 $(VENV)/slow.stamp: $(VENV)/test.stamp
 	$(call install,slow)
 	@touch $(VENV)/types.stamp
+
+# What all the targets below need, by one installation instead of four. Quick tests come first: they need no more than the extra test.
+COMMA := ,
+ALL_EXTRAS := slow$(COMMA)ray$(COMMA)clients$(COMMA)docs
+$(VENV)/all.stamp: $(VENV)/test.stamp
+	$(call install,$(ALL_EXTRAS))
+	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
+	@touch $(addprefix $(VENV)/,types.stamp slow.stamp ray.stamp clients.stamp docs.stamp)
+
+all-extras: $(VENV)/all.stamp
 
 demo: $(VENV)/examples.stamp
 	@$(BIN)/python examples/quickstart.py

@@ -34,6 +34,13 @@ NOT_UNDER_SRT = {
 """What srt makes different, and why."""
 
 
+ALIKE_UNDER_SRT = {
+    "test_bad_input.py",  # what the host refuses
+    "test_language.py",  # what the worker does, which is the same one
+}
+"""What has nothing to do with srt, of which each sandbox takes a second to start."""
+
+
 NOT_UNDER_LANDLOCK = {
     # No signal of its own gets to its parent.
     "test_a_death_names_its_cause_and_the_session_goes_on[kill of its parent]",
@@ -63,6 +70,8 @@ def _differs(item: pytest.Item) -> bool:
     if not isinstance(way, Way):
         return False
     if item.get_closest_marker("stress") and way != Way("zygote"):
+        return True
+    if way.isolate == "srt" and item.path.name in ALIKE_UNDER_SRT:
         return True
     # What runs is the same worker, in the same sandbox, and the whole suite has been run on either by itself. Both together
     # differ in how a kernel is begun and ended; and a kernel takes a second to start.
