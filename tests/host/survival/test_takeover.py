@@ -446,11 +446,11 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
-@pytest.mark.parametrize("moment", [pytest.param(n, marks=[pytest.mark.slow] if n > 2 else []) for n in range(25)])
+@pytest.mark.parametrize("moment", [pytest.param(n, marks=[pytest.mark.slow] if n > 2 else []) for n in range(13)])
 async def test_a_host_that_is_killed_at_any_moment_leaves_states_that_are_exact(killed: Killed, moment: int) -> None:
     """Each cell makes a variable and a file of the same number: whatever is undone, both are of the same state."""
     killed.run(f"""
-        asyncio.get_running_loop().call_later({0.013 * moment + 0.02}, die)
+        asyncio.get_running_loop().call_later({0.026 * moment + 0.02}, die)
         n = 0
         while True:
             n += 1
