@@ -19,7 +19,7 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
 
 MANY = [
     pytest.param(238, steps, id=f"many, part {part}", marks=[pytest.mark.slow, pytest.mark.long])
-    for part, steps in enumerate([12, 6, 6, 6], 1)
+    for part, steps in enumerate([12, 5, 5, 5], 1)
 ]
 """With those of `test_exact_fronts`, which are slower, 2,000 histories; in parts, because processes share them."""
 
