@@ -54,6 +54,10 @@ define install
 	@touch $@
 endef
 
+define install_bash_kernel
+	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
+endef
+
 $(VENV)/examples.stamp: pyproject.toml
 	@echo 'Setting up $(VENV) for the examples; this takes half a minute, once.'
 	$(call install,examples)
@@ -70,12 +74,12 @@ $(VENV)/slow.stamp: $(VENV)/test.stamp
 	$(call install,slow)
 	@touch $(VENV)/types.stamp
 
-# What all the targets below need, by one installation instead of four. Quick tests come first: they need no more than the extra test.
+# What site, slow, ray and clients need, by one installation instead of four. Quick tests come first, as they need only the extra test.
 COMMA := ,
 ALL_EXTRAS := slow$(COMMA)ray$(COMMA)clients$(COMMA)docs
 $(VENV)/all.stamp: $(VENV)/test.stamp
 	$(call install,$(ALL_EXTRAS))
-	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
+	$(install_bash_kernel)
 	@touch $(addprefix $(VENV)/,types.stamp slow.stamp ray.stamp clients.stamp docs.stamp)
 
 all-extras: $(VENV)/all.stamp
@@ -122,7 +126,7 @@ npm: $(VENV)/slow.stamp
 
 $(VENV)/clients.stamp: $(VENV)/test.stamp
 	$(call install,clients)
-	@$(BIN)/python -m bash_kernel.install --sys-prefix >/dev/null
+	$(install_bash_kernel)
 
 # One after the other: they start browsers and servers, which take both cores.
 clients: WORKERS := 0

@@ -24,7 +24,7 @@ MANY = [
 """With those of `test_exact_fronts`, which are slower, 2,000 histories; in parts, because processes share them."""
 
 
-@pytest.mark.timeout(900)  # these histories take five minutes on a busy machine
+@pytest.mark.timeout(900)  # of one part, on a busy machine, minutes are no sign of a fault
 @pytest.mark.parametrize(("examples", "steps"), [pytest.param(5, 12, id="few"), *MANY])
 def test_undo_and_crashes_are_exact(machine: type[ExactMachine], examples: int, steps: int) -> None:
     check(machine, examples, steps)
