@@ -10,6 +10,7 @@ TESTS ?=
 # Tests start hundreds of interpreters, which compile everything again where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
+UV := $(BIN)/uv pip install --quiet --native-tls --python $(BIN)/python
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
 # The seed of the sample of mutants that run though they were proved before: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
@@ -45,11 +46,12 @@ help:
 	@echo 'make site       the documents as a site, in build/site'
 	@echo 'make bench      compare with ipybox, KernelBox and jupyter_client (ONLY=sandbox ROUNDS=1: a part)'
 
-# Install the package with some extras. An old pip takes twice as long as a new one, and compiles on one core what this compiles
-# on all of them. Files that cannot be compiled are templates.
+# Install the package with some extras. By uv, as pip takes minutes for what uv installs in seconds. It is compiled on all cores;
+# files that cannot be compiled are templates.
 define install
-	@test -x $(BIN)/python || { $(PYTHON) -m venv $(VENV) && $(PIP) --upgrade pip; }
-	@$(PIP) --editable '.[$(1)]'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(PIP) --upgrade pip uv
+	@$(UV) --editable '.[$(1)]'
 	@$(BIN)/python -m compileall -qq -j 0 -x '/(tests?|pip|setuptools)/' $(VENV)/lib || true
 	@touch $@
 endef
@@ -136,7 +138,6 @@ clients: $(VENV)/clients.stamp
 # The frameworks conflict with what is in .venv, so they have environments of their own, which uv sets up in seconds. To run some
 # suites alone, without the table: make frameworks ONLY='deepagents dspy'
 frameworks: $(VENV)/test.stamp
-	@$(BIN)/python -c 'import uv' 2>/dev/null || $(PIP) uv
 	@$(BIN)/python tests/frameworks/run.py $(ONLY)
 
 # They take several GB; less with a build of torch for the processor alone, where there is one: TORCH='torch==2.13.0+cpu'
@@ -166,7 +167,7 @@ types: $(VENV)/types.stamp
 
 SECONDS ?= 30
 fuzz: $(VENV)/test.stamp
-	@$(PIP) atheris
+	@$(UV) atheris
 	@$(BIN)/python tests/fuzz/fuzz_wire.py -max_total_time=$(SECONDS)
 
 $(VENV)/docs.stamp: $(VENV)/test.stamp

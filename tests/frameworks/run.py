@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,18 +99,24 @@ def python_of(release: str) -> Path:
     return place / "bin" / "python"
 
 
-def run_suite(python: Path, framework: Framework) -> tuple[dict[str, int], str]:
-    """Run a suite; return its counts, and what it said if something failed."""
-    counts = python.parents[1] / f"counts-{framework.name}.json"
-    counts.unlink(missing_ok=True)
+def run_suite(python: Path, framework: Framework) -> tuple[dict[str, int], str, bool]:
+    """Run a suite; return its counts, a line about them, and whether something failed."""
+    counts_file = python.parents[1] / f"counts-{framework.name}.json"
     suite = HERE / f"suite_{framework.name.replace('-', '_')}.py"
     command: list[str | Path] = [python, "-m", "pytest", "-q", "-rfE", "--tb=short", "-c", HERE / "pytest.ini"]
-    environment = {**os.environ, "FRAMEWORKS_COUNTS": str(counts), "PYTHONPATH": ""}
-    done = subprocess.run(
-        [*command, "--rootdir", HERE, "--confcutdir", HERE, suite], capture_output=True, text=True, env=environment
-    )
-    said = "" if done.returncode == 0 else done.stdout + done.stderr
-    return (json.loads(counts.read_text()) if counts.exists() else {}), said
+    command += ["--rootdir", HERE, "--confcutdir", HERE, suite]
+    environment = {**os.environ, "FRAMEWORKS_COUNTS": str(counts_file), "PYTHONPATH": ""}
+    began = time.monotonic()
+    for _ in range(2 if os.environ.get("AGAIN") else 1):  # as in the Makefile: the machine may have been busy
+        counts_file.unlink(missing_ok=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode == 0:
+            break
+        print(done.stdout + done.stderr)
+    counts = json.loads(counts_file.read_text()) if counts_file.exists() else {}
+    kinds = [(name, share(counts, kind)) for kind, name in (("published", "suite"), ("own", "ours"))]
+    line = ", ".join(f"{name} {passed}" for name, passed in kinds if passed)
+    return counts, f"{line} ({time.monotonic() - began:.0f} s)", done.returncode != 0
 
 
 def share(counts: dict[str, int], kind: str) -> str:
@@ -127,7 +134,9 @@ def table(results: dict[tuple[str, str], dict[str, int]]) -> str:
     for framework in FRAMEWORKS:
         versions = ", ".join(filter(None, (framework.version(release) for release in RELEASES)))
         shares = [
-            share(results[release, framework.name], kind) or "–" for kind in ("published", "own") for release in RELEASES
+            share(results.get((release, framework.name), {}), kind) or "–"
+            for kind in ("published", "own")
+            for release in RELEASES
         ]
         cells = [f"`{framework.package}`", versions, framework.suite or "–", *shares, framework.not_supported or "–"]
         lines.append(f"| {' | '.join(cells)} |")
@@ -136,27 +145,27 @@ def table(results: dict[tuple[str, str], dict[str, int]]) -> str:
 
 def main(only: list[str]) -> int:
     """Run the suites, or those that are named; return the exit status."""
+    runs = [
+        (release, framework)
+        for release in RELEASES
+        for framework in FRAMEWORKS
+        if framework.version(release) and (not only or framework.name in only)
+    ]
+    lists = dict.fromkeys(framework.list_for(release) for release, framework in runs)
+    pythons = {pins: python_of(pins) for pins in lists}
     results: dict[tuple[str, str], dict[str, int]] = {}
     failed = 0
-    for release, framework in ((release, framework) for release in RELEASES for framework in FRAMEWORKS):
-        if (only and framework.name not in only) or not framework.version(release):
-            results[release, framework.name] = {}
-            continue
-        python = python_of(framework.list_for(release))
-        began = time.monotonic()
-        counts, said = run_suite(python, framework)
-        if said and os.environ.get("AGAIN"):  # as in the Makefile: the machine may have been busy with something else
-            print(said)
-            counts, said = run_suite(python, framework)
-        results[release, framework.name] = counts
-        shares = [
-            f"{name} {share(counts, kind)}" for kind, name in (("published", "suite"), ("own", "ours")) if share(counts, kind)
-        ]
-        took = time.monotonic() - began
-        print(f"{framework.name} {framework.version(release)}: {', '.join(shares)} ({took:.0f} s)", flush=True)
-        if said:
-            print(said)
-            failed += 1
+    # Two at a time: a suite mostly waits for what it starts.
+    with ThreadPoolExecutor(2) as pool:
+        waiting = {
+            pool.submit(run_suite, pythons[framework.list_for(release)], framework): (release, framework)
+            for release, framework in runs
+        }
+        for done in as_completed(waiting):
+            release, framework = waiting[done]
+            results[release, framework.name], line, broken = done.result()
+            print(f"{framework.name} {framework.version(release)}: {line}", flush=True)
+            failed += broken
     if failed or only:
         return bool(failed)
     text = PAGE.read_text(encoding="utf-8")
