@@ -202,8 +202,8 @@ SLOW = [pytest.mark.slow, pytest.mark.long]
     ("sandbox", "examples", "steps"),
     [
         pytest.param(True, 2, 10, id="few"),  # each starts a server, which takes a second
-        pytest.param(True, 12, 8, id="many", marks=SLOW),
-        pytest.param(False, 12, 8, id="many, unsandboxed", marks=SLOW),
+        pytest.param(True, 6, 8, id="many", marks=SLOW),
+        pytest.param(False, 6, 8, id="many, unsandboxed", marks=SLOW),
     ],
 )
 def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps: int) -> None:

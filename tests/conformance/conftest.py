@@ -42,6 +42,15 @@ ALIKE_UNDER_SRT = {
 """What has nothing to do with srt, of which each sandbox takes a second to start."""
 
 
+ALIKE_WHEN_SPAWNED = {
+    "test_bad_input.py",  # what the host refuses
+    "test_bounds.py",  # what the host keeps
+    "test_input.py",
+    "test_output.py",
+}
+"""What has nothing to do with how a kernel is begun, of which a spawned one takes a second to start."""
+
+
 NOT_UNDER_LANDLOCK = {
     # No signal of its own gets to its parent.
     "test_a_death_names_its_cause_and_the_session_goes_on[kill of its parent]",
@@ -73,6 +82,8 @@ def _differs(item: pytest.Item) -> bool:
     if item.get_closest_marker("stress") and way != Way("zygote"):
         return True
     if way.isolate == "srt" and item.path.name in ALIKE_UNDER_SRT:
+        return True
+    if way.launch == "spawn" and item.path.name in ALIKE_WHEN_SPAWNED:
         return True
     # What runs is the same worker, in the same sandbox, and the whole suite has been run on either by itself. Both together
     # differ in how a kernel is begun and ended; and a kernel takes a second to start.

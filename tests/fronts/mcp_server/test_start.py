@@ -229,9 +229,9 @@ async def test_over_http_only_those_with_the_token(tmp_path: Path, temporary: Pa
 
 
 @pytest.mark.slow
-async def test_a_hundred_clients(tmp_path: Path) -> None:
+async def test_dozens_of_clients(tmp_path: Path) -> None:
     async with served(tmp_path) as (address, token):
-        turns = asyncio.Semaphore(25)
+        turns = asyncio.Semaphore(20)
 
         async def one(number: int) -> str:
             async with turns, remote(address, token, mode="legacy" if number % 2 else "auto") as client:
@@ -241,5 +241,5 @@ async def test_a_hundred_clients(tmp_path: Path) -> None:
                 assert answer == f"({number}, '{number}', ['{handle}'])"
                 return handle
 
-        handles = await asyncio.gather(*map(one, range(100)))
-        assert len(set(handles)) == 100
+        handles = await asyncio.gather(*map(one, range(40)))
+        assert len(set(handles)) == 40

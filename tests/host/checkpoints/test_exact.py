@@ -18,8 +18,8 @@ def machine(request: pytest.FixtureRequest) -> Iterator[type[ExactMachine]]:
 
 
 MANY = [
-    pytest.param(238, steps, id=f"many, part {part}", marks=[pytest.mark.slow, pytest.mark.long])
-    for part, steps in enumerate([12, 5, 5, 5], 1)
+    pytest.param(examples, steps, id=f"many, part {part}", marks=[pytest.mark.slow, pytest.mark.long])
+    for part, (examples, steps) in enumerate([(102, 12), (285, 4), (285, 4), (286, 4)], 1)
 ]
 """With those of `test_exact_fronts`, which are slower, 2,000 histories; in parts, because processes share them."""
 

@@ -62,8 +62,8 @@ FLOODS = {
     "500 MB of html": ("from IPython.display import HTML, display\ndisplay(HTML('<b>' + 'x' * 500_000_000))", "success"),
     "500 MB of html as a value": ("class C:\n    def _repr_html_(self): return 'x' * 500_000_000\nC()", "success"),
     "a hundred thousand displays": ("for i in range(100_000): display({'text/html': 'x' * 500}, raw=True)", "success"),
-    "a million tiny prints to both streams": (
-        "import sys\nfor i in range(500_000):\n    print('o', end='')\n    print('e', end='', file=sys.stderr)",
+    "hundreds of thousands of tiny prints to both streams": (
+        "import sys\nfor i in range(150_000):\n    print('o', end='')\n    print('e', end='', file=sys.stderr)",
         "success",
     ),
     "displays that are never completed": (

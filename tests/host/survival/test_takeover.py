@@ -491,8 +491,9 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
         assert (await names(session), killed.read()) == ("['v0']", {})  # what others write meanwhile counts as the cell's
 
 
-@pytest.mark.parametrize("recovery", ["restored", "restored_earlier"])
-@pytest.mark.parametrize("chain", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("recovery", "chain"), [("restored", 1), ("restored_earlier", 1), pytest.param("restored", 3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", ["Kernel.close", "KernelSlot._put", "Checkpoints.recover"])
 @EACH
