@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -95,6 +95,17 @@ def _collect_elsewhere_first(config: pytest.Config) -> None:
     worker = config.workerinput  # type: ignore[attr-defined]  # of pytest-xdist
     start = len(places) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
     config.args = places[start:] + places[:start]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files in which nothing has the mark that a run is about: to collect all takes each process 15 seconds."""
+    mark = config.option.markexpr.partition(" ")[0]
+    if mark not in ("slow", "srt", "npm", "clients", "ray") or not collection_path.name.startswith("test_"):
+        return None
+    word = "srt" if mark == "srt" else f"mark.{mark}"  # see below
+    above = [path for path in collection_path.parents if path.is_relative_to(TESTS) and path != TESTS]
+    found = (path for path in (collection_path, *(folder / "conftest.py" for folder in above)) if path.is_file())
+    return None if any(word in path.read_text(encoding="utf-8") for path in found) else True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -189,7 +200,16 @@ def _warm_processes() -> set[int] | None:
     for zygote in zygotes:
         if not (found[zygote] and all(found.get(init) for init in found[zygote])):
             return None
-    return {os.getpid(), *found}
+    return {os.getpid(), *_without_services(found)}
+
+
+def _without_services(pids: Iterable[int]) -> set[int]:
+    """Leave out the services of browsers, which are shared as hosts are: they start them when they like."""
+    return {pid for pid in pids if " --type=utility " not in command_line(pid)}
+
+
+def _watched() -> set[int]:
+    return _without_services(below(os.getpid()))
 
 
 def _opened() -> list[str]:
@@ -212,9 +232,9 @@ async def nothing_left_behind() -> AsyncIterator[None]:
     ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
     yield
     try:
-        await eventually(lambda: len(below(os.getpid())) < len(before))
+        await eventually(lambda: len(_watched()) < len(before))
     except AssertionError:
-        pytest.fail(f"processes are left: {[command_line(pid) for pid in below(os.getpid()) - before]}")
+        pytest.fail(f"processes are left: {[command_line(pid) for pid in _watched() - before]}")
     try:
         await eventually(lambda: len(_opened()) <= opened)
     except AssertionError:

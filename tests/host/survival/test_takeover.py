@@ -141,8 +141,12 @@ def killed(
         pass
 
 
-# All points of all operations, in both: together they are a tenth of the quick tests.
+# All points of all operations, with and without a sandbox. At each point, one of them dies after a call, the other before it:
+# each has a host of its own, and together they were an eighth of the quick tests.
 EACH = pytest.mark.parametrize("killed", ["none", pytest.param("native", marks=pytest.mark.slow)], indirect=True)
+EACH_SIDE = pytest.mark.parametrize(
+    ("killed", "after"), [("none", True), pytest.param("native", False, marks=pytest.mark.slow)], indirect=["killed"]
+)
 
 
 def cells(count: int) -> str:
@@ -298,9 +302,8 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", POINTS)
-@EACH
+@EACH_SIDE
 async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(3)
@@ -324,9 +327,8 @@ async def test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun(killed: 
         assert killed.read() == files(0 if state == "['v0']" else 1)
 
 
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("point", ["CheckpointFiles.restore", "restore._finish", "KernelSlot.renew", "Checkpoints.begin_anew"])
-@EACH
+@EACH_SIDE
 async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
@@ -346,8 +348,7 @@ async def test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done(killed: 
 @pytest.mark.parametrize(
     "point", ["Resuming.resume", "Checkpoints.replace_kernel", "KernelSlot._put", "Kernel.take_over_output"]
 )
-@pytest.mark.parametrize("after", [False, True])
-@EACH
+@EACH_SIDE
 async def test_a_host_that_is_killed_while_it_replaces_a_kernel(killed: Killed, point: str, after: bool) -> None:
     killed.run(
         cells(2)
@@ -494,9 +495,8 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
 @pytest.mark.parametrize(
     ("recovery", "chain"), [("restored", 1), ("restored_earlier", 1), pytest.param("restored", 3, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", ["Kernel.close", "KernelSlot._put", "Checkpoints.recover"])
-@EACH
+@EACH_SIDE
 async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_result(
     killed: Killed, call: str, after: bool, chain: int, recovery: str
 ) -> None:
