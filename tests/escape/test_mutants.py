@@ -1110,11 +1110,11 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
     ),
     "26 files without memory, after a kill": mutant(
-        f"{SURVIVAL}takeover.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-restore._finish-False]",
+        f"{SURVIVAL}takeover.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-False-restore._finish]",
         Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
     ),
     "26 a state that is not the kernel's": mutant(
-        f"{SURVIVAL}takeover.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-Checkpoints.begin_anew-False]",
+        f"{SURVIVAL}takeover.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-False-Checkpoints.begin_anew]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
     ),
     "26 a cell that was counted twice": mutant(

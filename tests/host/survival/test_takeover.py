@@ -141,11 +141,11 @@ def killed(
         pass
 
 
-# All points of all operations, with and without a sandbox. At each point, one of them dies after a call, the other before it:
+# All points of all operations, with and without a sandbox. At each point, one of them dies before a call, the other after it:
 # each has a host of its own, and together they were an eighth of the quick tests.
 EACH = pytest.mark.parametrize("killed", ["none", pytest.param("native", marks=pytest.mark.slow)], indirect=True)
 EACH_SIDE = pytest.mark.parametrize(
-    ("killed", "after"), [("none", True), pytest.param("native", False, marks=pytest.mark.slow)], indirect=["killed"]
+    ("killed", "after"), [("none", False), pytest.param("native", True, marks=pytest.mark.slow)], indirect=["killed"]
 )
 
 
