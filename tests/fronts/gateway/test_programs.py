@@ -40,7 +40,9 @@ def session(api: httpx.Client, tmp_path: Path) -> Iterator[str]:
 
 def running(api: httpx.Client) -> list[list[str]]:
     """Return the commands of the session's programs that run."""
-    return [one["command"] for one in api.get(P).json()["processes"] if one["running"]]
+    answered = api.get(P)
+    assert answered.status_code == 200, answered.text
+    return [one["command"] for one in answered.json()["processes"] if one["running"]]
 
 
 def test_exec(api: httpx.Client) -> None:
