@@ -50,7 +50,7 @@ asyncio.run(main())
 
 
 async def test_a_client_that_is_killed_in_the_middle_of_a_call(tmp_path: Path) -> None:
-    """Its connections and what was bound to them are gone in a second. The session and the code that it ran go on."""
+    """Its connections and what was bound to them go with it; the session and the code that it ran go on."""
     async with small_cluster(tmp_path, 1) as cluster:
         hosts, host = hosts_of(cluster), cluster.hosts["n0"]
         (tmp_path / "w").mkdir()
@@ -62,14 +62,12 @@ async def test_a_client_that_is_killed_in_the_middle_of_a_call(tmp_path: Path) -
             await until((tmp_path / "w" / "begun").exists)
             assert (await host.daemon.call(Census()))["clients"] > clients
             process.send_signal(signal.SIGKILL)
-        killed = time.monotonic()
 
         async def gone() -> bool:
             programs = [one for one in await session.processes() if one.running]
             return not programs and (await host.daemon.call(Census()))["clients"] <= clients
 
-        await until(gone, 10)
-        assert time.monotonic() - killed < 5, "on an idle machine, it is a tenth of a second"
+        await until(gone)
         await until(lambda: session.executions(1))
         assert (await session.execute("n")).text == "1"
         await hosts.close()
