@@ -41,7 +41,8 @@ def test_nothing_contradicts_the_document(gateway: Gateway, api: httpx.Client, t
     api.post("/sessions/0")
     (tmp_path / "schemathesis.toml").write_text(_SETTINGS)
     program = [str(Path(sys.executable).parent / "schemathesis"), "--config-file", str(tmp_path / "schemathesis.toml")]
-    asked = ["run", f"{gateway.url}/openapi.json", "-H", f"Authorization: Bearer {token('admin')}", "--max-examples", "3"]
-    more = ["--exclude-path-regex", "^/api", "--no-color", "--generation-deterministic"]
+    asked = ["run", f"{gateway.url}/openapi.json", "-H", f"Authorization: Bearer {token('admin')}", "--max-examples", "5"]
+    # What follows all sessions never ends, and would be read for minutes: test_overview.py.
+    more = ["--exclude-path-regex", "^/(api|events$)", "--no-color", "--generation-deterministic"]
     found = subprocess.run([*program, *asked, *more], capture_output=True, text=True, cwd=tmp_path)
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
