@@ -155,7 +155,7 @@ def main(only: list[str]) -> int:
     pythons = {pins: python_of(pins) for pins in lists}
     results: dict[tuple[str, str], dict[str, int]] = {}
     failed = 0
-    # Two at a time: a suite mostly waits for what it starts.
+    # Two at a time, as the tests of a suite run one after the other.
     with ThreadPoolExecutor(2) as pool:
         waiting = {
             pool.submit(run_suite, pythons[framework.list_for(release)], framework): (release, framework)
