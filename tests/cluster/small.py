@@ -93,7 +93,7 @@ class SmallHost:
         assert self.process.stdout is not None
         self.port = int(await self.process.stdout.readline())
         self.started.set()
-        self.daemon = DaemonLink(connect=lambda: self._connect(Place(options.state)))
+        self.daemon = self.link()
         ending = asyncio.ensure_future(self.process.wait())
         renewing = asyncio.ensure_future(self._renew())
         try:
@@ -104,8 +104,12 @@ class SmallHost:
             await self.daemon.close()
             self.ended.set()
 
-    async def _connect(self, place: Place) -> socket.socket:
-        sock = place.connect()
+    def link(self) -> DaemonLink:
+        """Return a link of one's own to the daemon."""
+        return DaemonLink(connect=self._connect)
+
+    async def _connect(self) -> socket.socket:
+        sock = Place(self.directory / "state").connect()
         if sock is None:
             raise DaemonError("it does not listen yet")
         sock.setblocking(False)
