@@ -9,7 +9,7 @@ itself failed, or was asked for something that it cannot do::
     ├── NotFoundError             there is no session, execution or approval of that name or id (also a LookupError)
     │   └── SessionLostError      the session ended with its node of a cluster
     ├── ConflictError             there is a session of that name already, or a key was used with other code
-    ├── BusyError                 a limit of the daemon is reached; ``retry_after`` says when to try again
+    ├── BusyError                 a limit of the daemon or the machine is reached; ``retry_after`` says when to try again
     ├── AccessError               the gateway refuses: no valid token, or one that may not do this
     ├── DaemonError               the daemon cannot be started or reached, or ended during a request
     │   ├── NotRunError           … before the code began to run: it can be submitted again
@@ -125,7 +125,7 @@ class ConflictError(CellblockError):
 
 
 class BusyError(CellblockError):
-    """A limit of the daemon is reached. Nothing was done.
+    """A limit of the daemon, or of the machine's memory, is reached. Nothing was done.
 
     Attributes:
         retry_after: Seconds after which to try again.

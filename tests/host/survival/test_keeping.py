@@ -143,6 +143,56 @@ async def test_undo_goes_back_over_cells_of_the_host_before(killed: Killed) -> N
             await session.undo()
 
 
+BEFORE_IT_IS_SENT = """
+await session.execute('x = 1', tag='a')
+await session.execute('x = 2', tag='b')
+from cellblock.host.kernels.kernel import Kernel
+Kernel.begin = lambda *_: die()
+await session.execute('x = 3', tag='c')
+"""
+AFTER_ONE_THAT_WAS_NOT_SENT = """
+import errno
+from cellblock.errors import BusyError
+from cellblock.host.survival.tape import Tape
+await session.execute('x = 1', tag='a')
+await session.execute('x = 2', tag='b')
+queue = Tape.queue
+def full(*_):
+    raise OSError(errno.ENOSPC, "no space")
+Tape.queue = full
+try:
+    await session.execute('x = 3', tag='c')
+except BusyError as error:
+    assert "no space" in str(error), error
+    assert session.next_count == 3
+    assert [cell.code for cell in session.history()] == ['x = 1', 'x = 2']
+    Tape.queue = queue
+    {then}
+    die()
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        BEFORE_IT_IS_SENT,
+        AFTER_ONE_THAT_WAS_NOT_SENT.format(then=""),
+        AFTER_ONE_THAT_WAS_NOT_SENT.format(then="await session.execute('x += 1; y = x'); await session.undo()"),
+    ],
+    ids=["killed before", "killed after", "killed after another"],
+)
+async def test_a_cell_that_was_not_sent_leaves_no_trace(killed: Killed, program: str) -> None:
+    """The last cell is the one before, which is in the history once, and is what undo undoes."""
+    killed.run(program)
+    async with killed.session() as session:
+        if session.resumed is not None:
+            await resumed(session)
+        assert [cell.code for cell in session.history() if not cell.abandoned] == ["x = 1", "x = 2"]
+        assert (await session.execute("x, 'y' in globals()")).return_value == "(2, False)"
+        assert [cell.code for cell in (await session.undo(2)).cells] == ["x = 2", "x, 'y' in globals()"]
+        assert (await session.execute("x")).return_value == "1"
+
+
 def chain(killed: Killed, isolate: str, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:
     """Run a chain of hosts; return what each has said."""
     command = [

@@ -9,7 +9,7 @@ import pytest
 
 from cellblock.host.kernels.past import Instant, Past
 from cellblock.host.kernels.state_record import StateRecord
-from cellblock.host.survival.recalled import Kept, Recalled
+from cellblock.host.survival.recalled import Kept, LastCell, Recalled
 from cellblock.model import HistoryEntry
 
 
@@ -102,6 +102,19 @@ def test_checkpoints_have_the_past_of_their_moment_and_those_that_were_dropped_a
     assert [cell.entry.code for cell in recalled.states["a"].past] == ["one"]
     assert recalled.states["a"].without_files == "too large"
     assert recalled.states["b"].past == past.line
+
+
+def test_the_last_cell_is_the_one_before_if_it_was_not_sent() -> None:
+    events: list[tuple[Any, ...]] = [
+        *(("cell", "1/0", ""), ("not undoable", "too large"), ("add", "entry", False), ("lost", 2)),
+        *(("cell", "1/1", ""), ("unbegun",), ("cell", "1/1", "why")),
+    ]
+    last = LastCell()
+    for word, *rest in events:
+        last = last.after(word, *rest)
+    first = LastCell("1/0", "too large", added=True, lost=2)
+    assert last == LastCell("1/1", "why", earlier=first)
+    assert last.after("unbegun") == first
 
 
 def test_long_code_of_old_cells_is_cut_when_all_is_written_anew() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -119,6 +121,32 @@ def test_a_record_that_was_cut_off_never_was(tape: Tape, aux: Aux) -> None:
     following.append(Kind.EXTRA, b"next")
     last = again(tape, aux)
     assert [record.content for record in last.recover()[1]] == [b"whole", b"next"]
+
+
+@contextmanager
+def room_for(tape: Tape, size: int) -> Iterator[None]:
+    """Let the log grow by so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.fstat(tape.fds[0]).st_size + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 1, 14, 40, 4000])
+def test_what_there_is_no_room_for_was_not_written_in_part(tape: Tape, aux: Aux, room: int) -> None:
+    """The base that was to be written with it comes with the next record."""
+    tape.append(Kind.STOP, b"before")
+    tape.base((0, 0, 0), b"it runs", more=True)
+    with room_for(tape, room), pytest.raises(OSError, match=r"\[Errno (27|28)\]"):
+        tape.queue(b"x" * 5000)
+    assert not tape.sending
+    tape.base((0, 0, 0), b"it does not", more=True)
+    tape.append(Kind.EXTRA, b"after")
+    base, records = again(tape, aux).recover()
+    assert base.content == b"it does not"
+    assert [(record.kind, record.content) for record in records] == [(Kind.EXTRA, b"after")]
 
 
 def test_pieces_of_pipes_are_written_down_with_their_place_among_the_messages(tape: Tape, aux: Aux) -> None:

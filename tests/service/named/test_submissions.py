@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from cellblock import ConflictError, Host, NotFoundError, NotRunError, Session, StoreError
+from cellblock import BusyError, ConflictError, Host, NotFoundError, NotRunError, Session, StoreError
+from cellblock.host.kernels.channel import Line
 from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
 from named_sessions import OPTIONS, after_a_kill, submit
@@ -87,6 +89,26 @@ async def test_code_that_meets_a_closed_session_was_not_run(
     assert not (tmp_path / "ran").exists()
     with pytest.raises(NotFoundError):
         sessions.executions.find_key(named, "k")  # it is free again
+
+
+async def test_code_that_cannot_be_kept_for_a_later_host_was_not_run(
+    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome is known, and its key can be used again."""
+    named = await sessions.create("one", OPTIONS)
+    await submit(sessions, named, "n = 0").wait()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Line, "queue", full)
+        execution = submit(sessions, named, "n += 1", key="k")
+        with pytest.raises(BusyError, match="nothing was done"):
+            await execution.wait()
+    assert (execution.record.state, execution.record.begun) == ("done", None)
+    await submit(sessions, named, "n += 1", key="k").wait()
+    assert (await submit(sessions, named, "n").wait()).return_value == "1"
 
 
 async def test_the_key_of_what_was_cancelled_stays_taken(sessions: NamedSessions, tmp_path: Path) -> None:

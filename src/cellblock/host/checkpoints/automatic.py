@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.common import telemetry
-from cellblock.errors import CheckpointError, KernelDiedError, SnapshotError
+from cellblock.errors import BusyError, CheckpointError, KernelDiedError, SnapshotError
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.options import Exact, Rolling
 from cellblock.wire.protocol import State
@@ -276,7 +276,7 @@ class AutomaticCheckpoints:
             checkpoint = await self._every.copy(kernel, automatic=True)
             telemetry.observe("cellblock.checkpoint.duration", time.perf_counter() - began, _AUTOMATIC)
             self.skipped = ""
-        except (CheckpointError, KernelDiedError, OSError) as error:
+        except (BusyError, CheckpointError, KernelDiedError, OSError) as error:
             self.skipped = str(error)
             return None
         longest = None if isinstance(self._kind, Exact) else self._kind.longest

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cellblock.errors import CellblockError, LaunchError, StateError
+from cellblock.errors import BusyError, CellblockError, LaunchError, StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_code
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event, Notice
@@ -388,7 +388,13 @@ class Cells:
             cell.on_begin(kernel.position)
         self.past.record.write("cell", kernel.position, cell.not_undoable)
         self.past.record.settle()
-        kernel.begin(cell)
+        try:
+            kernel.begin(cell)
+        except BusyError:
+            self.past.unbegin()
+            if cell.on_begin is not None:
+                cell.on_begin("")
+            raise
         self.current = cell
         _log.debug("%s: cell begun, timeout %s s", self._name, timeout)
         self._hooks.on_begin()

@@ -7,8 +7,9 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from cellblock.errors import KernelDiedError, LaunchError
+from cellblock.errors import BusyError, KernelDiedError, LaunchError
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell
@@ -162,7 +163,7 @@ class Kernel(ControlObserver):
         Raises:
             KernelDiedError: The kernel has ended.
             ProtocolError: A cell is running already.
-            OSError: It could not be recorded for a later host, and was not sent.
+            BusyError: It could not be recorded for a later host, and was not sent.
         """
         self._check_alive()
         self.attach(cell)
@@ -173,9 +174,11 @@ class Kernel(ControlObserver):
             self.write_base(more=True)
             asks = cell.on_input is not None
             self.channel.send(Execute(cell.code, asks, cell.silent, cell.parent, cell.traceparent))
-        except OSError:
-            self.output.detach()
-            raise
+        except OSError as error:
+            self.cells -= 1
+            self.output.withdraw()
+            self.write_base(more=True)  # the one before says that the cell runs
+            raise _unrecorded(error) from error
 
     def attach(self, cell: Cell) -> None:
         """Make a cell the running one."""
@@ -210,10 +213,14 @@ class Kernel(ControlObserver):
 
         Raises:
             KernelDiedError: The kernel has ended.
+            BusyError: It could not be recorded for a later host, and was not sent.
         """
         self._check_alive()
+        try:
+            self.channel.send(question)
+        except OSError as error:
+            raise _unrecorded(error) from error
         self._query = self._loop.create_future()
-        self.channel.send(question)
         return self._query
 
     async def answered(self, patience: float) -> None:
@@ -302,8 +309,9 @@ class Kernel(ControlObserver):
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
             self._condemned = _CLOSED
-            self.channel.send(Shutdown())
-            await asyncio.wait([self.control.gone], timeout=_GRACE)
+            with suppress(OSError):  # there is no memory to record it: then it is killed
+                self.channel.send(Shutdown())
+                await asyncio.wait([self.control.gone], timeout=_GRACE)
         if not self.control.gone.done():
             await self.kill(_CLOSED)
         self._die(None)
@@ -456,3 +464,9 @@ class Kernel(ControlObserver):
     def _said(self) -> str:
         self.channel.drain_pipes()
         return "".join(item.text or "" for item in self.output.collector.items())[-4000:]
+
+
+def _unrecorded(error: OSError) -> BusyError:
+    return BusyError(
+        f"this cannot be kept for a later host ({error.strerror}), so nothing was done: free memory, and try again"
+    )

@@ -70,6 +70,10 @@ class KernelOutput:
             self.collector = self._new_collector()
         return cell
 
+    def withdraw(self) -> None:
+        """Take back the running cell, which was not sent. The next one shows the output so far, and what is to be reported."""
+        self.cell = None
+
     def take_over(self, dead: KernelOutput, notice: DeathNotice) -> None:
         """Start with the last output of another kernel, and a notice of its death."""
         ours, self.collector = self.collector, dead.collector

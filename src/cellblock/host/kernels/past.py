@@ -103,6 +103,8 @@ class Past:
         self.state = _states.next()
         self.before = 0
         self.after = ""
+        self._earlier = 0, ""
+        """The two of the cell before, for `unbegin`."""
         self._spans: list[tuple[int, Instant, Instant | None]] = []
         """The states that led to the present one, each with the span in which files were changed: start and end."""
 
@@ -126,6 +128,7 @@ class Past:
         self._begin(_states.next(), Instant.before_changes())
 
     def _begin(self, state: int, at: Instant) -> None:
+        self._earlier = self.before, self.after
         self.before, self.state = self.state, state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self._spans.append((state, at, None))
@@ -136,6 +139,7 @@ class Past:
         """Undo `begin`: the cell was not sent to any kernel."""
         self._spans = [span for span in self._spans if span[0] != self.state]
         self.state = self.before
+        self.before, self.after = self._earlier
         self.record.write("unbegun")
 
     def rest(self, state: int) -> None:

@@ -38,12 +38,29 @@ class LastCell(NamedTuple):
         not_undoable: Why it cannot be undone; empty if it can.
         added: Whether it has ended, and is in the past.
         lost: How many earlier ones were lost when its kernel died.
+        earlier: The one before, which is the last one if this one was not sent.
     """
 
     position: str = ""
     not_undoable: str = ""
     added: bool = False
     lost: int = 0
+    earlier: LastCell | None = None
+
+    def after(self, word: str, *rest: Any) -> LastCell:
+        """Return what it is after a recorded event."""
+        match word, rest:
+            case "cell", (position, why):
+                return LastCell(position, why, earlier=self._replace(earlier=None))
+            case "unbegun", ():
+                return self.earlier or LastCell()
+            case "not undoable", (why,):
+                return self._replace(not_undoable=why)
+            case "lost", (count,):
+                return self._replace(lost=count)
+            case "add", _:
+                return self._replace(added=True)
+        return self
 
 
 class Kept(NamedTuple):
@@ -147,15 +164,10 @@ class Recalled:
             store.drop(self.first_snapshot)
 
     def _take(self, word: str, *rest: Any) -> None:
+        self.cell = self.cell.after(word, *rest)
         match word:
             case "base":
                 self._begin_with(*rest)
-            case "cell":
-                self.cell = LastCell(*rest)
-            case "not undoable":
-                self.cell = self.cell._replace(not_undoable=rest[0])
-            case "lost":
-                self.cell = self.cell._replace(lost=rest[0])
             case "made":
                 self._make(Kept(*rest[0]), self.past.line, None, "")
             case "files":
@@ -183,7 +195,7 @@ class Recalled:
         fresh: int,
         first: Description | None,
         kernel: int,
-        cell: tuple[str, str, bool, int],
+        cell: tuple[Any, ...],
         going: tuple[str, Way] | None,
         outside: list[tuple[float, str]],
     ) -> None:
@@ -202,8 +214,6 @@ class Recalled:
                 self.fresh, self.first, self.going = self.past.state, None, None
             case "go to":
                 self.going = None
-            case "add":
-                self.cell = self.cell._replace(added=True)
 
     def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str) -> None:
         self.past.reserve(kept.state)

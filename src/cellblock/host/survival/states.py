@@ -48,15 +48,8 @@ class StateKeeping(CheckpointRecorder):
 
     def write(self, word: str, *rest: Any) -> None:
         """See `StateRecord`."""
+        self._cell = self._cell.after(word, *rest)
         match word:
-            case "cell":
-                self._cell = LastCell(*rest)
-            case "not undoable":
-                self._cell = self._cell._replace(not_undoable=rest[0])
-            case "add":
-                self._cell = self._cell._replace(added=True)
-            case "lost":
-                self._cell = self._cell._replace(lost=rest[0])
             case "kernel":
                 (self._kernel,) = rest
             case "outside":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cellblock.errors import CellblockError
 from cellblock.host.checkpoints.checkpoint import Birth, find_checkpoint
 from cellblock.host.launch.kernel_spec import DeathNotice
+from cellblock.host.survival.recalled import LastCell
 from cellblock.host.survival.states import StateKeeping
 
 if TYPE_CHECKING:
@@ -75,13 +76,15 @@ class Takeover:
         self._checkpoints.write("kernel", kernel.number)
         if replaced:
             self._take_replaced(kernel, recalled)
-        elif recalled.cell.position == kernel.position:
-            if not recalled.cell.added:
-                self._checkpoints.past.unbegin()  # it was not sent
-        elif cell is not None:
-            cell.not_undoable, cell.counted = recalled.cell.not_undoable, recalled.cell.added
-            cell.says_so = bool(recalled.cell.not_undoable)
-            self._checkpoints.lost = recalled.cell.lost
+            return
+        last = recalled.cell
+        if last.position == kernel.position and not last.added:  # it was not sent
+            self._checkpoints.past.unbegin()
+            last = last.earlier or LastCell()
+        if cell is not None:
+            cell.not_undoable, cell.counted = last.not_undoable, last.added
+            cell.says_so = bool(last.not_undoable)
+            self._checkpoints.lost = last.lost
             self._checkpoints.automatic.go_on()
 
     def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:

@@ -8,6 +8,7 @@ docs/decisions/0032-kernels-outlive-their-host.md has the reasons.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -275,9 +276,17 @@ class Tape:
         return self._write(self._begun + _RECORD.pack(self.taken, len(content), kind), content)
 
     def _write(self, head: bytes, content: bytes) -> int:
+        """Write at the end; return the place of the content.
+
+        Raises:
+            OSError: There is no room for it. A base that was to be written with it is written with the next record.
+        """
+        size = len(head) + len(content)
+        if os.pwritev(self._log, (head, content), self._end) < size:
+            os.ftruncate(self._log, self._end)  # else its beginning could look like the end of the next record
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._begun = b""
-        os.pwritev(self._log, (head, content), self._end)
-        self._end += len(head) + len(content)
+        self._end += size
         return self._end - len(content)
 
     def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:

@@ -163,8 +163,8 @@ class Execution:
             record = replace(self.record, state=state, begun=time.time() if position else None)
             self._journal.begin(record, position)
             self.record, self._position = record, position
+        self._begun = bool(position)
         if position:
-            self._begun = True
             self.log.add("begun", {"execution": self.record.id, "execution_count": count})
 
     def _enter(self, journal: Journal) -> None:
