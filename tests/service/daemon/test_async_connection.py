@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from cellblock.errors import DaemonError
+from cellblock.errors import DaemonError, NotRunError
 from cellblock.operations.sessions import About
 from cellblock.service.daemon.async_connection import AsyncConnection
 from cellblock.service.daemon.codec import encode_reply
@@ -36,6 +36,20 @@ async def test_json_data_can_be_left_packed() -> None:
         assert await connection.call(About(), packed=True) == b"raw"
         await daemon
         await connection.close()
+
+
+async def test_a_daemon_that_has_ended_is_known_before_the_loop_hears_of_it() -> None:
+    """Otherwise, whoever has asked would take the connection for the next request, and the error for an answer."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    daemon = asyncio.create_task(answer(theirs, {}))
+    connection = await AsyncConnection.open(ours, "1")
+    await daemon
+    theirs.close()
+    with pytest.raises(NotRunError):
+        await connection.call(About())
+    assert not connection.usable
+    await connection.close()
 
 
 async def test_an_answer_that_is_damaged_ends_the_connection() -> None:

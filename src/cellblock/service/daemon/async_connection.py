@@ -183,6 +183,7 @@ class AsyncConnection(asyncio.Protocol):
         try:
             await self._room.wait()
             if self._lost is not None or self._transport is None or self._hung_up:
+                self._ending = True  # also if the loop has not heard of it: the next request needs another connection
                 raise NotRunError("the daemon ended before the request was sent")
             self._transport.write(data)
         except BaseException:  # also a cancellation while there was no room to write
