@@ -82,14 +82,14 @@ def test_what_is_not_served_is_named(api: httpx.Client) -> None:
 def test_beyond_this_machine_a_token_is_asked_for(server: Gateway) -> None:
     with own_gateway("e2b", host="0.0.0.0") as made:
         address = f"http://127.0.0.1:{made.port}"
-        with httpx.Client(base_url=address, timeout=60) as client:
+        with httpx.Client(base_url=address, timeout=60, verify=False) as client:
             assert client.get("/health").status_code == 200
             for method, path in REQUESTS:
                 assert client.request(method, path).status_code == 401, path
                 assert client.request(method, path, headers={"X-Access-Token": "cb_wrong"}).status_code == 401, path
         run_token = token("run")
         for headers in ({"X-Access-Token": run_token}, {"Authorization": f"Bearer {run_token}"}):
-            with httpx.Client(base_url=address, timeout=60, headers=headers) as client:
+            with httpx.Client(base_url=address, timeout=60, verify=False, headers=headers) as client:
                 assert run(client, "6 * 7")[-1]["text"] == "42"
 
 
@@ -98,7 +98,7 @@ def test_tokens_that_may_only_look_run_nothing(server: Gateway) -> None:
     with own_gateway("e2b", host="0.0.0.0") as made:
         for secret in (token("read"), token("run", session="x"), token("approve")):
             headers = {"X-Access-Token": secret}
-            with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60, headers=headers) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60, verify=False, headers=headers) as client:
                 assert client.get("/health").status_code == 200
                 for method, path in REQUESTS:
                     assert client.request(method, path, json={"code": "1"}).status_code == 403, path
@@ -136,7 +136,7 @@ async def test_the_command_serves_with_the_options_of_sessions(server: Gateway, 
             await eventually(lambda: b"listens at" in log.read_bytes(), 60)
             found = re.search(r"listens at (\S+) for programs that use E2B", log.read_text())
             assert found is not None
-            with httpx.Client(base_url=found[1], timeout=60) as client:
+            with httpx.Client(base_url=found[1], timeout=60, verify=False) as client:
                 assert run(client, "import os\nopen('made', 'w').close()\nos.environ['A']")[-1]["text"] == "given"
         finally:
             process.send_signal(signal.SIGTERM)

@@ -70,7 +70,7 @@ def running(api: httpx.Client) -> list[dict[str, Any]]:
 @pytest.fixture
 async def begun(server: Gateway) -> AsyncIterator[Any]:
     """Starts a program, and returns its pid and what is told of it, which goes on for as long as the test."""
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False) as client:
         opened_ones = []
 
         async def begin(message: dict[str, Any], method: str = "Start") -> tuple[int, AsyncIterator[dict[str, Any]]]:
@@ -222,7 +222,7 @@ async def test_a_program_can_have_a_terminal(api: httpx.Client, begun: Any) -> N
 
 
 async def test_a_silent_stream_is_kept_alive(server: Gateway) -> None:
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False) as client:
         headers = {"Content-Type": STREAM, "Keepalive-Ping-Interval": "1"}
         answer = await client.post("/process.Process/Start", content=envelope(bash("sleep 1.5")), headers=headers)
     assert {"event": {"keepalive": {}}} in list(opened(answer.content))
