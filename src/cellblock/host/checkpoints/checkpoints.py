@@ -144,6 +144,7 @@ class Checkpoints:
         self._deadly: set[int] = set()
         self._recovered: tuple[Kernel, int] | None = None
         self.lost = 0
+        self._starting_again: StartingAgain | None = None
         self.resuming = Resuming(host.kernels, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
 
@@ -444,23 +445,25 @@ class Checkpoints:
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
-        move = StartingAgain(self._kernels, self._cells.past)
-        if files is None:
-            await move.renew()
-            return Changes()
+        move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
         self._begin_going("", "undo")
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
+            if files is None:
+                await move.renew()
+                return Changes()
             async with stopped(self._kernels.current):
                 return await self.files.restore(files, move.renew, within=spans)
         except CellblockError:
-            self.write("stayed")
+            if not move.begun:
+                self.write("stayed")
             raise
         finally:
-            if move.begun:
-                self.files.drop(files)
-            else:  # the session has stayed as it was, and can go back later
+            self._starting_again = None
+            if not move.begun:  # the session has stayed as it was, and can go back later
                 self.automatic.filing.first = files
+            elif files is not None:
+                self.files.drop(files)
             self.first_changed()
 
     def outside(self, since: float) -> list[str]:
@@ -555,7 +558,8 @@ class Checkpoints:
 
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""
-        self._begin_going("", "fresh")
+        if self._starting_again is None:  # else that is recorded, and that the state of all cells is left
+            self._begin_going("", "fresh")
         if self._wanted.tier.wrapped:
             # One srt at a time: the next would take what the last has put into the workspace for files, and leave it there.
             families = {one.moment.copy.family for one in self.automatic.all()}
@@ -571,6 +575,8 @@ class Checkpoints:
 
     def begin_anew(self, kernel: Kernel) -> None:
         """Handle a fresh kernel."""
+        if self._starting_again is not None:
+            self._starting_again.leave()  # recorded at once with the fresh kernel: a host may be killed in between
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh, self.ended = self._cells.past.state, ""

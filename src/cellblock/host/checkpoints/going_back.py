@@ -112,7 +112,11 @@ class StartingAgain:
         try:
             await self._kernels.renew(force=True)
         finally:  # also if the caller is cancelled: the kernel is replaced nevertheless
-            self._past.abandon(self._left)
+            self.leave()
+
+    def leave(self) -> None:
+        """Mark the cells as abandoned."""
+        self._past.abandon(self._left)
 
 
 @asynccontextmanager

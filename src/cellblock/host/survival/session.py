@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cellblock.host.survival.keeper import SessionKeeper, SessionParts
@@ -11,7 +13,7 @@ from cellblock.host.survival.takeover import Takeover
 from cellblock.launch.custody.client import Holding
 
 if TYPE_CHECKING:
-    from cellblock.host.kernels.cell import OnInput
+    from cellblock.host.kernels.cell import Cell, OnInput
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.survival.remains import SessionRemains
 
@@ -63,7 +65,7 @@ class KeptSession(SessionKeeper):
         self._log = log
         if log is not None and recalled is not None:
             self._takeover = Takeover(self._parts.checkpoints, log, recalled)
-        await self._adopt(self._remains, on_input)
+        adopted = await self._adopt(self._remains, on_input)
         if self._takeover is None:
             self._parts.checkpoints.begin_after_another()
             if log is None:
@@ -71,20 +73,32 @@ class KeptSession(SessionKeeper):
                 self.relabel(self._label)
             else:
                 self._record_to(log)
-        elif why := await self._takeover.finish_going():
+        elif why := await self._finish_going(self._takeover, adopted):
             self._parts.note(
                 f"[cellblock] The session was going back to an earlier state when its host was killed, and cannot: {why}. "
                 "Files may be those of that state"
             )
+        if adopted is not None:
+            # At last: if that kernel has died, the end of its cell has it replaced by one of the state that a move leaves.
+            await self._parts.cells.adopt(*adopted)
 
-    async def _adopt(self, remains: SessionRemains, on_input: OnInput | None) -> None:
-        """Continue the kernel of an earlier host, if there is one."""
+    @staticmethod
+    async def _finish_going(takeover: Takeover, adopted: tuple[Kernel, Cell] | None) -> str:
+        """See `Takeover.finish_going`. A move that has begun has come after the last cell, whose end is on the tape."""
+        if adopted is not None and takeover.going:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    await adopted[1].ended.wait()
+        return await takeover.finish_going()
+
+    async def _adopt(self, remains: SessionRemains, on_input: OnInput | None) -> tuple[Kernel, Cell] | None:
+        """Continue the kernel of an earlier host, if there is one; return it and the cell that runs in it, or was its last."""
         if remains.kernel is None:
-            return
+            return None
         left, remains.kernel = remains.kernel, None
         parts = self._parts
         if (recovered := await parts.recover(left, parts.wanted, on_input)) is None:
-            return
+            return None
         kernel, cell = recovered
         parts.kernels.adopt(kernel)
         parts.checkpoints.resuming.serving = kernel.family
@@ -93,8 +107,7 @@ class KeptSession(SessionKeeper):
         self.adopted, self.adopted_at = True, kernel.position
         kernel.thaw()  # that host may have been killed on the way to another state
         await kernel.answered(_PATIENCE)  # before the cell's end is handled: that makes a checkpoint, which asks the kernel
-        if cell is not None:
-            await parts.cells.adopt(kernel, cell)
+        return None if cell is None else (kernel, cell)
 
     async def recover_left(self) -> Kernel | None:
         """See `SessionKeeper`."""

@@ -91,11 +91,20 @@ class Takeover:
         """Take over a kernel that has just replaced another one: the steps after that are still to be done."""
         going, recalled.going = recalled.going, None
         if going is None or not going.checkpoint:
+            if going is not None and going.way == "undo":
+                past = self._checkpoints.past
+                past.abandon(cell.number for cell in past.line)
             self._checkpoints.begin_anew(kernel)
         elif (state := recalled.states.get(going.checkpoint)) is not None:
             self._checkpoints.past.go_to(state.past, state.kept.state)
             self._checkpoints.automatic.forget_files()
             kernel.count, kernel.of_copy = state.kept.execution_count, True
+
+    @property
+    def going(self) -> bool:
+        """Whether that host had begun to go to another state, with its files."""
+        going = None if self._recalled is None else self._recalled.going
+        return going is not None and going.way in ("undo", "restore")
 
     async def finish_going(self) -> str:
         """Finish a move to another state that an earlier host had begun: some files may be restored already.
@@ -104,7 +113,7 @@ class Takeover:
             Why that is not possible; empty if it is, or if it is not needed.
         """
         recalled = self._recalled
-        if recalled is None or (going := recalled.going) is None or going.way not in ("undo", "restore"):
+        if recalled is None or (going := recalled.going) is None or not self.going:
             return ""
         self._recalled, past = None, self._checkpoints.past
         try:

@@ -1,0 +1,208 @@
+"""A chain of hosts on one custodian, each killed at another point of what it does. Run as a program, for `test_takeover`.
+
+Usage: exact_kills.py STATE WORKSPACE ISOLATION DOES FIRST STEP [LAST].
+
+Each host is a fork of this process. It goes on with the session of the host before, and fails unless the history, the
+variables and the files are of one state: the one before what that host was doing, or the one after it. It undoes a cell, and
+looks again. Then it does one of `DOES`, and is killed when it has entered and left calls by which anything moves FIRST times;
+the next host STEP times later, and so on, until one is not killed any more. Says how far that was.
+
+With "any", each host does any of these and is killed anywhere in it. The host after it is killed while it goes on with the
+session: at its own point from FIRST up to LAST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from os import rename  # that of `os` is counted
+
+from cellblock import Exact, Host
+from cellblock.host.kernels.kernel import Kernel
+from cellblock.host.launch.control import Control
+from cellblock.host.session import Session
+from cellblock.launch.custody import client
+from cellblock.launch.custody.client import Custodian
+from cellblock.model import CodeExecutionResult
+from fuses import Fuse, forked
+
+CALLS = ("splice", "sendfile", "pwrite", "pwritev", "pread", "lseek", "ftruncate", "rename", "replace", "unlink", "write")
+FEWEST = 2
+"""Cells that are there before a host does something: to go back to one of them needs no zygote, which takes time to start."""
+
+TAKE_OVER = "take over"
+NOT_KILLED = 7
+
+NAMES = "sorted(int(name[1:]) for name in globals() if name[0] == 'v' and name[1:].isdigit())"
+
+
+class Script:
+    """What one host does, and what it tells the next one."""
+
+    def __init__(self, session: Session, workspace: str, notes: str) -> None:
+        self.session = session
+        self.workspace = workspace
+        self.notes = notes
+        self.state: list[int] = []
+
+    def note(self, *states: Sequence[int]) -> None:
+        """Note which states the next host may find."""
+        with open(self.notes + ".new", "w", encoding="utf-8") as file:
+            json.dump(states, file)
+        rename(self.notes + ".new", self.notes)
+
+    async def look(self) -> list[int]:
+        """Return the cells of the present state, by the history, the variables and the files."""
+        history = [number for number in self.present() if number]
+        variables = json.loads((await self.session.execute(NAMES)).return_value or "")
+        files = sorted(int(name[1:]) for name in os.listdir(self.workspace))
+        assert history == variables == files, (history, variables, files)
+        return history
+
+    def present(self) -> list[int]:
+        """Return the numbers of the cells that led to the present state; 0 for one that looks."""
+        cells = [cell for cell in self.session.history() if not cell.abandoned and cell.status != "died"]
+        return [int(cell.code[1:].partition(" ")[0]) if cell.code[0] == "v" else 0 for cell in cells]
+
+    async def cell(self) -> None:
+        number = max(self.state, default=0) + 1
+        after = [*self.state, number]
+        self.note(self.state, after)
+        await self.session.execute(f"v{number} = open('f{number}', 'w').close()", tag="t")
+        self.now(after)
+
+    async def crash(self) -> None:
+        self.note(self.state)
+        await self.session.execute("print('last words'); import os; os._exit(1)", tag="crash")
+
+    async def undo(self, count: int = 1) -> None:
+        after = self.state[:-count]
+        self.note(self.state, after)
+        await self.session.undo(count)
+        self.now(after)
+
+    async def undo_all(self) -> None:
+        await self.undo(len(self.state))
+
+    async def restore(self) -> None:
+        mark = await self.session.checkpoint("mark", files="copy")
+        at = self.state
+        await self.cell()
+        await self.cell()
+        self.note(self.state, at)
+        await self.session.restore("mark")
+        self.now(at)
+        await mark.drop()
+
+    async def go_on(self) -> None:
+        """Go on with what another host has left, and undo a cell."""
+        if (tag := self.session.resumed) is not None:
+            *_, result = [event async for event in self.session.resume()]
+            assert isinstance(result, CodeExecutionResult)
+            told = (result.status, result.output, result.recovery)
+            assert told == (("died", "last words\n", "restored") if tag == "crash" else ("success", "", None)), told
+        with open(self.notes, encoding="utf-8") as file:
+            possible = json.load(file)
+        found = await self.look()
+        assert found in possible, (found, possible)
+        self.state = found[: max(len(found) - 1, FEWEST)]
+        self.note(found, self.state)
+        before = self.present()
+        after = before.index(self.state[-1]) + 1 if self.state else 0
+        await self.session.undo(len(before) - after)  # including those that have looked
+        kept = await self.look()
+        assert kept == self.state, (kept, self.state, found, tag)
+        await self.session.undo()
+        for left in self.session.checkpoints():
+            if not left.automatic:
+                await left.drop()
+        self.note(self.state)
+
+    def now(self, state: list[int]) -> None:
+        self.state = state
+        self.note(state)
+
+
+DOES: dict[str, Sequence[Callable[[Script], Awaitable[None]]]] = {
+    "cells": (Script.cell, Script.cell),
+    "undo": (Script.cell, Script.cell, Script.undo),
+    "undo all": (Script.cell, Script.undo_all, Script.cell),
+    "crash": (Script.cell, Script.crash, Script.cell),
+    "restore": (Script.cell, Script.restore),
+}
+
+
+class Chain:
+    """Hosts, one after the other."""
+
+    def __init__(self, state: str, workspace: str, isolate: str) -> None:
+        self.state = state
+        self.workspace = workspace
+        self.isolate = isolate
+
+    def run(self, does: str, point: int) -> bool:
+        """Run a host; return whether it was killed at its point. Without anything to do, it is the last one."""
+        pid = forked(lambda: asyncio.run(self._run(does, point)))
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            return True
+        if status and not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == NOT_KILLED):
+            sys.exit(f"{does!r}, point {point}: the host has found what it should not, or failed")
+        return False
+
+    async def _run(self, does: str, point: int) -> None:
+        custodian = Custodian.connect(self.state)
+        fuse = Fuse(
+            point, *((os, name) for name in CALLS), (client, "send"), (Kernel, "_take"), (Control, "_tell"), (Control, "_take")
+        )
+        fuse.armed = does == TAKE_OVER
+        host = Host(isolate=self.isolate, custodian=custodian)  # type: ignore[arg-type]
+        remains = await host.adopt()
+        session = host.session(
+            working_dir=self.workspace,
+            images_dir=f"{self.state}/images",
+            recovery=Exact(keep=20),  # each host that is killed while it looks leaves a cell that has looked
+            label="s",
+            remains=remains[0] if remains else None,
+        )
+        await session.start()
+        script = Script(session, self.workspace, f"{self.state}/notes")
+        if remains:
+            await script.go_on()
+        if fuse.armed:
+            os._exit(NOT_KILLED)
+        while len(script.state) < FEWEST:
+            await script.cell()
+        if not does:
+            await host.close()
+            custodian.end()
+            return
+        fuse.armed = True
+        for step in DOES[does]:
+            await step(script)
+        fuse.armed = False
+        os._exit(NOT_KILLED)
+
+
+def main(state: str, workspace: str, isolate: str, does: str, first: str, step: str, last: str = "") -> None:
+    chain = Chain(state, workspace, isolate)
+    point = int(first)
+    if does == "any":
+        chance = random.Random(point)
+        for point in range(point, int(last), int(step)):  # noqa: B020  # it is said below
+            chain.run(chance.choice([*DOES]), chance.randrange(1, 120))
+            chain.run(TAKE_OVER, point)
+    else:
+        while chain.run(does, point):
+            point += int(step)
+    chain.run("", 0)
+    print(point)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
