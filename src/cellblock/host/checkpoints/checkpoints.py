@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.kernels.past import Numbered, Past
+    from cellblock.host.kernels.past import Instant, Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.host.snapshots import Snapshot
@@ -381,10 +381,16 @@ class Checkpoints:
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
-    async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None) -> Changes:
-        """Go to a checkpoint's state, in the session's turn; `within`: restore only files that were changed in these spans."""
-        move = self._move_to(checkpoint, within=within)
-        self._begin_going(checkpoint.id, "restore" if within is None else "undo")
+    async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None, began: Instant | None = None) -> Changes:
+        """Go to a checkpoint's state, in the session's turn.
+
+        Args:
+            checkpoint: The checkpoint.
+            within: Restore only files that were changed in these spans.
+            began: When an earlier host has begun this.
+        """
+        move = self._move_to(checkpoint, within=within, began=began)
+        self._begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
         try:
             async with stopped(None if checkpoint.snapshot is None else self._kernels.current):
                 await self._kernels.swap(move)
@@ -396,10 +402,15 @@ class Checkpoints:
         return move.changes
 
     def _move_to(
-        self, checkpoint: Checkpoint, *, within: Spans | None = None, beginning: Beginning | None = None
+        self,
+        checkpoint: Checkpoint,
+        *,
+        within: Spans | None = None,
+        beginning: Beginning | None = None,
+        began: Instant | None = None,
     ) -> GoingBack:
-        past = self._cells.past
-        return GoingBack(checkpoint, self.files, self.resuming, self.automatic, past, within=within, beginning=beginning)
+        parts = self.files, self.resuming, self.automatic, self._cells.past
+        return GoingBack(checkpoint, *parts, within=within, beginning=beginning, began=began)
 
     async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
         """See `Session.undo`; `before` is called when it is decided."""
@@ -476,6 +487,13 @@ class Checkpoints:
             raise InvalidInputError("files='copy' needs a session with a working_dir of its own: this one has none")
         return files or ("copy" if self.files.own else "shared")
 
+    def take(self, checkpoint: Checkpoint, branch: Checkpoints) -> None:
+        """Make a branch's checkpoint this session's, and record it: a later host can finish the way to it."""
+        branch.forget(checkpoint)
+        checkpoint.belongs_to(self)
+        self._kept.append(checkpoint)
+        self.rewrite()
+
     def take_over(self, branch: Checkpoints) -> None:
         """Take over the checkpoints and outside calls of an adopted branch: its cells can be undone here from now on."""
         now = time.monotonic()
@@ -551,9 +569,9 @@ class Checkpoints:
         """Continue with the kernel of a killed process whose states are unknown."""
         self.ended = _ENDED
 
-    def _begin_going(self, checkpoint: str, way: str) -> None:
+    def _begin_going(self, checkpoint: str, way: str, began: Instant | None = None) -> None:
         """Record, before doing anything, that the session goes to another state; empty: to a fresh kernel."""
-        self.write("going", checkpoint, way)
+        self.write("going", checkpoint, way, began)
         self.record.settle()
 
     async def about_to_begin_anew(self) -> None:

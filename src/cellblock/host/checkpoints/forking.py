@@ -116,6 +116,7 @@ async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Ch
     try:
         if checkpoint.snapshot is not None:
             check_whole(checkpoint.snapshot, "brought back from the branch: move some elsewhere, then try again")
+        trunk.take(checkpoint, branch)
         changes = await trunk.restore(checkpoint)
     finally:
         await checkpoint.drop()

@@ -27,6 +27,7 @@ class GoingBack:
 
     Attributes:
         changes: The files that were brought back.
+        began: When it began. Files are brought back from then on.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class GoingBack:
         *,
         within: Spans | None = None,
         beginning: Beginning | None = None,
+        began: Instant | None = None,
     ) -> None:
         """Prepare nothing yet.
 
@@ -50,6 +52,7 @@ class GoingBack:
             past: Its history.
             within: Restore only files that were changed in these spans.
             beginning: As for `Resuming.resume`.
+            began: When an earlier host has begun it: files that it has brought back are of this move.
         """
         self.changes = Changes()
         self._checkpoint = checkpoint
@@ -60,7 +63,7 @@ class GoingBack:
         self._within = within
         self._beginning = beginning
         self._kernel: Kernel | None = None
-        self._began = Instant.before_changes()
+        self.began = began or Instant.before_changes()
 
     async def prepare(self) -> Kernel:
         """Restore the files, if the checkpoint holds some; then make the kernel, which reopens them."""
@@ -82,7 +85,7 @@ class GoingBack:
     def commit(self) -> None:
         """Record that the session has the checkpoint's state, when the kernel has taken its place."""
         self._past.go_to(self._checkpoint.moment.past, self._checkpoint.moment.state)
-        self._past.brought_back(self._began)
+        self._past.brought_back(self.began)
         self._automatic.gone_to(self._checkpoint)
         self._past.record.settle()
 

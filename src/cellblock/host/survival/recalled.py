@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from cellblock.host.kernels.past import Numbered, Past
+from cellblock.host.kernels.past import Instant, Numbered, Past
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
@@ -24,10 +24,12 @@ class Going(NamedTuple):
     Attributes:
         checkpoint: The id of the target checkpoint; empty: a fresh kernel.
         way: The reason: ``undo`` and ``restore`` also restore files.
+        began: When these began to be restored.
     """
 
     checkpoint: str
     way: Way
+    began: Instant | None = None
 
 
 class LastCell(NamedTuple):
@@ -196,7 +198,7 @@ class Recalled:
         first: Description | None,
         kernel: int,
         cell: tuple[Any, ...],
-        going: tuple[str, Way] | None,
+        going: tuple[Any, ...] | None,
         outside: list[tuple[float, str]],
     ) -> None:
         self.past.restore(past)

@@ -125,7 +125,7 @@ class Takeover:
                 checkpoint = find_checkpoint(self._checkpoints.all(), going.checkpoint)
                 moment = checkpoint.moment
                 spans = past.spans_after(moment.state, moment.past) if going.way == "undo" else None
-                await self._checkpoints.go_to(checkpoint, spans)
+                await self._checkpoints.go_to(checkpoint, spans, going.began)
             self._checkpoints.automatic.forget_files()
         except CellblockError as error:
             self._checkpoints.write("stayed")
@@ -139,7 +139,9 @@ class Takeover:
         if recalled is None or not self._checkpoints.automatic.wanted or (going is not None and not going.checkpoint):
             return None
         line = {cell.number for cell in self._checkpoints.past.line}
-        found = [one for one in self._checkpoints.all() if one.moment.is_of(line) and going in (None, (one.id, "crash"))]
+        found = [one for one in self._checkpoints.all() if one.moment.is_of(line)]
+        if going is not None:
+            found = [one for one in found if (one.id, "crash") == (going.checkpoint, going.way)]
         if not found:
             return None
         checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.state))
