@@ -180,6 +180,20 @@ def fresh() -> bool:
 
 
 @pytest.mark.timeout(120 if ROUNDS <= 12 else 600)
+@pytest.mark.parametrize("last", [[], ["80"]], ids=["executes", "goes on"])
+def test_code_runs_once_at_whatever_point_its_daemon_is_killed(tmp_path: Path, last: list[str]) -> None:
+    """See `named_kills.py`."""
+    state, workspace = tmp_path / "state", tmp_path / "workspace"
+    state.mkdir(mode=0o700)
+    workspace.mkdir()
+    first = random.randint(1, 5)
+    command = [sys.executable, str(TESTS / "named_kills.py"), str(state), str(workspace), str(first), "5", *last]
+    environment = {**os.environ, "CELLBLOCK_HOME": str(tmp_path / "home")}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, f"from {first} on: {ran.stderr}"
+    assert int(ran.stdout) > 60  # so far there was something to do
+
+
 async def test_kills_at_any_moment(home: Path) -> None:
     kernel = cellblock.get_or_create("one")
     seed = int(os.environ.get("KILL_SEED", random.randrange(10**6)))
