@@ -196,6 +196,9 @@ class Chain:
         while len(script.state) < FEWEST:
             await script.cell()
         if not does:
+            async with asyncio.timeout(20):  # directories of branches of killed hosts are removed by threads
+                while any(name[0] == "." for name in os.listdir(self.workspace)):
+                    await asyncio.sleep(0.01)
             await host.close()
             custodian.end()
             return

@@ -295,6 +295,7 @@ class Host(AsyncOnly):
         await asyncio.to_thread(import_module, "cellblock.host.session")
         await self.kernels.adopt(keeping)
         self._store = await keeping.take_store()
+        await keeping.remove_left_places()
         return [*keeping.sessions]
 
     async def discard(self, remains: SessionRemains) -> None:
@@ -307,8 +308,8 @@ class Host(AsyncOnly):
         assert keeping is not None
         await self.kernels.discard(keeping, remains, self._store)
         keeping.session_gone(remains.number)
-        for suffix in ("", "-own", "-pip"):
-            await SessionPlace(f"{remains.place}{suffix}", keeping).remove()
+        for path in remains.places:
+            await SessionPlace(path, keeping).remove()
         if remains.branch is not None:
             await remains.branch.leave()
 

@@ -380,7 +380,8 @@ def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, 
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, f"from {first} on: {ran.stderr}"
     assert int(ran.stdout) > 50  # so far there was something to do
-    assert not [*(config.state_directory() / "snapshots").glob("*")]
+    places = [killed.workspace / ".", *(config.state_directory() / kind for kind in ("snapshots", "restores", "branches"))]
+    assert not [path for place in places for path in place.glob(".*" if place == killed.workspace else "*")]
 
 
 async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(killed: Killed) -> None:

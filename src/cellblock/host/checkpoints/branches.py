@@ -151,6 +151,11 @@ class BranchDirectory(SessionPlace):
         _remove(self.path)
 
 
+def branch_recorded_at(path: str, places: Places) -> BranchDirectory | None:
+    """Return the directory of a branch whose record has this path; None if it is not one."""
+    return BranchDirectory("", Path(path).name, places) if Path(path).parent == _records() else None
+
+
 def is_branch(directory: str) -> bool:
     """Whether a directory is, or was, one of a branch."""
     return os.path.basename(directory).startswith(PREFIX)

@@ -32,7 +32,7 @@ class Journal:
         self._directory = directory
         self._workspace = str(workspace)
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
-        self._path, self._lock = directory / f"{name}.json", directory / f"{name}.lock"
+        self._path, self._new, self._lock = (directory / f"{name}.{kind}" for kind in ("json", "new", "lock"))
 
     @property
     def exists(self) -> bool:
@@ -83,12 +83,11 @@ class Journal:
             steps: The steps.
         """
         data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps}
-        new = self._path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(data))
-            os.replace(new, self._path)
+            self._new.write_text(json.dumps(data))
+            os.replace(self._new, self._path)
         except BaseException:  # also an interrupt: leave no partial journal
-            new.unlink(missing_ok=True)
+            self._new.unlink(missing_ok=True)
             raise
 
     def read(self, top: os.stat_result) -> tuple[str, list[Step]] | None:
@@ -108,7 +107,8 @@ class Journal:
     def forget(self) -> None:
         """Remove it and its lock: the workspace is gone, and nothing holds it."""
         self.clear()
-        self._lock.unlink(missing_ok=True)
+        for left in (self._new, self._lock):
+            left.unlink(missing_ok=True)
 
 
 def _tuples(values: list[object]) -> Iterator[object]:

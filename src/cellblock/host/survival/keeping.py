@@ -13,10 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cellblock.common.threads import run_aside
 from cellblock.errors import CustodianError
-from cellblock.host.checkpoints.branches import BranchDirectory
+from cellblock.host.checkpoints.branches import BranchDirectory, branch_recorded_at, remove_branches_of_the_dead
 from cellblock.host.launch.fork_server import ForkServer
 from cellblock.host.launch.launcher import Boot, Ends, Launcher
+from cellblock.host.place import SessionPlace
 from cellblock.host.survival.keeper import Keeper, KeptKernel, SessionKeeper, SessionParts
 from cellblock.host.survival.launchers import ByCustodian, FormerZygote, KeptLauncher
 from cellblock.host.survival.recalled import Recalled
@@ -273,6 +275,14 @@ class Keeping(Keeper):
     def take_place(self, path: str) -> int | None:
         """See `Places`."""
         return self._held_places.pop(path, None)
+
+    async def remove_left_places(self) -> None:
+        """Remove directories that the previous host had not given to a session yet, or was removing, when it was killed."""
+        known = {path for session in self.sessions for path in session.places}
+        known |= {branch.path for branch in self._branches.values()}
+        for path in {*self._held_places} - known:
+            await (branch_recorded_at(path, self) or SessionPlace(path, self)).remove(patience=0)
+        run_aside(remove_branches_of_the_dead, "cellblock-removal")  # which nobody holds any longer
 
     def close(self) -> None:
         """See `Keeper`. The custodian keeps holding it."""

@@ -88,6 +88,11 @@ class SessionRemains:
     log: StateLog | None = None
     recalled: Recalled | None = None
 
+    @property
+    def places(self) -> list[str]:
+        """The paths of its directories."""
+        return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip")]
+
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
         """Choose the session's kernel, and return the others: one was about to replace another."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)
