@@ -76,6 +76,7 @@ GUARD = "fronts/gateway/test_guard.py::test_"
 SNAPSHOTS = "host/snapshots/"
 FORKS, COPIES = "worker/forks/test_safety.py::", "host/checkpoints/test_"
 SURVIVAL = "host/survival/test_"
+KILLED = f"{SURVIVAL}takeover.py::test_whatever_a_host_was_doing_the_next_one_finds_one_state"
 LIFE = "host/test_lifecycle.py::test_"
 
 
@@ -1110,12 +1111,19 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
     ),
     "26 files without memory, after a kill": mutant(
-        f"{SURVIVAL}takeover.py::test_an_undo_in_which_the_host_is_killed_is_done_or_not_begun[none-False-restore._finish]",
+        f"{KILLED}[undo-none-12]",
         Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
     ),
     "26 a state that is not the kernel's": mutant(
-        f"{SURVIVAL}takeover.py::test_an_undo_of_all_cells_in_which_the_host_is_killed_is_done[none-False-Checkpoints.begin_anew]",
+        f"{KILLED}[undo all-none-12]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
+    ),
+    "26 a branch that is adopted in part": mutant(
+        f"{KILLED}[adopt-none-12]", Edit("host/checkpoints/checkpoints.py", "Checkpoints.take", "pass")
+    ),
+    "26 a cell that was not sent": mutant(
+        f"{SURVIVAL}keeping.py::test_a_cell_that_was_not_sent_leaves_no_trace[killed before]",
+        Edit("host/kernels/past.py", "Past.unbegin", "pass"),
     ),
     "26 a cell that was counted twice": mutant(
         f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
