@@ -5,7 +5,7 @@ Usage: exact_kills.py STATE WORKSPACE ISOLATION DOES FIRST STEP [LAST].
 Each host is a fork of this process. It goes on with the session of the host before, and fails unless the history, the
 variables and the files are of one state: the one before what that host was doing, or the one after it. It undoes a cell, and
 looks again. Then it does one of `DOES`, and is killed when it has entered and left calls by which anything moves FIRST times;
-the next host STEP times later, and so on, until one is not killed any more. Says how far that was.
+the next host STEP times later, and so on, until one is not killed any more. Says how many were killed.
 
 With "any", each host does any of these and is killed anywhere in it. The host after it is killed while it goes on with the
 session: at its own point from FIRST up to LAST.
@@ -121,6 +121,7 @@ class Script:
         await self.session.undo()
         for left in self.session.checkpoints():
             if not left.automatic:
+                assert left.name == "mark", left
                 await left.drop()
         self.note(self.state)
 
@@ -156,12 +157,14 @@ class Chain:
         self.state = state
         self.workspace = workspace
         self.isolate = isolate
+        self.killed = 0
 
     def run(self, does: str, point: int) -> bool:
         """Run a host; return whether it was killed at its point. Without anything to do, it is the last one."""
         pid = forked(lambda: asyncio.run(self._run(does, point)))
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            self.killed += 1
             return True
         if status and not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == NOT_KILLED):
             sys.exit(f"{does!r}, point {point}: the host has found what it should not, or failed")
@@ -222,7 +225,7 @@ def main(state: str, workspace: str, isolate: str, does: str, first: str, step: 
         while chain.run(does, point):
             point += int(step)
     chain.run("", 0)
-    print(point)
+    print(chain.killed)
 
 
 if __name__ == "__main__":

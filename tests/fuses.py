@@ -55,5 +55,5 @@ class Fuse:
     def _pass_by(self) -> None:
         if self.armed:
             self.passed += 1
-            if self.passed == self.point:
+            if 0 < self.point <= self.passed:  # other threads pass by as well
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -6,7 +6,7 @@ Each is a fork of this process, which opens the store and goes on with the sessi
 that one had submitted last, with the same key: its result must be there, or it was not run and is now. No code may run twice,
 and none be lost. Then it submits other code, and is killed when it has entered and left calls by which anything moves FIRST
 times; the next one STEP times later, and so on, until one is not killed any more. With LAST, each of these is killed anywhere,
-and the one after it while it goes on with what is left: at its own point from FIRST up to LAST. Says how far that was.
+and the one after it while it goes on with what is left: at its own point from FIRST up to LAST. Says how many were killed.
 """
 
 from __future__ import annotations
@@ -111,12 +111,14 @@ class Chain:
     def __init__(self, state: str, workspace: str) -> None:
         self.state = state
         self.workspace = workspace
+        self.killed = 0
 
     def run(self, point: int, *, early: bool = False) -> bool:
         """Run one; return whether it was killed at its point."""
         pid = forked(lambda: asyncio.run(run(self.state, self.workspace, point, early=early)))
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            self.killed += 1
             return True
         if not os.WIFEXITED(status) or os.WEXITSTATUS(status) not in (0, NOT_KILLED):
             sys.exit(f"point {point}: it has found what it should not, or failed")
@@ -136,7 +138,7 @@ def main(state: str, workspace: str, first: str, step: str, last: str = "") -> N
         while chain.run(point):
             point += int(step)
     chain.run(0)
-    print(point)
+    print(chain.killed)
 
 
 if __name__ == "__main__":

@@ -911,16 +911,17 @@ class Session(AsyncOnly):
                 self, lambda beginning: host.session(start_from=beginning), lambda one: one.start(), lambda one: one.close()
             )
 
-    def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
-        """Return how the files of this session's branches are handled.
+    async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
+        """Make a checkpoint for `Branching`. No later host has it.
 
         Args:
-            files: The mode that was passed; None for the default.
+            files: How the files of branches are handled; None for the default.
 
         Raises:
             InvalidInputError: The session has no directory of its own.
+            SnapshotError, CheckpointError, StateError, LaunchError: As for `checkpoint`.
         """
-        return self._checkpoints.files_of_branches(files)
+        return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
     @_traced("adopt")
     async def adopt(self, branch: Session) -> Changes:

@@ -150,6 +150,15 @@ from cellblock.host.kernels.kernel import Kernel
 Kernel.begin = lambda *_: die()
 await session.execute('x = 3', tag='c')
 """
+WHILE_IT_IS_WRITTEN = """
+await session.execute('x = 1', tag='a')
+await session.execute('x = 2', tag='b')
+def cut(fd, parts, place):
+    os.pwrite(fd, parts[0], place)
+    die()
+os.pwritev = cut
+await session.execute('x = 3', tag='c')
+"""
 AFTER_ONE_THAT_WAS_NOT_SENT = """
 import errno
 from cellblock.errors import BusyError
@@ -176,10 +185,11 @@ except BusyError as error:
     "program",
     [
         BEFORE_IT_IS_SENT,
+        WHILE_IT_IS_WRITTEN,
         AFTER_ONE_THAT_WAS_NOT_SENT.format(then=""),
         AFTER_ONE_THAT_WAS_NOT_SENT.format(then="await session.execute('x += 1; y = x'); await session.undo()"),
     ],
-    ids=["killed before", "killed after", "killed after another"],
+    ids=["killed before", "killed meanwhile", "killed after", "killed after another"],
 )
 async def test_a_cell_that_was_not_sent_leaves_no_trace(killed: Killed, program: str) -> None:
     """The last cell is the one before, which is in the history once, and is what undo undoes."""

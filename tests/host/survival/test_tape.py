@@ -149,6 +149,21 @@ def test_what_there_is_no_room_for_was_not_written_in_part(tape: Tape, aux: Aux,
     assert [(record.kind, record.content) for record in records] == [(Kind.EXTRA, b"after")]
 
 
+def test_a_base_that_there_is_no_room_for_changes_nothing(tape: Tape, aux: Aux, pair: tuple[socket.socket, ...]) -> None:
+    ours, theirs = pair
+    for _ in range(3):  # so that a base would have what is before it dropped
+        theirs.send(b"x" * 100_000)
+        tape.receive(ours.fileno(), 100_000)
+        tape.append(Kind.EXTRA, b"x" * 100_000)
+    tape.taken = 3
+    with room_for(tape, 1), pytest.raises(OSError, match=r"\[Errno (27|28)\]"):
+        tape.base((1, 0, 0), b"lost")
+    tape.queue(b"frame")
+    base, records = again(tape, aux).recover()
+    assert base.content == b"start"
+    assert [(record.kind, record.messages) for record in records] == [*[(Kind.EXTRA, 0)] * 3, (Kind.SENT, 3)]
+
+
 def test_pieces_of_pipes_are_written_down_with_their_place_among_the_messages(tape: Tape, aux: Aux) -> None:
     reader, writer = os.pipe()
     os.write(writer, b"abc")

@@ -179,7 +179,7 @@ def fresh() -> bool:
         return False
 
 
-@pytest.mark.timeout(120 if ROUNDS <= 12 else 600)
+@pytest.mark.timeout(320)
 @pytest.mark.parametrize("last", [[], ["80"]], ids=["executes", "goes on"])
 def test_code_runs_once_at_whatever_point_its_daemon_is_killed(tmp_path: Path, last: list[str]) -> None:
     """See `named_kills.py`."""
@@ -191,9 +191,10 @@ def test_code_runs_once_at_whatever_point_its_daemon_is_killed(tmp_path: Path, l
     environment = {**os.environ, "CELLBLOCK_HOME": str(tmp_path / "home")}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, f"from {first} on: {ran.stderr}"
-    assert int(ran.stdout) > 60  # so far there was something to do
+    assert int(ran.stdout) > 12  # were killed
 
 
+@pytest.mark.timeout(120 if ROUNDS <= 12 else 600)
 async def test_kills_at_any_moment(home: Path) -> None:
     kernel = cellblock.get_or_create("one")
     seed = int(os.environ.get("KILL_SEED", random.randrange(10**6)))

@@ -119,6 +119,7 @@ class Checkpoint:
         moment: Its content, for the host.
         snapshot: The files that it holds; None if it holds none.
         without_files: Why they could not be kept; empty if they were, or if that was not requested.
+        passing: Whether it is only there until the session has gone to it.
     """
 
     def __init__(
@@ -132,6 +133,7 @@ class Checkpoint:
         self.moment = moment
         self.snapshot: Snapshot | None = None
         self.without_files = ""
+        self.passing = False
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all of them

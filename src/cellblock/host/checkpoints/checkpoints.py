@@ -171,9 +171,16 @@ class Checkpoints:
             raise InvalidInputError(f"a checkpoint's name must be a text of at most {_MAX_NAME} characters, not {name!r:.250}")
         if files not in ("shared", "copy"):
             raise InvalidInputError(f"files must be 'shared' or 'copy', not {files!r}")
+        return await self._make(name, files)
+
+    async def passing_checkpoint(self, files: FilesMode) -> Checkpoint:
+        """Make a checkpoint that is only there until the caller has gone to it, or made branches of it."""
+        return await self._make("", files, passing=True)
+
+    async def _make(self, name: str, files: FilesMode, *, passing: bool = False) -> Checkpoint:
         async with self._cells.turn():
             try:
-                checkpoint = await self.copy(await self._kernels.live(), name=name, automatic=False)
+                checkpoint = await self.copy(await self._kernels.live(), name=name, automatic=False, passing=passing)
                 if files == "copy":
                     try:
                         checkpoint.hold(await self.files.take(), self.files.drop)
@@ -184,13 +191,14 @@ class Checkpoints:
             finally:
                 self.automatic.turn_ended()  # again: there may be none, or this one may be dropped before the next cell
 
-    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
+    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool, passing: bool = False) -> Checkpoint:
         """Make a checkpoint of a kernel, while no cell can run."""
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
         past = self._cells.past
         moment = Moment(copy, self._host, self._options, self._resolved, past.line, past.state, self._wanted, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
+        checkpoint.passing = passing
         self._kept.append(checkpoint)
         self.record.made(checkpoint)
         return checkpoint
@@ -465,7 +473,7 @@ class Checkpoints:
                 return Changes()
             async with stopped(self._kernels.current):
                 return await self.files.restore(files, move.renew, within=spans)
-        except CellblockError:
+        except BaseException:  # also a cancellation: a later host must not finish what has not happened
             if not move.begun:
                 self.write("stayed")
             raise
@@ -482,7 +490,7 @@ class Checkpoints:
         return [call for at, call in self._adopted if at >= since] + self._outside(since)
 
     def files_of_branches(self, files: FilesMode | None) -> FilesMode:
-        """See `Session.check_files_of_branches`."""
+        """Return how the files of branches are handled; None for the default."""
         if files == "copy" and not self.files.own:
             raise InvalidInputError("files='copy' needs a session with a working_dir of its own: this one has none")
         return files or ("copy" if self.files.own else "shared")
@@ -490,6 +498,7 @@ class Checkpoints:
     def take(self, checkpoint: Checkpoint, branch: Checkpoints) -> None:
         """Make a branch's checkpoint this session's, and record it: a later host can finish the way to it."""
         branch.forget(checkpoint)
+        branch.record.settle()  # a later host must not find it in both
         checkpoint.belongs_to(self)
         self._kept.append(checkpoint)
         self.rewrite()
@@ -576,8 +585,8 @@ class Checkpoints:
 
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""
-        if self._starting_again is None:  # else that is recorded, and that the state of all cells is left
-            self._begin_going("", "fresh")
+        # Again, if all cells are being undone: a kernel that died may have been replaced meanwhile, which is recorded, too.
+        self._begin_going("", "fresh" if self._starting_again is None else "undo")
         if self._wanted.tier.wrapped:
             # One srt at a time: the next would take what the last has put into the workspace for files, and leave it there.
             families = {one.moment.copy.family for one in self.automatic.all()}
@@ -594,7 +603,7 @@ class Checkpoints:
     def begin_anew(self, kernel: Kernel) -> None:
         """Handle a fresh kernel."""
         if self._starting_again is not None:
-            self._starting_again.leave()  # recorded at once with the fresh kernel: a host may be killed in between
+            self._starting_again.leave()  # recorded in one piece with the fresh kernel: a host may be killed in between
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh, self.ended = self._cells.past.state, ""

@@ -24,11 +24,8 @@ B = TypeVar("B")
 class Trunk(Protocol):
     """A session that is forked."""
 
-    def check_files_of_branches(self, files: FilesMode | None) -> FilesMode:
-        """Return how the files of its branches are handled."""
-
-    async def checkpoint(self, name: str = ..., *, files: FilesMode = ...) -> Checkpoint:
-        """Make a checkpoint."""
+    async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
+        """Make a checkpoint that is there until branches are made of it."""
 
 
 class Branching(NamedTuple):
@@ -71,15 +68,14 @@ class Branching(NamedTuple):
             The branches; with `return_exceptions`, the exception in place of one that could not be started.
         """
         self.check()
-        files = session.check_files_of_branches(self.files)
-        checkpoint = await session.checkpoint(files=files)
+        checkpoint = await session.checkpoint_for_branches(self.files)
         # Generators without a state yet, such as NumPy's before its first use, get a common state from a common seed.
         common = secrets.randbits(32) if self.same_random_state else None
         seeds = [common] * self.n if self.seeds is None else self.seeds
         branches: list[B] = []
         try:
             for seed in seeds:
-                branches.append(make(Beginning(checkpoint, files, seed, self.same_random_state)))  # noqa: PERF401  # one may fail
+                branches.append(make(Beginning(checkpoint, checkpoint.files, seed, self.same_random_state)))  # noqa: PERF401  # one may fail
             ends = await asyncio.gather(*map(start, branches), return_exceptions=True)
             await checkpoint.drop()
         except BaseException:  # usually a cancelled caller, who does not get the branches: end them here
@@ -112,7 +108,7 @@ async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Ch
     """
     if files == "copy":
         trunk.files_of_branches(files)
-    checkpoint = await branch.checkpoint(files=files)
+    checkpoint = await branch.passing_checkpoint(files)
     try:
         if checkpoint.snapshot is not None:
             check_whole(checkpoint.snapshot, "brought back from the branch: move some elsewhere, then try again")

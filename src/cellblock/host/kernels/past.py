@@ -104,7 +104,7 @@ class Past:
         self.before = 0
         self.after = ""
         self._earlier = 0, ""
-        """The two of the cell before, for `unbegin`."""
+        """`before` and `after` as they were before the last `begin`, for `unbegin`."""
         self._spans: list[tuple[int, Instant, Instant | None]] = []
         """The states that led to the present one, each with the span in which files were changed: start and end."""
 

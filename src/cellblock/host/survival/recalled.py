@@ -24,7 +24,7 @@ class Going(NamedTuple):
     Attributes:
         checkpoint: The id of the target checkpoint; empty: a fresh kernel.
         way: The reason: ``undo`` and ``restore`` also restore files.
-        began: When these began to be restored.
+        began: When these began to be restored; None if no files are.
     """
 
     checkpoint: str
@@ -71,6 +71,7 @@ class Kept(NamedTuple):
     Attributes:
         family: The number that the launcher gave the first kernel of the copy's init.
         copy: The copy's number, given by that init.
+        passing: See `Checkpoint`.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Kept(NamedTuple):
     family: int
     copy: int
     state: int
+    passing: bool = False
 
 
 @dataclass
@@ -170,6 +172,8 @@ class Recalled:
         match word:
             case "base":
                 self._begin_with(*rest)
+            case "cell":
+                self.going = None  # no cell begins on the way
             case "made":
                 self._make(Kept(*rest[0]), self.past.line, None, "")
             case "files":

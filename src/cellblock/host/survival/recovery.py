@@ -59,6 +59,8 @@ async def recover(kernel: Kernel, recording: TapeRecording, on_input: OnInput | 
                 recording.standing.begun = True
             case Kind.EXITED:
                 exited = int(record.content)
+    if cell is not None and last is not cell:
+        kernel.cells -= 1  # that host was killed while it wrote the frame: the cell was not sent
     recording.replaying = False
     channel.go_live()
     _go_live(kernel, recording.standing, exited)

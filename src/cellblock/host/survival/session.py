@@ -79,7 +79,7 @@ class KeptSession(SessionKeeper):
                 "Files may be those of that state"
             )
         if adopted is not None:
-            # At last: if that kernel has died, the end of its cell has it replaced by one of the state that a move leaves.
+            # Last, after any move: if that kernel has died, the end of its cell starts the next one, from the state after it.
             await self._parts.cells.adopt(*adopted)
 
     @staticmethod

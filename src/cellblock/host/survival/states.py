@@ -56,7 +56,7 @@ class StateKeeping(CheckpointRecorder):
                 self._outside.append((rest[0], rest[1]))
             case "going":
                 self._going = rest
-            case "stayed" | "go to" | "anew":
+            case "stayed" | "go to" | "anew" | "cell":
                 self._going = None
         self._log.append(word, *rest)
 
@@ -94,4 +94,4 @@ class StateKeeping(CheckpointRecorder):
 def _kept(checkpoint: Checkpoint) -> Kept:
     copy, made = checkpoint.moment.copy, checkpoint.made.isoformat()
     of = (checkpoint.id, checkpoint.name, checkpoint.automatic, checkpoint.execution_count)
-    return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, checkpoint.moment.state)
+    return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, checkpoint.moment.state, checkpoint.passing)

@@ -56,7 +56,7 @@ class Takeover:
             automatic=kept.automatic,
             execution_count=kept.execution_count,
         )
-        checkpoint.without_files = state.without_files
+        checkpoint.without_files, checkpoint.passing = state.without_files, kept.passing
         if state.snapshot is not None:
             checkpoint.hold(state.snapshot, files.drop)
         elif state.files is not None:
@@ -97,6 +97,8 @@ class Takeover:
             self._checkpoints.begin_anew(kernel)
         elif (state := recalled.states.get(going.checkpoint)) is not None:
             self._checkpoints.past.go_to(state.past, state.kept.state)
+            if going.began is not None:
+                self._checkpoints.past.brought_back(going.began)
             self._checkpoints.automatic.forget_files()
             kernel.count, kernel.of_copy = state.kept.execution_count, True
 
@@ -128,7 +130,8 @@ class Takeover:
                 await self._checkpoints.go_to(checkpoint, spans, going.began)
             self._checkpoints.automatic.forget_files()
         except CellblockError as error:
-            self._checkpoints.write("stayed")
+            if going.checkpoint:  # else it is recorded, unless the kernel was replaced already
+                self._checkpoints.write("stayed")
             return str(error)
         return ""
 
@@ -154,3 +157,6 @@ class Takeover:
         if self._recalled is not None and self._checkpoints.fresh and self._checkpoints.first is None:
             self._checkpoints.automatic.turn_ended()  # that host was killed before it had kept the files
         self._recalled = None
+        for one in self._checkpoints.all():
+            if one.passing:
+                one.discard()

@@ -296,17 +296,21 @@ class Tape:
             offsets: See `Base`.
             content: See `Base`.
             more: Whether another record follows at once, to be written together.
+
+        Raises:
+            OSError: There is no room for it. The one before stays.
         """
         place = self._end
         head = _RECORD.pack(0, _OFFSETS.size + len(content), Kind.BASE) + _OFFSETS.pack(*offsets)
+        if more:
+            self._begun = head + content
+        else:
+            self._write(head, content)  # nothing counts from a base that cannot be written
         self.taken = 0
         self._based = sum(offsets)
         if place - self._punched > _LOG_LIMIT or self._based - self._dropped > _TAPE_LIMIT:
             self._old = place, offsets
-        if more:
-            self._begun = head + content
-        else:
-            self._write(head, content)
+        if not more:
             self._drop()
 
     @property
