@@ -1123,7 +1123,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 a cell that was not sent": mutant(
         f"{SURVIVAL}keeping.py::test_a_cell_that_was_not_sent_leaves_no_trace[killed before]",
-        Edit("host/kernels/past.py", "Past.unbegin", "pass"),
+        Edit(
+            "host/survival/recalled.py",
+            "LastCell.after",
+            "return LastCell(*rest) if word == 'cell' else self._replace(added=True) if word == 'add' else self",
+        ),
     ),
     "26 a cell that was counted twice": mutant(
         f"{SURVIVAL}takeover.py::test_undo_brings_variables_and_files_back_after_the_host_was_killed[none]",
