@@ -94,21 +94,23 @@ async def test_code_that_meets_a_closed_session_was_not_run(
 async def test_code_that_cannot_be_kept_for_a_later_host_was_not_run(
     sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its outcome is known, and its key can be used again."""
+    """Its outcome is known, its key can be used again, and the next result says what it would have said."""
     named = await sessions.create("one", OPTIONS)
     await submit(sessions, named, "n = 0").wait()
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
+    named.lost = True
     with monkeypatch.context() as patched:
         patched.setattr(Line, "queue", full)
         execution = submit(sessions, named, "n += 1", key="k")
         with pytest.raises(BusyError, match="nothing was done"):
             await execution.wait()
     assert (execution.record.state, execution.record.begun) == ("done", None)
-    await submit(sessions, named, "n += 1", key="k").wait()
-    assert (await submit(sessions, named, "n").wait()).return_value == "1"
+    assert (await submit(sessions, named, "n += 1", key="k").wait()).recovery == "restarted"
+    result = await submit(sessions, named, "n").wait()
+    assert (result.return_value, result.recovery) == ("1", None)
 
 
 async def test_the_key_of_what_was_cancelled_stays_taken(sessions: NamedSessions, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class Execution:
         self.stdin = Stdin(lambda question: self.log.add("input", question), lambda: self.ended)
         self._journal: Journal | None = None
         self._log: EventLog | None = None
-        self._loss: Recovery | None = None
+        self._lost: Callable[[], Recovery | None] = lambda: None
         self._position = ""
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
@@ -234,7 +234,7 @@ class Execution:
         try:
             async with turn:
                 started = await session()
-                self._loss = lost()
+                self._lost = lost
                 await self._run(started, approvals, auto)
         except CellblockError as error:
             if self._begun:
@@ -323,7 +323,8 @@ class Execution:
             self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
 
     async def _end(self, result: CodeExecutionResult) -> None:
-        result = replace(result, recovery=self._loss) if self._loss is not None else result
+        loss = self._lost()  # only now: what fails has no result that could say so
+        result = result if loss is None else replace(result, recovery=loss)
         prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)
         self.result, self.packed = result, prepared.packed
         self.record = replace(self.record, state="done", ended=time.time())
