@@ -1,12 +1,14 @@
 """A chain of daemons' sessions on one custodian, each killed at another point of an execution. A program, for `test_faults`.
 
-Usage: named_kills.py STATE WORKSPACE FIRST STEP [LAST].
+Usage: named_kills.py code|sessions STATE WORKSPACE FIRST STEP [LAST].
 
-Each is a fork of this process, which opens the store and goes on with the session of the one before. It submits again what
-that one had submitted last, with the same key: its result must be there, or it was not run and is now. No code may run twice,
-and none be lost. Then it submits other code, and is killed when it has entered and left calls by which anything moves FIRST
-times; the next one STEP times later, and so on, until one is not killed any more. With LAST, each of these is killed anywhere,
-and the one after it while it goes on with what is left: at its own point from FIRST up to LAST. Says how many were killed.
+Each is a fork of this process, which opens the store and goes on with the sessions of the one before. Code: it submits again
+what that one had submitted last, with the same key. Its result must be there, or it was not run and is now. No code may run
+twice, and none be lost. Sessions: each must be there or not, as before or after what that one was doing, with its variables.
+Then it submits other code, or makes, forks, adopts and ends sessions. It is killed when it has entered and left calls by which
+anything moves FIRST times; the next one STEP times later, and so on, until one is not killed any more. With LAST, each is
+killed anywhere, and the one after it while it goes on with what is left: at its own point from FIRST up to LAST. Says how many
+were killed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import tempfile
 from os import rename  # that of `os` is counted
 from pathlib import Path
+from typing import Any
 
 from cellblock import Host
 from cellblock.common.database import Database
@@ -28,13 +31,15 @@ from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.launch.control import Control
 from cellblock.launch.custody import client
 from cellblock.launch.custody.client import Custodian
+from cellblock.service.named.checkpoints import adopt, fork
 from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from cellblock.service.store.writer import Writer
 from exact_kills import CALLS, NOT_KILLED
 from fuses import Fuse, forked
-from named_sessions import submit
+from named_sessions import OPTIONS, submit
 
+GONE, UNSET = "gone", "0"
 CODE = "print('x' * {number})\nopen('ran', 'a').write('{number}\\n')\nn = globals().get('n', 0) + 1\nn"
 
 
@@ -48,10 +53,8 @@ class Daemon:
 
     async def execute(self, number: int) -> None:
         """Run code once, whoever has submitted it before."""
-        with open(f"{self.notes}.new", "w", encoding="utf-8") as file:
-            json.dump(number, file)
-        rename(f"{self.notes}.new", self.notes)
-        named = await self.sessions.create("s", {"sandbox": False, "working_dir": self.workspace})
+        write(self.notes, number)
+        named = await self.sessions.create("s", OPTIONS | {"working_dir": self.workspace})
         while True:
             execution = submit(self.sessions, named, CODE.format(number=number), key=f"key {number}", live=number % 2 == 0)
             try:
@@ -65,15 +68,84 @@ class Daemon:
 
     async def go_on(self) -> int:
         """Submit again what was submitted last; return its number."""
-        if not os.path.exists(self.notes):
-            return 0
-        with open(self.notes, encoding="utf-8") as file:
-            number = int(json.load(file))
-        await self.execute(number)
+        number = int(read(self.notes) or 0)
+        if number:
+            await self.execute(number)
         return number
 
+    async def act(self, number: int) -> None:
+        """Have other code run, twice."""
+        await self.execute(number + 1)
+        await self.execute(number + 2)
 
-async def run(state: str, workspace: str, point: int, *, early: bool = False) -> None:
+
+class Branching(Daemon):
+    """Sessions that come and go."""
+
+    async def run(self, name: str, code: str, *, afresh: bool = False) -> str | None:
+        """Run code; return its value. Its kernel must be the one before, unless it may be `afresh`."""
+        result = await submit(self.sessions, self.sessions.find(name), code).wait()
+        assert result.status == "success", (name, result.text)
+        assert result.recovery is None or afresh, (name, result.recovery)
+        return result.return_value
+
+    def expect(self, **allowed: list[str]) -> None:
+        """Note which values `v` may have in which sessions; without any, there must be no such session."""
+        write(self.notes, allowed)
+
+    async def go_on(self) -> int:
+        """Look at the sessions that the one before has left, and end all but the first; return the value in that."""
+        allowed: dict[str, list[str]] = read(self.notes) or {}
+        names = {named.record.name for named in self.sessions.all()}
+        assert names <= allowed.keys(), (names, allowed)
+        found = {name: await self.run(name, "v", afresh=GONE in allowed[name]) for name in names}
+        for name, values in allowed.items():
+            assert found.get(name, GONE) in values, (found, allowed)
+        for name in found.keys() - {"s"}:
+            self.expect(**{one: [*allowed[one], GONE] if one != "s" else allowed[one] for one in allowed})
+            await self.sessions.destroy(name)
+        if "s" not in found:
+            await self.sessions.create("s", OPTIONS | {"working_dir": self.workspace})
+            await self.run("s", "v = 1")
+            found["s"] = "1"
+        self.expect(s=[found["s"] or ""])
+        return int(found["s"] or "")
+
+    async def execute(self, number: int) -> None:
+        """The first session is there already."""
+
+    async def act(self, number: int) -> None:
+        """Make a session and a branch, adopt the branch, and end the session."""
+        now, later = str(number), str(number + 1)
+        self.expect(s=[now], other=[GONE, UNSET])
+        await self.sessions.create("other", OPTIONS | {"startup_code": f"v = {UNSET}"})
+        self.expect(s=[now], other=[UNSET], branch=[GONE, now])
+        await fork(self.sessions, "s", ["branch"])
+        self.expect(s=[now], other=[UNSET], branch=[now, later])
+        await self.run("branch", "v += 1")
+        self.expect(s=[now, later], other=[UNSET], branch=[later, GONE])
+        await adopt(self.sessions, "s", "branch")
+        self.expect(s=[later], other=[UNSET, GONE])
+        await self.sessions.destroy("other")
+        self.expect(s=[later])
+
+
+def read(notes: str) -> Any:
+    """Return what the one before has noted; None if it is the first."""
+    if not os.path.exists(notes):
+        return None
+    with open(notes, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def write(notes: str, what: object) -> None:
+    """Note something for the next one."""
+    with open(f"{notes}.new", "w", encoding="utf-8") as file:
+        json.dump(what, file)
+    rename(f"{notes}.new", notes)
+
+
+async def run(kind: str, state: str, workspace: str, point: int, *, early: bool = False) -> None:
     """Be one of the chain; without a point, the last one."""
     custodian = Custodian.connect(state)
     fuse = Fuse(
@@ -86,7 +158,7 @@ async def run(state: str, workspace: str, point: int, *, early: bool = False) ->
     host = Host(isolate="none", custodian=custodian)
     sessions = NamedSessions(host, NamedStore(Path(state)))
     await sessions.adopt()
-    daemon = Daemon(sessions, workspace, f"{state}/notes")
+    daemon = KINDS[kind](sessions, workspace, f"{state}/notes")
     number = await daemon.go_on()
     if not point:
         await sessions.end_kernels()
@@ -99,23 +171,26 @@ async def run(state: str, workspace: str, point: int, *, early: bool = False) ->
     if not number:
         await daemon.execute(number := 1)
     fuse.armed = True
-    await daemon.execute(number + 1)
-    await daemon.execute(number + 2)
+    await daemon.act(number)
     fuse.armed = False
     os._exit(NOT_KILLED)
+
+
+KINDS = {"code": Daemon, "sessions": Branching}
 
 
 class Chain:
     """One after the other."""
 
-    def __init__(self, state: str, workspace: str) -> None:
+    def __init__(self, kind: str, state: str, workspace: str) -> None:
+        self.kind = kind
         self.state = state
         self.workspace = workspace
         self.killed = 0
 
     def run(self, point: int, *, early: bool = False) -> bool:
         """Run one; return whether it was killed at its point."""
-        pid = forked(lambda: asyncio.run(run(self.state, self.workspace, point, early=early)))
+        pid = forked(lambda: asyncio.run(run(self.kind, self.state, self.workspace, point, early=early)))
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
             self.killed += 1
@@ -125,9 +200,9 @@ class Chain:
         return False
 
 
-def main(state: str, workspace: str, first: str, step: str, last: str = "") -> None:
+def main(kind: str, state: str, workspace: str, first: str, step: str, last: str = "") -> None:
     tempfile.gettempdir()  # writes a file to find out, which would be left by one that is killed at that moment
-    chain, point = Chain(state, workspace), int(first)
+    chain, point = Chain(kind, state, workspace), int(first)
     if last:
         chance = random.Random(point)
         while point < int(last):

@@ -923,7 +923,6 @@ class Session(AsyncOnly):
         """
         return await self._checkpoints.passing_checkpoint(self._checkpoints.files_of_branches(files))
 
-    @_traced("adopt")
     async def adopt(self, branch: Session) -> Changes:
         """Continue with the state of another session of the same host, and close that session.
 
@@ -940,11 +939,16 @@ class Session(AsyncOnly):
                 they are.
             InvalidInputError: It is this session.
         """
-        if branch is self:
-            raise InvalidInputError("a session cannot adopt itself")
-        changes = await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
+        changes = await self.continue_as(branch)
         await branch.close()
         return changes
+
+    @_traced("adopt")
+    async def continue_as(self, branch: Session) -> Changes:
+        """Do what `adopt` does, without closing the other session: whoever keeps a record of it ends that first."""
+        if branch is self:
+            raise InvalidInputError("a session cannot adopt itself")
+        return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
 
     # -- saved sessions ------------------------------------------------------------------------------------------------
 

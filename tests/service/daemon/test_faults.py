@@ -180,14 +180,18 @@ def fresh() -> bool:
 
 
 @pytest.mark.timeout(320)
-@pytest.mark.parametrize("last", [[], ["80"]], ids=["executes", "goes on"])
-def test_code_runs_once_at_whatever_point_its_daemon_is_killed(tmp_path: Path, last: list[str]) -> None:
-    """See `named_kills.py`."""
+@pytest.mark.parametrize("last", [[], ["80"]], ids=["acts", "goes on"])
+@pytest.mark.parametrize(("kind", "step"), [("code", 5), ("sessions", 13)])
+def test_a_daemon_that_is_killed_at_any_point_leaves_what_is_right(
+    tmp_path: Path, kind: str, step: int, last: list[str]
+) -> None:
+    """Code runs once, and sessions are there or not. See `named_kills.py`."""
     state, workspace = tmp_path / "state", tmp_path / "workspace"
     state.mkdir(mode=0o700)
     workspace.mkdir()
-    first = random.randint(1, 5)
-    command = [sys.executable, str(TESTS / "named_kills.py"), str(state), str(workspace), str(first), "5", *last]
+    first = random.randint(1, step)
+    places = [str(state), str(workspace)]
+    command = [sys.executable, str(TESTS / "named_kills.py"), kind, *places, str(first), str(step if not last else 5), *last]
     environment = {**os.environ, "CELLBLOCK_HOME": str(tmp_path / "home")}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, f"from {first} on: {ran.stderr}"

@@ -165,10 +165,10 @@ async def test_a_session_whose_end_was_not_written_down_does_not_come_back(
 ) -> None:
     number = (await sessions.create("one", OPTIONS)).record.kernel_id
     later = await after_a_kill(sessions, zygote_host, state)
-    assert later._named_like(Label(number)) is later.find("one")
-    assert later._named_like(Label(number, ended=True)) is None
+    assert later._named_like(Label(number), empty=False) is later.find("one")
+    assert later._named_like(Label(number, ended=True), empty=False) is None
     assert later.all() == []
-    assert later._named_like(Label(number)) is None
+    assert later._named_like(Label(number), empty=False) is None
     await later.close()
     await sessions.destroy("one")
 
@@ -178,10 +178,11 @@ async def test_a_session_that_goes_on_without_its_record_gets_a_name_that_is_fre
 ) -> None:
     named = await sessions.create("one", OPTIONS)
     label = Label.read(label_of(named.record, OPTIONS, "", lasting=True))
-    assert sessions._named_like(label) is named
+    assert sessions._named_like(label, empty=True) is named
     later = NamedSessions(zygote_host)
     await later.create("one", OPTIONS)
-    found = later._named_like(label)
+    assert later._named_like(label, empty=True) is None  # it was just being made
+    found = later._named_like(label, empty=False)
     assert found is not None
     assert (found.record.name, found.record.kernel_id) == (f"one-{named.record.kernel_id[:8]}", named.record.kernel_id)
     (problem,) = later.about()["problems"]

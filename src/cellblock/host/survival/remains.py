@@ -93,6 +93,11 @@ class SessionRemains:
         """The paths of its directories."""
         return [f"{self.place}{suffix}" for suffix in ("", "-own", "-pip")]
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to continue: its host was killed before it had a kernel."""
+        return self.kernel is None and (self.recalled is None or not self.recalled.states)
+
     def choose(self, kernels: list[KernelRemains]) -> list[KernelRemains]:
         """Choose the session's kernel, and return the others: one was about to replace another."""
         kernels = sorted(kernels, key=lambda kernel: kernel.number)

@@ -125,6 +125,6 @@ async def adopt(sessions: NamedSessions, session: str, branch: str) -> Changes:
     """
     if sessions.find(session) is sessions.find(branch):
         raise InvalidInputError(f"session {session!r} cannot adopt itself")
-    changes = await (await sessions.live(session)).adopt(await sessions.live(branch))
+    changes = await (await sessions.live(session)).continue_as(await sessions.live(branch))
     await sessions.destroy(branch)
     return changes

@@ -299,7 +299,9 @@ class NamedSession:
             self.since = self._last_ended
             running.session.relabel(label(self.since))
         if running.session.adopted:
-            self._prepared = kernel_of(running.session.adopted_at)
+            at = running.session.adopted_at
+            # In a fresh kernel that has run nothing, the process before was killed before the startup code began.
+            self._prepared = "" if running.session.afresh and at.endswith("/0") else kernel_of(at)
         elif not running.session.afresh and remains is not None:
             self._prepared = kernel_of(running.session.position)
         elif self._moved is not None:
@@ -383,11 +385,14 @@ class NamedSession:
         return result
 
     async def prepare(self, session: Session) -> None:
-        """Run the startup code again if the last kernel has died and this one is fresh. The next result says so."""
+        """Run the startup code if it has not run in this kernel. If the last one has died, the next result says so."""
         if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
             return
         await session.wait_for_kernel()
+        again = bool(self._prepared)
         if kernel_of(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
+            return
+        if not again:
             return
         self.lost = True
         for line in result.stderr.splitlines():

@@ -140,7 +140,7 @@ class NamedSessions:
 
         async def one(remains: SessionRemains) -> None:
             label = Label.read(remains.label)
-            named = self._named_like(label)
+            named = self._named_like(label, empty=remains.empty)
             if named is None:
                 await self._host.discard(remains)
                 return
@@ -167,14 +167,19 @@ class NamedSessions:
         close_unfinished(journal, go_on, not_begun)
         _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
 
-    def _named_like(self, label: Label) -> NamedSession | None:
-        """Return the session that the custodian holds under a label; None if it must not continue."""
+    def _named_like(self, label: Label, *, empty: bool) -> NamedSession | None:
+        """Return the session that the custodian holds under a label; None if it must not continue.
+
+        Args:
+            label: The label.
+            empty: Whether there is nothing to continue. If it is not stored, either, it was just being made.
+        """
         named = self._sessions.get(label.session)
         if label.ended:
             if named is not None:  # it was ended before the process died, but that was not recorded
                 self._remove(named)
             return None
-        if named is not None or label.record is None:
+        if named is not None or label.record is None or empty:
             return named
         record = label.record
         if record.name in self._names:
