@@ -391,6 +391,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
         await session.undo()
 
 
+@pytest.mark.timeout(320)
 @pytest.mark.parametrize(
     ("killed", "step"), [("none", 12), pytest.param("native", 3, marks=pytest.mark.slow)], indirect=["killed"]
 )
