@@ -17,11 +17,8 @@ import asyncio
 import json
 import os
 import random
-import signal
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Sequence
-from os import rename  # that of `os` is counted
 
 from cellblock import Exact, Host
 from cellblock.host.kernels.kernel import Kernel
@@ -30,14 +27,19 @@ from cellblock.host.session import Session
 from cellblock.launch.custody import client
 from cellblock.launch.custody.client import Custodian
 from cellblock.model import CodeExecutionResult
-from fuses import Fuse, forked
+from fuses import NOT_KILLED, Chain, Fuse, note, noted
 
-CALLS = ("splice", "sendfile", "pwrite", "pwritev", "pread", "lseek", "ftruncate", "rename", "replace", "unlink", "write")
+CALLS = (
+    *("splice", "sendfile", "pwrite", "pwritev", "pread", "lseek", "ftruncate"),
+    *("rename", "replace", "unlink", "write", "fdatasync"),
+)
+MOVES = (*((os, name) for name in CALLS), (client, "send"), (Kernel, "_take"), (Control, "_tell"), (Control, "_take"))
+"""The calls by which anything moves."""
+
 FEWEST = 2
 """Cells that are there before a host does something: to go back to one of them needs no zygote, which takes time to start."""
 
 TAKE_OVER = "take over"
-NOT_KILLED = 7
 
 NAMES = "sorted(int(name[1:]) for name in globals() if name[0] == 'v' and name[1:].isdigit())"
 
@@ -53,9 +55,7 @@ class Script:
 
     def note(self, *states: Sequence[int]) -> None:
         """Note which states the next host may find."""
-        with open(self.notes + ".new", "w", encoding="utf-8") as file:
-            json.dump(states, file)
-        rename(self.notes + ".new", self.notes)
+        note(self.notes, states)
 
     async def look(self) -> list[int]:
         """Return the cells of the present state, by the history, the variables and the files."""
@@ -107,8 +107,7 @@ class Script:
             assert isinstance(result, CodeExecutionResult)
             told = (result.status, result.output, result.recovery)
             assert told == (("died", "last words\n", "restored") if tag == "crash" else ("success", "", None)), told
-        with open(self.notes, encoding="utf-8") as file:
-            possible = json.load(file)
+        possible = noted(self.notes)
         found = await self.look()
         assert found in possible, (found, possible)
         self.state = found[: max(len(found) - (1 if len(found) < 8 else 6), FEWEST)]
@@ -150,31 +149,22 @@ DOES: dict[str, Sequence[Callable[[Script], Awaitable[None]]]] = {
 }
 
 
-class Chain:
+class Hosts(Chain):
     """Hosts, one after the other."""
 
     def __init__(self, state: str, workspace: str, isolate: str) -> None:
+        super().__init__()
         self.state = state
         self.workspace = workspace
         self.isolate = isolate
-        self.killed = 0
 
-    def run(self, does: str, point: int) -> bool:
+    def host(self, does: str, point: int) -> bool:
         """Run a host; return whether it was killed at its point. Without anything to do, it is the last one."""
-        pid = forked(lambda: asyncio.run(self._run(does, point)))
-        _, status = os.waitpid(pid, 0)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            self.killed += 1
-            return True
-        if status and not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == NOT_KILLED):
-            sys.exit(f"{does!r}, point {point}: the host has found what it should not, or failed")
-        return False
+        return self.run(lambda: self._run(does, point), f"{does!r}, point {point}")
 
     async def _run(self, does: str, point: int) -> None:
         custodian = Custodian.connect(self.state)
-        fuse = Fuse(
-            point, *((os, name) for name in CALLS), (client, "send"), (Kernel, "_take"), (Control, "_tell"), (Control, "_take")
-        )
+        fuse = Fuse(point, *MOVES)
         fuse.armed = does == TAKE_OVER
         host = Host(isolate=self.isolate, custodian=custodian)  # type: ignore[arg-type]
         remains = []
@@ -213,19 +203,18 @@ class Chain:
 
 
 def main(state: str, workspace: str, isolate: str, does: str, first: str, step: str, last: str = "") -> None:
-    tempfile.gettempdir()  # writes a file to find out, which a host would leave that is killed at that moment
-    chain = Chain(state, workspace, isolate)
-    point = int(first)
+    hosts, point = Hosts(state, workspace, isolate), int(first)
     if does == "any":
         chance = random.Random(point)
-        for point in range(point, int(last), int(step)):  # noqa: B020  # it is said below
-            chain.run(chance.choice([*DOES]), chance.randrange(1, 120))
-            chain.run(TAKE_OVER, point)
-    else:
-        while chain.run(does, point):
+        while point < int(last):
+            hosts.host(chance.choice([*DOES]), chance.randrange(1, 120))
+            hosts.host(TAKE_OVER, point)
             point += int(step)
-    chain.run("", 0)
-    print(chain.killed)
+    else:
+        while hosts.host(does, point):
+            point += int(step)
+    hosts.host("", 0)
+    print(hosts.killed)
 
 
 if __name__ == "__main__":

@@ -13,30 +13,21 @@ were killed.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import random
-import signal
 import sys
-import tempfile
-from os import rename  # that of `os` is counted
 from pathlib import Path
-from typing import Any
 
 from cellblock import Host
 from cellblock.common.database import Database
 from cellblock.errors import NotRunError
-from cellblock.host.kernels.kernel import Kernel
-from cellblock.host.launch.control import Control
-from cellblock.launch.custody import client
 from cellblock.launch.custody.client import Custodian
 from cellblock.service.named.checkpoints import adopt, fork
 from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from cellblock.service.store.writer import Writer
-from exact_kills import CALLS, NOT_KILLED
-from fuses import Fuse, forked
+from exact_kills import MOVES
+from fuses import NOT_KILLED, Chain, Fuse, note, noted
 from named_sessions import OPTIONS, submit
 
 GONE, UNSET = "gone", "0"
@@ -53,7 +44,7 @@ class Daemon:
 
     async def execute(self, number: int) -> None:
         """Run code once, whoever has submitted it before."""
-        write(self.notes, number)
+        note(self.notes, number)
         named = await self.sessions.create("s", OPTIONS | {"working_dir": self.workspace})
         while True:
             execution = submit(self.sessions, named, CODE.format(number=number), key=f"key {number}", live=number % 2 == 0)
@@ -68,7 +59,7 @@ class Daemon:
 
     async def go_on(self) -> int:
         """Submit again what was submitted last; return its number."""
-        number = int(read(self.notes) or 0)
+        number = int(noted(self.notes) or 0)
         if number:
             await self.execute(number)
         return number
@@ -91,11 +82,11 @@ class Branching(Daemon):
 
     def expect(self, **allowed: list[str]) -> None:
         """Note which values `v` may have in which sessions; without any, there must be no such session."""
-        write(self.notes, allowed)
+        note(self.notes, allowed)
 
     async def go_on(self) -> int:
         """Look at the sessions that the one before has left, and end all but the first; return the value in that."""
-        allowed: dict[str, list[str]] = read(self.notes) or {}
+        allowed: dict[str, list[str]] = noted(self.notes) or {}
         names = {named.record.name for named in self.sessions.all()}
         assert names <= allowed.keys(), (names, allowed)
         found = {name: await self.run(name, "v", afresh=GONE in allowed[name]) for name in names}
@@ -130,30 +121,10 @@ class Branching(Daemon):
         self.expect(s=[later])
 
 
-def read(notes: str) -> Any:
-    """Return what the one before has noted; None if it is the first."""
-    if not os.path.exists(notes):
-        return None
-    with open(notes, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def write(notes: str, what: object) -> None:
-    """Note something for the next one."""
-    with open(f"{notes}.new", "w", encoding="utf-8") as file:
-        json.dump(what, file)
-    rename(f"{notes}.new", notes)
-
-
 async def run(kind: str, state: str, workspace: str, point: int, *, early: bool = False) -> None:
     """Be one of the chain; without a point, the last one."""
     custodian = Custodian.connect(state)
-    fuse = Fuse(
-        point,
-        *((os, name) for name in (*CALLS, "fdatasync")),
-        *((client, "send"), (Kernel, "_take"), (Control, "_tell"), (Control, "_take")),
-        *((Database, "transaction"), (Writer, "_commit")),
-    )
+    fuse = Fuse(point, *MOVES, (Database, "transaction"), (Writer, "_commit"))
     fuse.armed = early
     host = Host(isolate="none", custodian=custodian)
     sessions = NamedSessions(host, NamedStore(Path(state)))
@@ -179,40 +150,22 @@ async def run(kind: str, state: str, workspace: str, point: int, *, early: bool 
 KINDS = {"code": Daemon, "sessions": Branching}
 
 
-class Chain:
-    """One after the other."""
-
-    def __init__(self, kind: str, state: str, workspace: str) -> None:
-        self.kind = kind
-        self.state = state
-        self.workspace = workspace
-        self.killed = 0
-
-    def run(self, point: int, *, early: bool = False) -> bool:
-        """Run one; return whether it was killed at its point."""
-        pid = forked(lambda: asyncio.run(run(self.kind, self.state, self.workspace, point, early=early)))
-        _, status = os.waitpid(pid, 0)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            self.killed += 1
-            return True
-        if not os.WIFEXITED(status) or os.WEXITSTATUS(status) not in (0, NOT_KILLED):
-            sys.exit(f"point {point}: it has found what it should not, or failed")
-        return False
-
-
 def main(kind: str, state: str, workspace: str, first: str, step: str, last: str = "") -> None:
-    tempfile.gettempdir()  # writes a file to find out, which would be left by one that is killed at that moment
-    chain, point = Chain(kind, state, workspace), int(first)
+    chain, point = Chain(), int(first)
+
+    def one(point: int, *, early: bool = False) -> bool:
+        return chain.run(lambda: run(kind, state, workspace, point, early=early), f"{kind}, point {point}")
+
     if last:
         chance = random.Random(point)
         while point < int(last):
-            chain.run(chance.randrange(1, 110))
-            chain.run(point, early=True)
+            one(chance.randrange(1, 110))
+            one(point, early=True)
             point += int(step)
     else:
-        while chain.run(point):
+        while one(point):
             point += int(step)
-    chain.run(0)
+    one(0)
     print(chain.killed)
 
 

@@ -945,7 +945,10 @@ class Session(AsyncOnly):
 
     @_traced("adopt")
     async def continue_as(self, branch: Session) -> Changes:
-        """Do what `adopt` does, without closing the other session: whoever keeps a record of it ends that first."""
+        """Continue with the state of another session, like `adopt`, but leave that session open.
+
+        Named sessions use it: they remove the other session's record before they close it.
+        """
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
         return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)

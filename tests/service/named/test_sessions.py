@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, InvalidInputError, NotFoundError
+from cellblock.service.named.checkpoints import adopt, fork
+from cellblock.service.named.kernel_types import has_run
 from cellblock.service.named.labels import Label, ended, label_of
+from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
 from clocks import WallClock
 from named_sessions import OPTIONS, after_a_kill, submit
@@ -158,6 +161,48 @@ async def test_the_custodian_hears_of_the_end_of_a_session_before_the_store_forg
     monkeypatch.setattr(sessions.store.sessions, "remove", lambda _: said.append("removed"))
     await sessions.destroy("one")
     assert said == [ended(number), "removed"]
+
+
+async def test_startup_code_that_had_not_begun_runs_before_the_first_execution(
+    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the process before was killed in between. Nothing was lost, so no result says so."""
+
+    async def killed(*_: object) -> None:
+        return None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NamedSession, "run_startup_code", killed)
+        named = await sessions.create("one", {**OPTIONS, "startup_code": "start = 1"})
+    assert not has_run(named.session.position)
+    result = await submit(sessions, named, "start").wait()
+    assert (result.return_value, result.recovery) == ("1", None)
+    assert has_run(named.session.position)
+
+
+async def test_an_adopted_branch_is_forgotten_before_its_kernel_ends(
+    sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the process is killed between the two, no branch without variables is left."""
+    await sessions.create("one", OPTIONS)
+    await fork(sessions, "one", ["branch"])
+    said: list[str] = []
+    branch = sessions.find("branch").session
+    remove, close = sessions.store.sessions.remove, branch.close
+
+    def forget(number: str) -> None:
+        said.append("removed")
+        remove(number)
+
+    async def end() -> None:
+        said.append("closed")
+        await close()
+
+    monkeypatch.setattr(sessions.store.sessions, "remove", forget)
+    monkeypatch.setattr(branch, "close", end)
+    await adopt(sessions, "one", "branch")
+    assert said[:2] == ["removed", "closed"]
+    await sessions.destroy("one")
 
 
 async def test_a_session_whose_end_was_not_written_down_does_not_come_back(

@@ -309,7 +309,7 @@ class Kernel(ControlObserver):
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
             self._condemned = _CLOSED
-            with suppress(OSError):  # there is no memory to record it: then it is killed
+            with suppress(OSError):  # it cannot be recorded: the kernel is killed below
                 self.channel.send(Shutdown())
                 await asyncio.wait([self.control.gone], timeout=_GRACE)
         if not self.control.gone.done():

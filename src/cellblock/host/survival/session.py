@@ -85,7 +85,7 @@ class KeptSession(SessionKeeper):
     @staticmethod
     async def _finish_going(takeover: Takeover, adopted: tuple[Kernel, Cell] | None) -> str:
         """See `Takeover.finish_going`. A move that has begun has come after the last cell, whose end is on the tape."""
-        if adopted is not None and takeover.going:
+        if adopted is not None and takeover.move is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE):
                     await adopted[1].ended.wait()

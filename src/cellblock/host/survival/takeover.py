@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.survival.recalled import KeptState, Recalled
+    from cellblock.host.survival.recalled import Going, KeptState, Recalled
     from cellblock.host.survival.state_log import StateLog
 
 _FILES_LOST = "they could not be read when the host was replaced that had kept them"
@@ -103,10 +103,10 @@ class Takeover:
             kernel.count, kernel.of_copy = state.kept.execution_count, True
 
     @property
-    def going(self) -> bool:
-        """Whether that host had begun to go to another state, with its files."""
+    def move(self) -> Going | None:
+        """The move to another state, with its files, that the earlier host had begun."""
         going = None if self._recalled is None else self._recalled.going
-        return going is not None and going.way in ("undo", "restore")
+        return going if going is not None and going.way in ("undo", "restore") else None
 
     async def finish_going(self) -> str:
         """Finish a move to another state that an earlier host had begun: some files may be restored already.
@@ -114,8 +114,7 @@ class Takeover:
         Returns:
             Why that is not possible; empty if it is, or if it is not needed.
         """
-        recalled = self._recalled
-        if recalled is None or (going := recalled.going) is None or not self.going:
+        if (going := self.move) is None:
             return ""
         self._recalled, past = None, self._checkpoints.past
         try:

@@ -279,7 +279,7 @@ class Tape:
         """Write at the end; return the place of the content.
 
         Raises:
-            OSError: There is no room for it. A base that was to be written with it is written with the next record.
+            OSError: There is no room for it. A base that waits is written with the next record instead.
         """
         size = len(head) + len(content)
         if os.pwritev(self._log, (head, content), self._end) < size:
@@ -298,7 +298,7 @@ class Tape:
             more: Whether another record follows at once, to be written together.
 
         Raises:
-            OSError: There is no room for it. The one before stays.
+            OSError: There is no room for it. The last base stays valid.
         """
         place = self._end
         head = _RECORD.pack(0, _OFFSETS.size + len(content), Kind.BASE) + _OFFSETS.pack(*offsets)

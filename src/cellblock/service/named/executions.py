@@ -158,14 +158,15 @@ class Execution:
     def _begin(self, position: str, count: int) -> None:
         """Record whether it is about to be sent to a kernel, so that the next process knows whether it may have run."""
         assert self._journal is not None
-        self._begun = self._begun and bool(position)  # also if that cannot be recorded
+        if not position:
+            self._begun = False  # also if that cannot be recorded
         if position != self._position:
             state: ExecutionState = "running" if position else "queued"
             record = replace(self.record, state=state, begun=time.time() if position else None)
             self._journal.begin(record, position)
             self.record, self._position = record, position
-        self._begun = bool(position)
         if position:
+            self._begun = True
             self.log.add("begun", {"execution": self.record.id, "execution_count": count})
 
     def _enter(self, journal: Journal) -> None:

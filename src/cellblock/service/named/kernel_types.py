@@ -60,6 +60,11 @@ async def start_kernel(session: Session, kernel_type: str) -> None:
         raise LaunchError(result.error.evalue if result.error is not None else f"the kernel {kernel_type!r} did not start")
 
 
+def has_run(position: str) -> bool:
+    """Return whether the kernel of a position (`Session.position`) has run a cell before it."""
+    return not position.endswith("/0")
+
+
 def kernel_of(position: str) -> str:
     """Return the kernel of a position (`Session.position`)."""
     return position.partition("/")[0]

@@ -23,7 +23,7 @@ from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
 from cellblock.service.named.durable import Durable, told
 from cellblock.service.named.executions import Execution
-from cellblock.service.named.kernel_types import cell, kernel_of, start_kernel
+from cellblock.service.named.kernel_types import cell, has_run, kernel_of, start_kernel
 from cellblock.service.named.labels import ended, label_of
 from cellblock.service.named.lease import LeaseRecord
 from cellblock.service.named.moving import Arrival
@@ -301,7 +301,7 @@ class NamedSession:
         if running.session.adopted:
             at = running.session.adopted_at
             # In a fresh kernel that has run nothing, the process before was killed before the startup code began.
-            self._prepared = "" if running.session.afresh and at.endswith("/0") else kernel_of(at)
+            self._prepared = kernel_of(at) if has_run(at) or not running.session.afresh else ""
         elif not running.session.afresh and remains is not None:
             self._prepared = kernel_of(running.session.position)
         elif self._moved is not None:
