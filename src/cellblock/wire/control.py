@@ -284,6 +284,13 @@ class Frozen:
 
 
 @record
+class Quiet:
+    """Of a kernel that the host has given up, nothing runs and nothing can be noticed; the system still frees its memory."""
+
+    op: ClassVar[str] = "quiet"
+
+
+@record
 class Exited:
     """The worker has ended, with this wait status."""
 
@@ -361,14 +368,14 @@ class Made:
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
 Command: TypeAlias = Interrupt | KillChildren | Freeze | Thaw | Run | Exec | Stop | Listen | Measure | Connect
-FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Exited
+FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Quiet | Exited
 FromServer: TypeAlias = Made | Refused
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
 TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Freeze, Thaw, Run, Exec, Stop, Listen, Measure, Connect)
-FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Exited)
+FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Quiet, Exited)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

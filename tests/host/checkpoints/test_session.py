@@ -77,3 +77,51 @@ async def test_restoring_stops_what_runs(session: Session) -> None:
     assert (await running).status == "interrupted"
     assert await value(session, "x") == "1"
     await checkpoint.drop()
+
+
+async def test_a_kernel_that_holds_nothing_of_its_own_is_left_to_end_beside_the_next_one(any_session: Session) -> None:
+    await any_session.execute("x = 1")
+    checkpoint = await any_session.checkpoint()
+    quiet = False
+    for _ in range(20):  # on a busy machine, one may not have stopped in time, and is waited for
+        left = any_session._kernels.current
+        assert left is not None
+        await any_session.restore(checkpoint)
+        quiet = quiet or left.control.quiet.done()
+        assert not left.family.branched  # or the next cell could not ask about hosts
+        assert await value(any_session, "x") == "1"
+    assert quiet
+
+
+@pytest.mark.parametrize("isolate", ["none", "native"])
+async def test_a_port_that_was_taken_since_is_free_at_once(
+    isolate: str, zygote_host: Host, native_host: Host, tmp_path: Path
+) -> None:
+    async with made(zygote_host if isolate == "none" else native_host, tmp_path, "none") as session:
+        await session.execute("import socket")
+        checkpoint = await session.checkpoint()
+        port = await value(session, "s = socket.create_server(('127.0.0.1', 0))\ns.getsockname()[1]")
+        for _ in range(5):
+            await session.restore(checkpoint)
+            assert await value(session, f"s = socket.create_server(('127.0.0.1', {port}))\ns.getsockname()[1]") == port
+
+
+async def test_threads_of_a_state_that_was_left_write_no_more(any_session: Session, tmp_path: Path) -> None:
+    checkpoint = await any_session.checkpoint()
+    writing = """
+import threading, time
+
+def write():
+    while True:
+        with open("log", "a") as file:
+            file.write(".")
+
+threading.Thread(target=write, daemon=True).start()
+while not os.path.exists("log"):
+    time.sleep(0.01)
+"""
+    await any_session.execute(f"import os\n{writing}")
+    await any_session.restore(checkpoint)
+    size = (tmp_path / "log").stat().st_size
+    assert await value(any_session, "__import__('os').stat('log').st_size") == str(size)
+    assert (tmp_path / "log").stat().st_size == size

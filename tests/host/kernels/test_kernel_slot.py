@@ -78,7 +78,7 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
     ended: list[Any] = []
 
     class Kernel(_Live):
-        async def discard(self) -> None:
+        async def step_aside(self) -> None:
             discarding.set()
             await asyncio.Event().wait()  # it takes its time, and is cancelled
 
@@ -105,6 +105,50 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
     assert ended == [old, new]
     with pytest.raises(StateError):
         await swapping
+
+
+async def test_a_kernel_that_still_ends_holds_up_the_next_exchange_and_no_cell() -> None:
+    class Kernel(_Live):
+        def __init__(self) -> None:
+            self.aside = False
+            self.ended = asyncio.Event()
+
+        async def settle(self) -> None:
+            assert not self.aside
+
+        async def step_aside(self) -> None:
+            self.aside = True
+
+        async def close(self) -> None:
+            await self.ended.wait()
+
+    kernels: list[Any] = [Kernel(), Kernel(), Kernel()]
+    first, second, third = kernels
+
+    class Move:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+
+        async def prepare(self) -> Any:
+            assert not first.aside or first.ended.is_set()
+            return self.kernel
+
+        def commit(self) -> None:
+            pass
+
+    async def launch(_dead: object) -> Any:
+        raise AssertionError
+
+    slot = KernelSlot(launch)
+    slot.adopt(first)
+    await slot.swap(Move(second))
+    assert first.aside
+    assert await slot.live() is second
+    swapping = asyncio.create_task(slot.swap(Move(third)))
+    await asyncio.sleep(0)
+    first.ended.set()
+    await swapping
+    assert slot.current is third
 
 
 async def test_a_slot_that_was_closed_starts_nothing() -> None:

@@ -169,6 +169,10 @@ class Family:
         self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
 
+    def set_aside(self, kernel: Kernel) -> None:
+        """Count a kernel no longer that ends without being noticed. `leave` still follows."""
+        self._kernels.discard(kernel)
+
     async def leave(self, kernel: Kernel) -> None:
         """Remove a kernel that has ended. If it was the last, and there is no copy, init ends."""
         self._kernels.discard(kernel)

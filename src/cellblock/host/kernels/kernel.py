@@ -306,6 +306,19 @@ class Kernel(ControlObserver):
         self._discarded = True
         await self.close()
 
+    async def step_aside(self) -> None:
+        """End the kernel like `discard`, but wait only until nothing of it can run or be noticed.
+
+        The system may still free its memory then.
+        """
+        self._discarded = True
+        ending = self._closing.begin(self._close)
+        await asyncio.wait([ending, self.control.quiet], return_when=asyncio.FIRST_COMPLETED)
+        if ending.done():
+            await self.close()  # raises its error, if there was one
+        else:
+            self.family.set_aside(self)
+
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
             self._condemned = _CLOSED

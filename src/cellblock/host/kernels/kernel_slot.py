@@ -69,7 +69,7 @@ class KernelSlot:
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self._left: Kernel | None = None
-        """The kernel that `swap` has replaced, until it is closed."""
+        """The kernel that `swap` has replaced last. It may still be ending."""
         self._dead: Kernel | None = None
         """The dead kernel that ran the last cell, while its replacement is in place or about to be."""
         self.current: Kernel | None = None
@@ -203,13 +203,19 @@ class KernelSlot:
         self._put(kernel)
 
     async def _exchange(self, move: Move) -> None:
+        await self._end_left()
         kernel = await move.prepare()
         self._left = self.current
         self._put(kernel)
         move.commit()
         if self._left is not None:
-            await self._left.discard()
-        self._left = None
+            await self._left.step_aside()
+
+    async def _end_left(self) -> None:
+        """Wait for the end of the kernel that was replaced last: there is one at most that still ends."""
+        if self._left is not None:
+            await self._left.close()
+            self._left = None
 
     def _place(self, kernel: Kernel) -> None:
         if self._observer is not None:

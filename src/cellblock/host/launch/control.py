@@ -29,6 +29,7 @@ from cellblock.wire.control import (
     Listen,
     Measure,
     Memory,
+    Quiet,
     Ran,
     Refused,
     Run,
@@ -58,6 +59,7 @@ class Control:
 
     Attributes:
         gone: Done when init has ended, and with it everything below.
+        quiet: Done when, after `hang_up`, nothing of the kernel can be noticed any more, although it has not ended yet.
         refused: Why there is no session, if it could not be made.
         takers: Callbacks by name for listeners that init makes before the session runs any code; each is called once.
     """
@@ -87,6 +89,7 @@ class Control:
         self._runs = 0
         self._listened: asyncio.Future[tuple[socket.socket, int]] | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
+        self.quiet: asyncio.Future[None] = self._loop.create_future()
         self.refused: Refused | None = None
         self.takers = dict(takers or {})
         self._before_exit = before_exit
@@ -296,6 +299,8 @@ class Control:
                 self._observer.measured(used, copies)
             case Refused():
                 self.refused = message
+            case Quiet():
+                _settle(self.quiet, None)
             case Exited(status):
                 self._observer.exited(status)
             case None:  # end of the socket, or an invalid message: nothing that follows can be relied on

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,12 +26,15 @@ _set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").sig
 _SIGCHLD, _SIGTERM, _SIGINT = map(int, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT))
 _DEFAULT, _IGNORE = int(signal.SIG_DFL), int(signal.SIG_IGN)
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
 
 _STOPPED = (b"T", b"t", b"Z", b"X")
 """States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+
+_LOOKS = 11
+_MOMENT = 0.0002  # seconds between two looks at a process that was told to stop
 
 HIGH = 64
 """Above every descriptor with a fixed place."""
@@ -154,7 +158,7 @@ def execute(command: list[str]) -> None:
 
 def children(pid: int) -> list[int]:
     """Return the direct children of a process; empty if it is gone."""
-    return _numbers_here(_children(_name_in_proc(pid)))
+    return _numbers_here(_children(name_in_proc(pid)))
 
 
 def _children(name: int) -> list[int]:
@@ -176,7 +180,7 @@ def descendants(pid: int) -> list[int]:
     """Return all descendants of a process, parents before their children."""
     if sys.platform != "linux":
         return _descendants_by_ps(pid)
-    return _numbers_here(_descendants(_name_in_proc(pid)))
+    return _numbers_here(_descendants(name_in_proc(pid)))
 
 
 def _descendants(name: int) -> list[int]:
@@ -186,7 +190,7 @@ def _descendants(name: int) -> list[int]:
     return found
 
 
-def _name_in_proc(pid: int) -> int:
+def name_in_proc(pid: int) -> int:
     """Return the id of a process in /proc; 0 if it is unknown.
 
     It differs from the pid here if /proc belongs to an outer pid namespace, as for root in a sandbox of srt. Then only this
@@ -200,7 +204,7 @@ def _name_in_proc(pid: int) -> int:
 
 def _numbers_here(names: list[int]) -> list[int]:
     """Translate ids in /proc to pids in this pid namespace."""
-    if not names or _name_in_proc(os.getpid()) == os.getpid():
+    if not names or name_in_proc(os.getpid()) == os.getpid():
         return names
     return [number for _, number in _names_and_numbers(names)]
 
@@ -251,7 +255,7 @@ def memory_of_namespace(home: str, enough: int) -> int:
 
 def _pids_of_namespace() -> list[str]:
     """Return the ids in /proc of this pid namespace's processes, called by its process 1."""
-    own = _name_in_proc(os.getpid())
+    own = name_in_proc(os.getpid())
     if own == os.getpid():
         return [entry for entry in os.listdir("/proc") if entry.isdigit()]
     found = [own]  # it is the /proc of an outer namespace, with other processes in it
@@ -262,7 +266,7 @@ def _pids_of_namespace() -> list[str]:
 
 def memory_of_copies(pids: Iterable[int]) -> int:
     """Return the bytes of memory that some processes use, including their part of shared pages."""
-    return sum(_proportional_share(str(_name_in_proc(pid))) for pid in pids)
+    return sum(_proportional_share(str(name_in_proc(pid))) for pid in pids)
 
 
 def session_of(pid: int) -> int:
@@ -275,7 +279,7 @@ def session_of(pid: int) -> int:
 
 def has_own_proc() -> bool:
     """Whether /proc belongs to this pid namespace."""
-    return _name_in_proc(os.getpid()) == os.getpid()
+    return name_in_proc(os.getpid()) == os.getpid()
 
 
 def memory_of(pids: Iterable[int], enough: int) -> int:
@@ -332,7 +336,7 @@ def _resident(pid: str) -> int:
     """Return the resident bytes of a process, shared or not: never less than its proportional share."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
+            return int(file.read().split()[1]) * PAGE
     except OSError:
         return 0  # it has ended
 
@@ -350,7 +354,7 @@ def _proportional_share(pid: str) -> int:
 
 def stopped(pid: int) -> bool:
     """Return whether nothing of a process can run: each thread is stopped, or has ended."""
-    name = _name_in_proc(pid)
+    name = name_in_proc(pid)
     try:
         threads = os.listdir(f"/proc/{name}/task")
     except OSError:
@@ -363,6 +367,19 @@ def stopped(pid: int) -> bool:
         except OSError:
             continue  # the thread has ended
     return True
+
+
+def stop_child(pid: int) -> bool:
+    """Stop a child of this process; return whether nothing of it can run. This waits for two milliseconds at most."""
+    kill([pid], signal.SIGSTOP)
+    for attempt in range(_LOOKS):
+        try:
+            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):  # all its threads: waitid(2)
+                return True
+        except ChildProcessError:
+            return False
+        time.sleep(_MOMENT if attempt else 0.0)  # at first, another process is only let run
+    return False
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:

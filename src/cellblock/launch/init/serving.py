@@ -16,6 +16,7 @@ from cellblock.launch.init.census import Census
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
 from cellblock.launch.init.programs import Programs
+from cellblock.launch.init.quiet import is_quiet
 from cellblock.launch.init.refusing import refusal
 from cellblock.launch.init.seats import Seat
 from cellblock.launch.init.worker import EXIT_BROKEN
@@ -36,6 +37,7 @@ from cellblock.wire.control import (
     Listen,
     Measure,
     Memory,
+    Quiet,
     Ran,
     Run,
     Stop,
@@ -180,7 +182,7 @@ class Init:
                 self._around.listen(seat, 0, None)
             case Measure() as message:
                 used = self._measure(seat, message.enough)
-                seat.tell(Memory(used, self._measure_copies() if used > message.enough else 0))
+                seat.tell(Memory(used, self._measure_copies(seat) if used > message.enough else 0))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 seat.interrupt()
@@ -223,15 +225,15 @@ class Init:
         return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
-        if len(self._seats) > 1:
+        if not self._alone(seat):
             return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
         return processes.memory_of_namespace(self._around.home, enough)
 
-    def _measure_copies(self) -> int:
+    def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""
-        if self._parked is None or len(self._seats) > 1:  # then they are not measured either
+        if self._parked is None or not self._alone(seat):  # then they are not measured either
             return 0
         return processes.memory_of_copies(self._parked.pids)
 
@@ -340,7 +342,11 @@ class Init:
 
     def _below(self, seat: Seat) -> set[int]:
         spared = self._spared() - {seat.worker}
-        return seat.below(spared, alone=len(self._seats) == 1)
+        return seat.below(spared, alone=self._alone(seat))
+
+    def _alone(self, seat: Seat) -> bool:
+        """Whether there is no kernel besides one, except such as are ending."""
+        return all(other is seat or other.leaving for other in self._seats.values())
 
     def _leave(self, seat: Seat) -> None:
         """End a kernel that the host has given up, and everything below it; if it is the last, end this process."""
@@ -348,9 +354,15 @@ class Init:
             self._end()
         self._poll.unregister(seat.control.fileno())
         seat.leaving = True
-        processes.kill(self._below(seat))
+        # Another one may be about to go on in its place: the host need not wait until the system has freed its memory.
+        stopped = seat.worker is not None and not self._alone(seat) and processes.stop_child(seat.worker)
+        below = self._below(seat)
+        quiet = stopped and not below and seat.worker is not None and is_quiet(seat.worker)
+        processes.kill(below)
         if seat.worker is not None:
             processes.kill([seat.worker])  # the rest is done when it has ended
+        if quiet:
+            seat.tell(Quiet())
 
     def _forget(self, seat: Seat) -> None:
         """Close the connection of a kernel that has ended: that tells the host."""

@@ -1,4 +1,4 @@
-"""Memory in System V shared memory and message queues: they belong to no process, and remain when they are unused."""
+"""System V shared memory, message queues and semaphores: they belong to no process, and remain when they are unused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ def held() -> int:
     return sum(rss + swap for rss, swap in _table("shm", "rss", "swap")) + sum(
         size + number * _OF_MESSAGE for size, number in _table("msg", "cbytes", "qnum")
     )
+
+
+def semaphores() -> bool:
+    """Return whether this IPC namespace has sets of semaphores, whose values can change when a process ends (SEM_UNDO)."""
+    return bool(_table("sem", "semid"))
 
 
 def _table(name: str, *columns: str) -> list[tuple[int, ...]]:
