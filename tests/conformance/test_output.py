@@ -101,7 +101,8 @@ _ = os.write(1, b"five")
     await eventually((tmp_path / "ready").exists)
     (tmp_path / "go").touch()
     time.sleep(0.4)  # the host does something else, and reads nothing
-    assert (await cell).output == "one two three four five"
+    output = (await cell).output
+    assert output == "one two three four five", output
 
 
 async def test_threads_that_print_without_end_do_not_keep_others_waiting(session: Session) -> None:

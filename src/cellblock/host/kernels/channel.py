@@ -60,14 +60,17 @@ class Line:
     def count(self) -> None:
         """Note that a message was handled."""
 
-    def receive(self) -> bytes:
+    def receive(self, most: int) -> bytes:
         """Read from the channel; b"" at its end.
+
+        Args:
+            most: How many bytes at most, if these are fewer than `RECEIVED`.
 
         Raises:
             BlockingIOError: There is nothing now.
             OSError: The socket is broken.
         """
-        return bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer)])
+        return bytes(memoryview(_buffer)[: self._socket.recv_into(_buffer, min(most, RECEIVED))])
 
     def read_pipe(self, descriptor: int, size: int) -> bytes | None:
         """Read from a pipe; None if there is nothing now, b"" at its end."""
@@ -208,10 +211,12 @@ class Channel:
             self._loop.call_soon(self._go_on)
 
     def _receive(self) -> bytes:
-        # Text that is written from now on may follow any message that is read now.
+        # First the channel, then the pipes, and no more of the channel than that: what the worker wrote to the pipes before a
+        # message is in them by then. What it writes after a message is not, as it waits until that is read.
+        available = self._line.pending(self._socket.fileno())
         self._before = {descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes}
         try:
-            data = self._line.receive()
+            data = self._line.receive(max(available, 1))  # 1: it may have ended
         except BlockingIOError:
             return b""
         except OSError:

@@ -91,14 +91,15 @@ class Aux:
         """The number of the tape whose bytes are still in it; None if it is empty."""
         return self._owner[0] if pending(self._reader) else None
 
-    def move(self, source: int, number: int, tape: int, size: int) -> int:
-        """Move the available bytes of a socket to the end of a file.
+    def move(self, source: int, number: int, tape: int, size: int, most: int) -> int:
+        """Move available bytes of a socket to the end of a file.
 
         Args:
             source: The socket.
             number: The tape that owns the file.
             tape: The file.
             size: Its size.
+            most: How many bytes at most.
 
         Returns:
             How many bytes; 0 at the end of the socket.
@@ -107,7 +108,7 @@ class Aux:
             BlockingIOError: There is nothing now.
         """
         self._owner[0] = number
-        moved = os.splice(source, self._writer, _AUX_SIZE, flags=os.SPLICE_F_NONBLOCK)
+        moved = os.splice(source, self._writer, min(most, _AUX_SIZE), flags=os.SPLICE_F_NONBLOCK)
         try:
             self.flush(tape, size, moved)
         except OSError:  # no memory is left: no byte of this kernel may become another's
@@ -207,7 +208,7 @@ class Tape:
         """
         if not self.unused(CHANNEL):
             try:
-                self._sizes[CHANNEL] += self._aux.move(source, self.number, self._files[CHANNEL], self._sizes[CHANNEL])
+                self._sizes[CHANNEL] += self._aux.move(source, self.number, self._files[CHANNEL], self._sizes[CHANNEL], size)
             except ConnectionError:
                 return b""
         return self._read(CHANNEL, size)

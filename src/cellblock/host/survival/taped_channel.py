@@ -42,9 +42,9 @@ class TapedLine(Line):
         """See `Line`."""
         self._tape.taken += 1
 
-    def receive(self) -> bytes:
+    def receive(self, most: int) -> bytes:
         """See `Line`."""
-        return self._tape.receive(self._socket.fileno(), RECEIVED)
+        return self._tape.receive(self._socket.fileno(), min(most, RECEIVED))
 
     def read_pipe(self, descriptor: int, size: int) -> bytes | None:
         """See `Line`."""
