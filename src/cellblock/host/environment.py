@@ -183,10 +183,12 @@ def _resolved(path: Path, shared: Sequence[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
-@functools.cache
+_known_user = functools.cache(pwd.getpwuid)  # but not that there is none: the database may be on the network
+
+
 def _user(uid: int) -> pwd.struct_passwd | None:
     """Return a user's entry in the database of users; None if there is none, as in many containers."""
     try:
-        return pwd.getpwuid(uid)
+        return _known_user(uid)
     except KeyError:
         return None

@@ -235,8 +235,8 @@ class Kernels:
         elif remains.first not in shared:
             remains.launcher.kill(remains.first)
         keeping.kernel_gone(remains.number, [*remains.listeners])
-        if remains.ends.group is not None:
-            remains.ends.group.remove()
+        if remains.ends.group is not None and family is None and remains.first not in shared:
+            remains.ends.group.remove()  # this kills everything in it, also kernels that were made from copies of this one
         self.launchers.kernel_closed(remains.launcher)
 
     # -- making them ---------------------------------------------------------------------------------------------------

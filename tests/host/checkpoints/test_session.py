@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cellblock import Host, InvalidInputError, Session
+from cellblock.host.kernels.kernel import Kernel
 from checkpoint_sessions import made, value
 from processes import eventually
 
@@ -104,6 +106,39 @@ async def test_a_port_that_was_taken_since_is_free_at_once(
         for _ in range(5):
             await session.restore(checkpoint)
             assert await value(session, f"s = socket.create_server(('127.0.0.1', {port}))\ns.getsockname()[1]") == port
+
+
+async def test_a_kernel_with_processes_of_its_own_is_waited_for(any_session: Session) -> None:
+    checkpoint = await any_session.checkpoint()
+    for _ in range(3):
+        await any_session.execute("import subprocess\nchild = subprocess.Popen(['sleep', '60'])")
+        left = any_session._kernels.current
+        assert left is not None
+        await any_session.restore(checkpoint)
+        assert (left.control.quiet.done(), left.control.gone.done()) == (False, True)
+
+
+async def test_an_error_at_the_end_of_a_kernel_that_was_left_is_got_over(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.execute("x = 1")
+    checkpoint = await session.checkpoint()
+    left = session._kernels.current
+    assert left is not None
+    leave, failures = left.family.leave, [OSError("once")]
+
+    async def fail_once(kernel: Kernel) -> None:
+        if failures:
+            raise failures.pop()
+        await leave(kernel)
+
+    monkeypatch.setattr(left.family, "leave", fail_once)
+    with suppress(OSError):  # unless the kernel was quiet, and is waited for later
+        await session.restore(checkpoint)
+    await eventually(lambda: not failures)
+    for _ in range(2):
+        await session.restore(checkpoint)
+        assert await value(session, "x") == "1"
 
 
 async def test_threads_of_a_state_that_was_left_write_no_more(any_session: Session, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
     ended: list[Any] = []
 
     class Kernel(_Live):
-        async def step_aside(self) -> None:
+        async def step_aside(self, _ended: object) -> None:
             discarding.set()
             await asyncio.Event().wait()  # it takes its time, and is cancelled
 
@@ -107,48 +108,118 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
         await swapping
 
 
+class _Leaving(_Live):
+    """A kernel that takes its time to end, and of which nothing can be noticed meanwhile."""
+
+    def __init__(self) -> None:
+        self.aside = False
+        self.may_end = asyncio.Event()
+
+    async def step_aside(self, ended: Callable[[], object]) -> None:
+        self.aside = True
+        self.ended = ended
+
+    async def close(self) -> None:
+        await self.may_end.wait()
+
+
+class _To:
+    """A move to another kernel."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.prepared = False
+
+    async def prepare(self) -> Any:
+        self.prepared = True
+        return self.kernel
+
+    def commit(self) -> None:
+        pass
+
+
+async def _no_launch(_dead: object) -> Any:
+    raise AssertionError
+
+
+async def _turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def test_a_kernel_that_still_ends_holds_up_the_next_exchange_and_no_cell() -> None:
-    class Kernel(_Live):
-        def __init__(self) -> None:
-            self.aside = False
-            self.ended = asyncio.Event()
-
-        async def settle(self) -> None:
-            assert not self.aside
-
-        async def step_aside(self) -> None:
-            self.aside = True
-
-        async def close(self) -> None:
-            await self.ended.wait()
-
-    kernels: list[Any] = [Kernel(), Kernel(), Kernel()]
+    kernels: list[Any] = [_Leaving(), _Leaving(), _Leaving()]
     first, second, third = kernels
+    slot = KernelSlot(_no_launch)
+    slot.adopt(first)
+    await slot.swap(_To(second))
+    assert first.aside
+    assert await slot.live() is second
+    move = _To(third)
+    swapping = asyncio.create_task(slot.swap(move))
+    await _turns()
+    assert not swapping.done()
+    assert not move.prepared
+    first.may_end.set()
+    await swapping
+    assert slot.current is third
 
-    class Move:
-        def __init__(self, kernel: Any) -> None:
-            self.kernel = kernel
 
-        async def prepare(self) -> Any:
-            assert not first.aside or first.ended.is_set()
-            return self.kernel
-
-        def commit(self) -> None:
-            pass
+async def test_a_kernel_that_still_ends_holds_up_a_fresh_one() -> None:
+    kernels: list[Any] = [_Leaving(), _Leaving()]
+    first, second = kernels
+    launched: list[Any] = []
 
     async def launch(_dead: object) -> Any:
-        raise AssertionError
+        launched.append(_Live())
+        return launched[-1]
 
     slot = KernelSlot(launch)
     slot.adopt(first)
-    await slot.swap(Move(second))
-    assert first.aside
-    assert await slot.live() is second
-    swapping = asyncio.create_task(slot.swap(Move(third)))
-    await asyncio.sleep(0)
-    first.ended.set()
-    await swapping
-    assert slot.current is third
+    await slot.swap(_To(second))
+    second.may_end.set()
+    renewing = asyncio.create_task(slot.renew())
+    await _turns()
+    assert not launched
+    first.may_end.set()
+    await renewing
+    assert [slot.current] == launched
+
+
+async def test_a_kernel_that_has_ended_is_not_kept() -> None:
+    first: Any = _Leaving()
+    slot = KernelSlot(_no_launch)
+    slot.adopt(first)
+    second: Any = _Leaving()
+    await slot.swap(_To(second))
+    ended = first.ended
+    assert [slot._left] == [first]
+    ended()
+    assert [slot._left] == [None]
+
+
+async def test_a_kernel_that_cannot_be_ended_does_not_keep_the_next_one_from_being_closed() -> None:
+    class Stuck(_Leaving):
+        async def close(self) -> None:
+            raise OSError("it does not end")
+
+    kernels: list[Any] = [Stuck(), _Leaving()]
+    first, second = kernels
+    slot = KernelSlot(_no_launch)
+    slot.adopt(first)
+    await slot.swap(_To(second))
+    second.may_end.set()
+    closed = []
+    close = second.close
+
+    async def noted() -> None:
+        closed.append(second)
+        await close()
+
+    second.close = noted
+    with pytest.raises(OSError, match="does not end"):
+        await slot.close()
+    assert closed == [second]
 
 
 async def test_a_slot_that_was_closed_starts_nothing() -> None:

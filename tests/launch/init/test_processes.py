@@ -161,6 +161,28 @@ async def test_a_process_is_stopped_when_none_of_its_threads_can_run() -> None:
     assert processes.stopped(program.pid)
 
 
+async def test_a_child_is_stopped_when_this_says_so() -> None:
+    code = "import threading; threading.Thread(target=input).start(); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    try:
+        await eventually(lambda: processes.stop_child(child.pid))  # on a busy machine, it may take longer than one call waits
+        assert processes.stopped(child.pid)
+        assert processes.stop_child(child.pid)
+    finally:
+        child.kill()
+        child.communicate()
+    assert not processes.stop_child(child.pid)
+
+
+def test_a_child_that_has_ended_is_not_stopped() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not processes.stop_child(child.pid)
+    finally:
+        child.wait()
+
+
 def test_what_the_system_refuses_is_an_error() -> None:
     with pytest.raises(OSError, match="prctl"):
         syscall.prctl(-1, 0)

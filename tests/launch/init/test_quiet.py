@@ -17,6 +17,9 @@ from cellblock.launch.init import processes, quiet, system_v
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
 
+_ROOM = 32 * 2**20
+
+
 @contextmanager
 def worker(act: Callable[[], object] = lambda: None) -> Iterator[int]:
     """A stopped process with the descriptors of a worker, after it has done something."""
@@ -40,6 +43,15 @@ def worker(act: Callable[[], object] = lambda: None) -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
+@pytest.fixture(autouse=True)
+def others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that forks workers here may be large, and other programs may have semaphores."""
+    with open("/proc/self/statm") as file:
+        monkeypatch.setattr(quiet, "_MOST", int(file.read().split()[1]) * processes.PAGE + _ROOM)
+    if "semaphores" not in request.node.name:
+        monkeypatch.setattr(system_v, "semaphores", lambda: False)
+
+
 def test_a_worker_with_its_own_connections_is_quiet() -> None:
     with worker() as pid:
         assert quiet.is_quiet(pid)
@@ -59,7 +71,7 @@ def _exchanged() -> None:
         lambda: os.pipe(),
         lambda: os.close(6),
         lambda: _exchanged(),
-        lambda: b"x" * (quiet._MOST + 1),
+        lambda: b"x" * (2 * _ROOM),
     ],
     ids=["a port", "a file", "a pipe", "one fewer", "another in its place", "memory"],
 )

@@ -211,8 +211,9 @@ class Channel:
             self._loop.call_soon(self._go_on)
 
     def _receive(self) -> bytes:
-        # First the channel, then the pipes, and no more of the channel than that: what the worker wrote to the pipes before a
-        # message is in them by then. What it writes after a message is not, as it waits until that is read.
+        # Ask first how much is in the channel, then how much is in the pipes, and read no more of the channel than that. What
+        # the worker has written to the pipes before a message is counted then. What it writes after one is not, because
+        # Python code in it waits until the message is read.
         available = self._line.pending(self._socket.fileno())
         self._before = {descriptor: self._line.pending(descriptor) for descriptor in self._open_pipes}
         try:

@@ -169,8 +169,8 @@ class Family:
         self.awaited = max(self.awaited - 1, 0)
         self._kernels.add(kernel)
 
-    def set_aside(self, kernel: Kernel) -> None:
-        """Count a kernel no longer that ends without being noticed. `leave` still follows."""
+    def stop_counting(self, kernel: Kernel) -> None:
+        """Count a kernel no longer, because it is ending and nothing of it can be noticed. `leave` still follows."""
         self._kernels.discard(kernel)
 
     async def leave(self, kernel: Kernel) -> None:

@@ -121,7 +121,7 @@ class Kernel(ControlObserver):
         self._changed: Changed | None = None
         self._condemned: str | None = None
         self._closing = Closing()
-        self._discarded = self._remembered = False
+        self._discarded = self._remembered = self._released = False
         self._dying = False
         self._heard_out = asyncio.Event()
         self.death_reported = False
@@ -306,18 +306,22 @@ class Kernel(ControlObserver):
         self._discarded = True
         await self.close()
 
-    async def step_aside(self) -> None:
+    async def step_aside(self, ended: Callable[[], object]) -> None:
         """End the kernel like `discard`, but wait only until nothing of it can run or be noticed.
 
-        The system may still free its memory then.
+        The system may still free its memory then. An error after that is raised by `close`, which tries again.
+
+        Args:
+            ended: Called when it has ended.
         """
         self._discarded = True
         ending = self._closing.begin(self._close)
+        ending.add_done_callback(lambda task: ended() if not task.cancelled() and task.exception() is None else None)
         await asyncio.wait([ending, self.control.quiet], return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
-            await self.close()  # raises its error, if there was one
+            ending.result()
         else:
-            self.family.set_aside(self)
+            self.family.stop_counting(self)
 
     async def _close(self) -> None:
         if not self._discarded and self.death is None and self.channel.state is State.IDLE:
@@ -328,9 +332,11 @@ class Kernel(ControlObserver):
         if not self.control.gone.done():
             await self.kill(_CLOSED)
         self._die(None)
-        self.control.close()
-        self._ends.close()
-        self.recording.close()
+        if not self._released:  # this may be repeated, and the numbers of closed descriptors are soon those of others
+            self._released = True
+            self.control.close()
+            self._ends.close()
+            self.recording.close()
         await self.family.leave(self)
         if not self._remembered:
             self._on_closed(self)

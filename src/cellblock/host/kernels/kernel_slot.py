@@ -69,7 +69,7 @@ class KernelSlot:
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self._left: Kernel | None = None
-        """The kernel that `swap` has replaced last. It may still be ending."""
+        """The kernel that `swap` has replaced last, until it has ended."""
         self._dead: Kernel | None = None
         """The dead kernel that ran the last cell, while its replacement is in place or about to be."""
         self.current: Kernel | None = None
@@ -164,10 +164,12 @@ class KernelSlot:
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
-        for kernel in (self._left, self.current):
-            if kernel is not None:
-                await kernel.close()
-        await self.forget_dead()
+        try:
+            await self._end_left()
+        finally:
+            if self.current is not None:
+                await self.current.close()
+            await self.forget_dead()
 
     async def _wait_for_next(self) -> None:
         starting = self._starting or self._begin(self._replace(fresh=False))
@@ -188,6 +190,7 @@ class KernelSlot:
             started.exception()  # mark as retrieved: there may be no waiter, and the next one tries again
 
     async def _replace(self, *, fresh: bool, force: bool = False) -> None:
+        await self._end_left()
         old = self.current
         if old is not None:
             if not fresh and self._dead is None:
@@ -209,13 +212,16 @@ class KernelSlot:
         self._put(kernel)
         move.commit()
         if self._left is not None:
-            await self._left.step_aside()
+            await self._left.step_aside(self._left_ended)
 
     async def _end_left(self) -> None:
-        """Wait for the end of the kernel that was replaced last: there is one at most that still ends."""
+        """Wait for the end of the kernel that `swap` has replaced last: at most one is ending at a time."""
         if self._left is not None:
             await self._left.close()
-            self._left = None
+            self._left_ended()
+
+    def _left_ended(self) -> None:
+        self._left = None
 
     def _place(self, kernel: Kernel) -> None:
         if self._observer is not None:

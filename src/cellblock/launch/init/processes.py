@@ -33,8 +33,8 @@ _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for us
 _STOPPED = (b"T", b"t", b"Z", b"X")
 """States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
 
-_LOOKS = 11
-_MOMENT = 0.0002  # seconds between two looks at a process that was told to stop
+_PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
+_MOMENT = 0.0002  # between two looks at it
 
 HIGH = 64
 """Above every descriptor with a fixed place."""
@@ -370,16 +370,20 @@ def stopped(pid: int) -> bool:
 
 
 def stop_child(pid: int) -> bool:
-    """Stop a child of this process; return whether nothing of it can run. This waits for two milliseconds at most."""
+    """Stop a child of this process; return whether nothing of it can run. This waits for a few milliseconds at most."""
     kill([pid], signal.SIGSTOP)
-    for attempt in range(_LOOKS):
+    until = time.monotonic() + _PATIENCE
+    moment = 0.0  # at first, another process is only let run
+    while True:
         try:
             if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):  # all its threads: waitid(2)
                 return True
         except ChildProcessError:
             return False
-        time.sleep(_MOMENT if attempt else 0.0)  # at first, another process is only let run
-    return False
+        if time.monotonic() > until:
+            return False
+        time.sleep(moment)
+        moment = _MOMENT
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:

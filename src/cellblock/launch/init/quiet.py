@@ -1,8 +1,8 @@
 """Whether a stopped worker can be left to end by itself, as nothing that it holds can be noticed by others until then.
 
 The system frees the memory of a process before it closes its descriptors: for a millisecond or more after SIGKILL, its ports
-are taken and its files locked. A file that it has locked, mapped and closed is not found here: looking at all mappings would
-take as long as it saves.
+are taken and its files locked. Two things are not found here: a file that it has locked, mapped and closed, as looking at all
+mappings would take as long as it saves; and a port whose socket the code has put in the place of one of the worker's own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ _OWN = (*("/dev/null", "pipe:", "pipe:"), *("socket:",) * 4)
 """What a worker's own descriptors refer to, from 0 on; ports, open files and connections of its code make more, or others."""
 
 _MOST = 128 * 2**20
-"""Resident bytes that are freed in a few milliseconds, and may count twice until then"""
+"""Resident bytes that are usually freed in a few milliseconds, and may count twice until then"""
 
 
 def is_quiet(pid: int) -> bool:
-    """Return whether a worker that is stopped holds nothing but its own connections, and little memory."""
+    """Return whether a worker that is stopped holds nothing but its own connections, and little memory.
+
+    Semaphores of System V belong to no process, but their values may change when one ends (SEM_UNDO).
+    """
     name = processes.name_in_proc(pid)
     try:
         with open(f"/proc/{name}/statm", "rb") as file:

@@ -345,7 +345,7 @@ class Init:
         return seat.below(spared, alone=self._alone(seat))
 
     def _alone(self, seat: Seat) -> bool:
-        """Whether there is no kernel besides one, except such as are ending."""
+        """Whether all other kernels are ending."""
         return all(other is seat or other.leaving for other in self._seats.values())
 
     def _leave(self, seat: Seat) -> None:
