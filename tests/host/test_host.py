@@ -230,9 +230,10 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_a_thousand_kernels_live_in_one_host_and_each_answers() -> None:
+def test_hundreds_of_kernels_live_in_one_host_and_each_answers() -> None:
+    """With more descriptors than 1,024. The bench has a thousand kernels."""
     available = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
-    count = min(1000, available // 1024 // 16)
+    count = min(300, available // 1024 // 16)
     if count < 100:
         pytest.skip("too little memory")
     before = below(os.getpid())
