@@ -101,8 +101,7 @@ _ = os.write(1, b"five")
     await eventually((tmp_path / "ready").exists)
     (tmp_path / "go").touch()
     time.sleep(0.4)  # the host does something else, and reads nothing
-    output = (await cell).output
-    assert output == "one two three four five", output
+    assert (await cell).output == "one two three four five"
 
 
 async def test_threads_that_print_without_end_do_not_keep_others_waiting(session: Session) -> None:

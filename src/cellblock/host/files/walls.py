@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 UNREADABLE = "the session's sandbox hides it"
 UNWRITABLE = "the session's sandbox protects it"
 OUTSIDE = "it is not among what the session's sandbox lets it write"
-_KEPT = 64
-"""Walls are remembered for so many workspaces and policies: a third of a millisecond of each session that is made."""
-
 _WHY = "so nobody does that in the session's name (docs/files.md)"
+
+_REMEMBERED = 64
+"""Walls that are not computed again for the next session, which takes a third of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Walls:
     protected_like: re.Pattern[str] | None = None
 
     @classmethod
-    @functools.lru_cache(maxsize=_KEPT)
+    @functools.lru_cache(maxsize=_REMEMBERED)
     def of(cls, policy: Policy, facts: Facts, workspace: str, directory: str) -> Self:
         """Return the walls of a session. This looks at no file, and so is the same for all sessions of a workspace and policy.
 

@@ -26,7 +26,7 @@ _set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").sig
 _SIGCHLD, _SIGTERM, _SIGINT = map(int, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT))
 _DEFAULT, _IGNORE = int(signal.SIG_DFL), int(signal.SIG_IGN)
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
 
@@ -249,7 +249,7 @@ def memory_of_namespace(home: str, enough: int) -> int:
     files = sum({_file_system(path): _used(path) for path in ("/tmp", "/dev/shm", home)}.values())
     pids = _pids_of_namespace()
     files += sum(map(_kept_by_kernel, pids)) + system_v.held()
-    at_most = files + sum(map(_resident, pids)) + sockets.at_most()
+    at_most = files + sum(map(resident, pids)) + sockets.at_most()
     return at_most if at_most <= enough else files + sum(map(_proportional_share, pids)) + sockets.buffered()
 
 
@@ -296,7 +296,7 @@ def memory_of(pids: Iterable[int], enough: int) -> int:
 
 def memory_at_most(pid: str) -> int:
     """Return no less than the bytes of memory that a process uses, quickly."""
-    return _kept_by_kernel(pid) + _resident(pid)
+    return _kept_by_kernel(pid) + resident(pid)
 
 
 def _kept_by_kernel(pid: str) -> int:
@@ -332,11 +332,15 @@ def _kept_beside_content(usage: os.statvfs_result) -> int:
     return (usage.f_files - usage.f_ffree) * _OF_FILE
 
 
-def _resident(pid: str) -> int:
-    """Return the resident bytes of a process, shared or not: never less than its proportional share."""
+def resident(pid: str | int) -> int:
+    """Return the resident bytes of a process, shared or not: never less than its proportional share.
+
+    Args:
+        pid: Its id in /proc.
+    """
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * PAGE
+            return int(file.read().split()[1]) * _PAGE
     except OSError:
         return 0  # it has ended
 

@@ -25,9 +25,7 @@ def is_quiet(pid: int) -> bool:
     """
     name = processes.name_in_proc(pid)
     try:
-        with open(f"/proc/{name}/statm", "rb") as file:
-            resident = int(file.read().split()[1]) * processes.PAGE
-        return resident <= _MOST and _has_own_descriptors_only(name) and not system_v.semaphores()
+        return processes.resident(name) <= _MOST and _has_own_descriptors_only(name) and not system_v.semaphores()
     except OSError:
         return False
 

@@ -56,8 +56,8 @@ class Seat:
 
         Args:
             spared: The other workers and all copies.
-            alone: Whether there is no other kernel, except such as are ending: then all orphans are this one's. Otherwise
-                only those are that have stayed in the worker's session (setsid).
+            alone: Whether all other kernels are ending: then all orphans are this one's. Otherwise only those are that have
+                stayed in the worker's session (setsid).
         """
         if alone:
             others = {*spared, *(pid for one in spared for pid in processes.descendants(one))}
