@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
+from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
 from cellblock.host.new_file import UnnamedFile
@@ -81,7 +82,11 @@ class LastState(NamedTuple):
 
 
 class Saving:
-    """Saves one session, and loads others into it."""
+    """Saves one session, and loads others into it.
+
+    Attributes:
+        loaded: The report of the last session that was loaded; None if none was.
+    """
 
     def __init__(self, cells: Cells, checkpoints: Checkpoints, files: Files, workspace: str, room: int) -> None:
         """Prepare to save and load.
@@ -96,6 +101,7 @@ class Saving:
         self._cells = cells
         self._checkpoints = checkpoints
         self._ends = Ends(cells.run_silently, cells.run_and_take, room, workspace, files)
+        self.loaded: LoadReport | None = None
 
     async def save(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> SaveReport:
         """See `Session.save`."""
@@ -108,14 +114,26 @@ class Saving:
 
     @property
     def last_state(self) -> LastState:
-        """See `Session.last_state`."""
+        """The last state that no cell is changing."""
         current, past = self._cells.current, self._cells.past
         number = past.state if current is None else past.before
         running = "" if current is None else current.tag
         return LastState(0 if number == self._checkpoints.fresh_state else number, running, self._cells.busy)
 
-    async def save_aside(self, state: int, path: str | os.PathLike[str], timeout: float) -> SaveReport:
-        """See `Session.save_aside`: saves from the checkpoint of a state, not from the session's kernel."""
+    async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
+        """Save a state that has an automatic checkpoint, with its files, while cells continue.
+
+        A temporary kernel is made from the checkpoint for that.
+
+        Args:
+            state: The state's number (`last_state`).
+            path: As for `Session.save`.
+            timeout: As for `Session.save`.
+
+        Raises:
+            CheckpointError: There is no checkpoint of that state.
+            CellblockError: As for `Session.save`.
+        """
         checkpoints = self._checkpoints
         await checkpoints.automatic.made()
         if checkpoints.crowded:
@@ -157,28 +175,46 @@ class Saving:
             raise SnapshotError(f"the files of the session cannot be saved: {error.strerror}") from error
         left_out += [LeftOut(path, reason) for path, reason in found]
 
-    async def load(
-        self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None, changed: list[str] | None = None
-    ) -> LoadReport:
-        """See `Session.load`.
+    async def load(self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None) -> LoadReport:
+        """See `Session.load`."""
+        return await self._load(path, workspace=workspace, timeout=timeout)
+
+    async def load_missing(
+        self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> list[str]:
+        """Continue a saved session as `load` does. Of its files, only missing ones are restored.
 
         Args:
-            path: The file.
-            workspace: Whether the files of the workspace are unpacked.
-            timeout: Time limit for reading the pickles, in seconds.
-            changed: If given, existing files stay as they are, and those that differ from the saved ones are added to it.
+            path: As for `Session.load`.
+            workspace: Whether to restore files, if the saved session has some.
+            timeout: As for `Session.load`.
+
+        Returns:
+            Existing files that differ from the saved ones.
+
+        Raises:
+            CellblockError: As for `Session.load`.
         """
+        changed: list[str] = []
+        await self._load(path, workspace=workspace, timeout=timeout, changed=changed)
+        return changed
+
+    async def _load(
+        self, path: str | os.PathLike[str], *, workspace: bool, timeout: float | None, changed: list[str] | None = None
+    ) -> LoadReport:
         path = as_path(path)
         async with AsyncExitStack() as stack:
             name = ""
             if (remote := RemoteFile.at(path)) is not None:
                 path, name = await stack.enter_async_context(remote.read()), remote.url
             file = LoadedFile(path, name)
-            report, cells = await _load(self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed)
+            self.loaded, cells = await _load(
+                self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed
+            )
         self._cells.past.replace(cells)
         self._checkpoints.rewrite()
         self._checkpoints.begin()
-        return report
+        return self.loaded
 
     async def _renew(self) -> None:
         if self._cells.count > 0 or self._cells.past.entries:

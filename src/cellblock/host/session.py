@@ -6,7 +6,6 @@ import functools
 import logging
 import os
 import shlex
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -38,30 +37,29 @@ from cellblock.host.kernels.cells import Cells, SessionWatcher
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
 from cellblock.host.kernels.questions import Questions
-from cellblock.host.launch.kernel_spec import OnListener, RunningKernel
-from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of, resolve
+from cellblock.host.launch.kernel_spec import RunningKernel
+from cellblock.host.options import Defaults, Exact, ResolvedOptions, SessionHooks, SessionOptions, kind_of
 from cellblock.host.output.kept import KeptResults
 from cellblock.host.programs.programs import Programs
 from cellblock.host.reader import Reader
-from cellblock.host.session_surroundings import SessionSurroundings
+from cellblock.host.session_surroundings import SessionSurroundings, resolve_for, walls_of
 from cellblock.host.survival.keeper import SessionParts
+from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, Undone
 from cellblock.model.programs import Processes
-from cellblock.walls.egress.network import SandboxNetwork
 from cellblock.walls.packages.index import PackageIndex
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.checkpoints.branches import Beginning
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.eager import Eager
     from cellblock.host.files import Files
-    from cellblock.host.files.walls import Walls
     from cellblock.host.host_kernels import Kernels
     from cellblock.host.programs.files import SessionFiles
-    from cellblock.host.saving import LastState, Saving
+    from cellblock.host.saving import Saving
     from cellblock.host.snapshots import Store
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
@@ -142,8 +140,8 @@ class Session(AsyncOnly):
         wanted: The specification of its kernels.
         trace: Its spans, for programs that use OpenTelemetry.
         reader: The reader of its output, for services of the session.
-        loaded: The report of `load`; None if nothing was loaded.
         holding: Holds its tool calls and connections while `eager` runs ahead.
+        succession: What it has of an earlier host, and leaves to a later one.
     """
 
     def __init__(
@@ -157,20 +155,20 @@ class Session(AsyncOnly):
         remains: SessionRemains | None = None,
         start_from: Beginning | None = None,
     ) -> None:
-        self._on_host = options.on_host
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
-        resolved = _resolve(options, host, self._branch, start_from)
+        resolved = resolve_for(host, options, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
         self._cwd = resolved.stay_in or resolved.cwd
         self._writable = resolved.writable
-        self._walls = _walls(resolved, host.facts, self._cwd)
+        self._walls = walls_of(resolved, host.facts, self._cwd)
         # An earlier host, or the session that the checkpoint is of, has installed them.
         self._packages = () if start_from is not None or remains is not None else tuple(options.packages)
         self.holding = Holding()
         self.trace = SessionTrace(self._name)
         around = self._around = SessionSurroundings(
+            self._name,
             options,
             resolved,
             number,
@@ -178,13 +176,12 @@ class Session(AsyncOnly):
             keeper=host.keeper,
             remains=remains,
             note=lambda line: self.reader.note(line),
-            on_host=self._may_reach if options.on_host is not None else None,
+            branched=lambda: self._kernels.current is not None and self._kernels.current.family.branched,
             hold=self.holding.wait,
             step=self.trace.step,
         )
-        takers = self._takers(around.network, hooks)
-        self.wanted = around.kernel_spec(options, takers=takers, installer=self._install, session=self._name)
-        self.loaded: LoadReport | None = None
+        takers = around.takers(hooks.tool_port, lambda name, port: self._checkpoints.resuming.ports.update({name: port}))
+        self.wanted = around.kernel_spec(options, takers=takers, installer=self._install)
         self._kernels = KernelSlot(
             self._launch, around.withdraw_questions, lambda why: self._programs.kill_all(f"{self._name} is {why}")
         )
@@ -218,23 +215,8 @@ class Session(AsyncOnly):
             host.kernels.recover,
         )
         self._keeper = host.keeper.session(parts, label, remains)
+        self.succession = Succession(self._keeper, self._cells, self._kernels, self._checkpoints)
         self._closing = Closing()
-
-    async def _may_reach(self, host: str, port: int) -> bool:
-        """Get a decision on a host that the policy does not name.
-
-        Branches share one network, where each can connect to the proxy of another. The proxy cannot tell which branch
-        connects, and so whose callback to ask (decision 45).
-        """
-        kernel = self._kernels.current
-        if kernel is not None and kernel.family.branched:
-            self.reader.note(
-                f"[cellblock] nobody is asked about {host}:{port} while {self._name} has branches, which share its network: "
-                "name the host in the policy (network.allow)"
-            )
-            return False
-        assert self._on_host is not None  # otherwise the proxy does not ask
-        return await self._on_host(host, port)
 
     def _make_checkpoints(self, options: SessionOptions, resolved: ResolvedOptions, hooks: SessionHooks) -> Checkpoints:
         network = self._around.network
@@ -257,14 +239,6 @@ class Session(AsyncOnly):
             ),
             self._branch,
         )
-
-    def _takers(self, network: SandboxNetwork | None, hooks: SessionHooks) -> dict[str, OnListener]:
-        takers: dict[str, OnListener] = {}
-        if network is not None and network.reaches:
-            takers["egress"] = self._taker("egress", network.adopt)
-        if hooks.tool_port is not None:
-            takers["tools"] = self._taker("tools", hooks.tool_port)
-        return takers
 
     async def __aenter__(self) -> Self:
         if self._cells.state != "running":  # `Host.load` has started it
@@ -331,13 +305,6 @@ class Session(AsyncOnly):
             why = said[-1].removeprefix("ERROR: ") if said else result.error.evalue if result.error is not None else ""
             raise LaunchError(f"the packages {', '.join(self._packages)} cannot be installed: {why}")
 
-    def relabel(self, label: str) -> None:
-        """Change the session's label for a later host that continues it; see `Host.session`.
-
-        No later host continues a closed session.
-        """
-        self._keeper.relabel(label)
-
     async def close(self) -> None:
         """Stop whatever runs and end every process of the session.
 
@@ -364,13 +331,6 @@ class Session(AsyncOnly):
             await self.fs.close()
         await self._programs.end_all(why)
 
-    def _taker(self, name: str, taker: OnListener) -> OnListener:
-        def take(listener: socket.socket) -> None:
-            self._checkpoints.resuming.ports[name] = listener.getsockname()[1]
-            taker(listener)
-
-        return take
-
     async def _launch(self, dead: Kernel | None) -> Kernel:
         """Start a kernel: from the session's initial checkpoint, from the last state of a dead kernel, or a fresh one."""
         if self._start_from is not None:
@@ -392,22 +352,6 @@ class Session(AsyncOnly):
         return await self._around.packages.install(kernel, arguments, host.index, host.facts, host.kernels.launch)
 
     # -- state ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def adopted(self) -> bool:
-        """Whether it continues a kernel of an earlier host."""
-        return self._keeper.adopted
-
-    @property
-    def adopted_at(self) -> str:
-        """The `position` of that kernel; empty if there was none."""
-        return self._keeper.adopted_at
-
-    @property
-    def afresh(self) -> bool:
-        """Whether its kernel started without variables, and was not made from a checkpoint."""
-        kernel = self._kernels.current
-        return kernel is None or not kernel.of_copy
 
     @property
     def denials(self) -> list[Denial]:
@@ -606,35 +550,6 @@ class Session(AsyncOnly):
         check_timeout(timeout)
         self._cells.check()
         return without_fence(code.removeprefix(_BYTE_ORDER_MARK))
-
-    @property
-    def resumed(self) -> str | None:
-        """The tag of an earlier host's last execution, running or ended; None if there is nothing to `resume`."""
-        return self._cells.resumed
-
-    async def resume(self, skip: int = 0) -> AsyncGenerator[Event | CodeExecutionResult, None]:
-        """Yield the output and the result of an earlier host's execution, as its `stream` would have. Once only.
-
-        By asking for the next event, a reader acknowledges the one before. If it stored every event before asking for the next
-        one, then `skip`, the number of stored events, makes this continue exactly where it was. An execution without a stream
-        yields only its result.
-
-        Args:
-            skip: How many output events to skip, from the beginning. Notices are not counted (`Notice`).
-
-        Yields:
-            As `stream`.
-
-        Raises:
-            StateError: There is nothing to resume.
-        """
-        async with aclosing(self._cells.resume(skip)) as events:
-            async for event in events:
-                yield event
-
-    def forgo_resuming(self) -> None:
-        """Let an earlier host's execution run to its end without a reader: its kernel would wait for one for ever."""
-        self._cells.forgo_resuming()
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, like ``%pip install`` in a cell.
@@ -838,20 +753,6 @@ class Session(AsyncOnly):
             return None
         return functools.partial(self._programs.end_all, "its session went back to an earlier state")
 
-    def note_outside(self, call: str) -> None:
-        """Record an outside call that was allowed just now, so that a later host can tell what no undo undoes."""
-        self._checkpoints.note_outside(call)
-
-    @property
-    def states_lost(self) -> bool:
-        """Whether it continues with a kernel of an earlier host whose checkpoints are lost."""
-        return bool(self._checkpoints.ended)
-
-    @property
-    def recalled(self) -> bool:
-        """Whether `history` has the cells of earlier hosts."""
-        return self._checkpoints.record.recalled
-
     @overload
     async def fork(
         self,
@@ -977,7 +878,7 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
-        return await self._saving.save(path, workspace=workspace, timeout=timeout)
+        return await self.saving.save(path, workspace=workspace, timeout=timeout)
 
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
@@ -1000,53 +901,16 @@ class Session(AsyncOnly):
             StateError, LaunchError, KernelDiedError, ProtocolError: As for `execute`, but raised.
         """
         check_timeout(timeout)
-        self.loaded = await self._saving.load(path, workspace=workspace, timeout=timeout)
-        return self.loaded
+        return await self.saving.load(path, workspace=workspace, timeout=timeout)
 
     @property
-    def last_state(self) -> LastState:
-        """The last state that no cell is changing."""
-        return self._saving.last_state
-
-    async def save_aside(self, state: int, path: str | os.PathLike[str], *, timeout: float = DEFAULT_TIMEOUT) -> SaveReport:
-        """Save a state that has an automatic checkpoint, with its files, while cells continue.
-
-        A temporary kernel is made from the checkpoint for that.
-
-        Args:
-            state: The state's number (`last_state`).
-            path: As for `save`.
-            timeout: As for `save`.
-
-        Raises:
-            CheckpointError: There is no checkpoint of that state.
-            CellblockError: As for `save`.
-        """
-        return await self._saving.save_aside(state, path, timeout)
-
-    async def load_missing(
-        self, path: str | os.PathLike[str], *, workspace: bool = True, timeout: float | None = DEFAULT_TIMEOUT
-    ) -> list[str]:
-        """Continue a saved session as `load` does. Of its files, only missing ones are restored.
-
-        Args:
-            path: As for `load`.
-            workspace: Whether to restore files, if the saved session has some.
-            timeout: As for `load`.
-
-        Returns:
-            Existing files that differ from the saved ones.
-
-        Raises:
-            CellblockError: As for `load`.
-        """
-        check_timeout(timeout)
-        changed: list[str] = []
-        self.loaded = await self._saving.load(path, workspace=workspace, timeout=timeout, changed=changed)
-        return changed
+    def loaded(self) -> LoadReport | None:
+        """The report of the last saved session that was loaded (`Host.load`, `load`); None if none was."""
+        return self.saving.loaded
 
     @functools.cached_property
-    def _saving(self) -> Saving:
+    def saving(self) -> Saving:
+        """Saves the session, and loads others into it: what `save` and `load` use, and services that save while cells run."""
         from cellblock.host.saving import Saving  # few sessions are saved
 
         return Saving(self._cells, self._checkpoints, self.files, self._cwd, self._room)
@@ -1055,32 +919,3 @@ class Session(AsyncOnly):
     def _room(self) -> int:
         """Maximum bytes of a value that is moved in or out."""
         return min(self.wanted.limits.media, self.wanted.limits.values)
-
-
-def _resolve(
-    options: SessionOptions, host: SessionHost, branch: BranchDirectory | None, start_from: Beginning | None
-) -> ResolvedOptions:
-    """Resolve the options of a session, which may be a branch with its own files.
-
-    A session that is made from a checkpoint gets the options of the checkpoint's session, even if this program has changed its
-    directory since: a kernel keeps its sandbox.
-    """
-    moment = None if start_from is None else start_from.checkpoint.moment
-    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
-        resolved = moment.resolved
-    elif branch is None:
-        return resolve(options, host.defaults, host.facts)
-    else:
-        resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
-    return resolved if branch is None else replace(resolved, stay_in=branch.files)
-
-
-def _walls(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
-    """Return the paths that a session cannot read or write; None if it has no sandbox."""
-    if not resolved.tier.sandboxed:
-        return None
-    from cellblock.host.files.walls import Walls
-
-    walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
-    # If names cannot be protected, the session's changes there must come back when it is undone.
-    return walls if resolved.tier.holds_names else replace(walls, protected=())

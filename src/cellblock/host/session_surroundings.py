@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError
 from cellblock.host import environment
 from cellblock.host.launch.kernel_spec import Installer, KernelSpec, OnListener
-from cellblock.host.options import ResolvedOptions, SessionOptions
+from cellblock.host.options import Defaults, ResolvedOptions, SessionOptions, resolve
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, PrivateDirectories
-from cellblock.walls.egress.network import Hold, OnHost, SandboxNetwork, nothing_held
+from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
 from cellblock.walls.packages.index import PackageIndex
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Policy
@@ -22,12 +25,68 @@ from cellblock.wire.control import Commands, Listener, Setup
 from cellblock.wire.sandbox import Step
 
 if TYPE_CHECKING:
+    from cellblock.host.checkpoints.branches import Beginning, BranchDirectory
+    from cellblock.host.files.walls import Walls
     from cellblock.host.survival.keeper import Keeper
     from cellblock.host.survival.remains import SessionRemains
+    from cellblock.walls.sandbox.probe import Facts
 
 
 # The port of each listener inside (0 for any), and the variable that passes it to the code.
 _LISTENERS = {"egress": Listener(EGRESS_PORT, "CELLBLOCK_EGRESS_PORT"), "tools": Listener(0, "CELLBLOCK_TOOL_PORT")}
+
+
+class Resolver(Protocol):
+    """The part of a host that resolves options.
+
+    Attributes:
+        defaults: The defaults of its sessions' options.
+        facts: The facts of this machine.
+    """
+
+    defaults: Defaults
+    facts: Facts
+
+
+def resolve_for(
+    host: Resolver, options: SessionOptions, branch: BranchDirectory | None, start_from: Beginning | None
+) -> ResolvedOptions:
+    """Resolve the options of a session, which may be a branch with its own files.
+
+    A session that is made from a checkpoint gets the options of the checkpoint's session, even if this program has changed its
+    directory since: a kernel keeps its sandbox.
+
+    Args:
+        host: Its host.
+        options: The options.
+        branch: The directory of its files, if it has its own.
+        start_from: The checkpoint that it starts from, if it does.
+    """
+    moment = None if start_from is None else start_from.checkpoint.moment
+    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
+        resolved = moment.resolved
+    elif branch is None:
+        return resolve(options, host.defaults, host.facts)
+    else:
+        resolved = resolve(replace(options, working_dir=branch.root), host.defaults, host.facts)
+    return resolved if branch is None else replace(resolved, stay_in=branch.files)
+
+
+def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
+    """Return the paths that a session cannot read or write; None if it has no sandbox.
+
+    Args:
+        resolved: Its options.
+        facts: The facts of this machine.
+        directory: Its working directory.
+    """
+    if not resolved.tier.sandboxed:
+        return None
+    from cellblock.host.files.walls import Walls
+
+    walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
+    # If names cannot be protected, the session's changes there must come back when it is undone.
+    return walls if resolved.tier.holds_names else replace(walls, protected=())
 
 
 class SessionSurroundings:
@@ -44,6 +103,7 @@ class SessionSurroundings:
 
     def __init__(
         self,
+        name: str,
         options: SessionOptions,
         resolved: ResolvedOptions,
         number: int,
@@ -52,13 +112,14 @@ class SessionSurroundings:
         keeper: Keeper,
         remains: SessionRemains | None,
         note: Callable[[str], None],
-        on_host: OnHost | None,
+        branched: Callable[[], bool],
         hold: Hold = nothing_held,
         step: MakeStep = untraced,
     ) -> None:
         """Compute the surroundings. Nothing is created yet.
 
         Args:
+            name: The session's name in messages.
             options: The session's options.
             resolved: The options with all defaults filled in.
             number: The session's number.
@@ -66,7 +127,7 @@ class SessionSurroundings:
             keeper: Keeps for the next host what outlives this process.
             remains: The remains of the session, if another host has made it.
             note: Shows a line to the reader of the session's output.
-            on_host: Decides about hosts that the policy does not name.
+            branched: Returns whether other sessions share its network.
             hold: Returns when a connection may be made.
             step: Begins the step of a connection.
 
@@ -74,13 +135,18 @@ class SessionSurroundings:
             InvalidInputError: A name or a value cannot be in an environment.
         """
         tier = resolved.tier
+        self._name = name
         self._resolved = resolved
+        self._note = note
+        self._on_host = options.on_host
+        self._branched = branched
         kept = keeper.lasting and not tier.wrapped
         self._index = index
         self.kept = number if kept else None
         self.places = keeper if kept else NO_PLACES
         self.place = f"{keeper.places}{number}" if remains is None else remains.place
         rules = resolved.policy.network
+        on_host = None if options.on_host is None else self._may_reach
         self.network = SandboxNetwork(rules, note, on_host, hold, step) if tier.ours else None
         # Beside the packages, so that whatever removes those after the host's death removes this as well.
         self._private = PrivateDirectories(f"{self.place}-own", self.places) if tier.private_directories else None
@@ -105,21 +171,50 @@ class SessionSurroundings:
         """Return the mounts that bring its directories into its sandbox."""
         return self.packages.mounts(self._index, policy) + (() if self._private is None else self._private.mounts)
 
-    def kernel_spec(
-        self,
-        options: SessionOptions,
-        *,
-        takers: Mapping[str, OnListener],
-        installer: Installer,
-        session: str,
-    ) -> KernelSpec:
+    async def _may_reach(self, host: str, port: int) -> bool:
+        """Get a decision on a host that the policy does not name.
+
+        Branches share one network, where each can connect to the proxy of another. The proxy cannot tell which branch
+        connects, and so whose callback to ask (decision 45).
+        """
+        if self._branched():
+            self._note(
+                f"[cellblock] nobody is asked about {host}:{port} while {self._name} has branches, which share its network: "
+                "name the host in the policy (network.allow)"
+            )
+            return False
+        assert self._on_host is not None  # otherwise the proxy does not ask
+        return await self._on_host(host, port)
+
+    def takers(self, tool_port: OnListener | None, on_port: Callable[[str, int], None]) -> dict[str, OnListener]:
+        """Return the callbacks for the listeners that its init makes, by name.
+
+        Args:
+            tool_port: Takes the listener for tool calls, if tools are served.
+            on_port: Called with the name and the port of each listener.
+        """
+
+        def noting(name: str, taker: OnListener) -> OnListener:
+            def take(listener: socket.socket) -> None:
+                on_port(name, listener.getsockname()[1])
+                taker(listener)
+
+            return take
+
+        takers: dict[str, OnListener] = {}
+        if self.network is not None and self.network.reaches:
+            takers["egress"] = noting("egress", self.network.adopt)
+        if tool_port is not None:
+            takers["tools"] = noting("tools", tool_port)
+        return takers
+
+    def kernel_spec(self, options: SessionOptions, *, takers: Mapping[str, OnListener], installer: Installer) -> KernelSpec:
         """Return the specification of a session's kernels.
 
         Args:
             options: The session's options.
-            takers: Callbacks for the listeners that its init makes, by name.
+            takers: As `takers` returns them.
             installer: Installs packages.
-            session: The session's name in messages.
         """
         resolved = self._resolved
         commands: Commands | None = None
@@ -153,7 +248,7 @@ class SessionSurroundings:
             installer=installer,
             on_command=options.on_command,
             forbid_programs=options.forbid_programs,
-            session=session,
+            session=self._name,
             kept=self.kept,
         )
 

@@ -25,11 +25,11 @@ async def test_variables_and_files_are_those_of_the_state_and_not_of_the_cell_th
 ) -> None:
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path) as session:
         await session.execute("x = 1; open('a', 'w').write('1'); import asyncio")
-        state = session.last_state
+        state = session.saving.last_state
         running = asyncio.create_task(session.execute("x = 2; open('a', 'w').write('2'); await asyncio.sleep(600)", tag="t"))
         await eventually(lambda: (workspace / "a").read_text() == "2")
-        assert session.last_state == (state.number, "t", True)
-        made = await session.save_aside(state.number, tmp_path / "s.cellblock")
+        assert session.saving.last_state == (state.number, "t", True)
+        made = await session.saving.save_aside(state.number, tmp_path / "s.cellblock")
         assert not running.done()
         assert (made.files, made.cells) == (True, 1)
         assert await session.interrupt()
@@ -37,17 +37,17 @@ async def test_variables_and_files_are_those_of_the_state_and_not_of_the_cell_th
         assert len(zygote_host.kernels.alive) == 1
     (workspace / "a").unlink()
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path) as session:
-        assert await session.load_missing(tmp_path / "s.cellblock") == []
+        assert await session.saving.load_missing(tmp_path / "s.cellblock") == []
         assert (await session.execute("x, open('a').read()")).return_value == "(1, '1')"
         await session.undo()
 
 
 async def test_a_state_without_a_checkpoint_is_refused(zygote_host: Host, workspace: Path, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path, recovery="none") as session:
-        assert session.last_state.number == 0
+        assert session.saving.last_state.number == 0
         await session.execute("x = 1")
         with pytest.raises(CheckpointError, match="there is no checkpoint of that state"):
-            await session.save_aside(session.last_state.number, tmp_path / "s.cellblock")
+            await session.saving.save_aside(session.saving.last_state.number, tmp_path / "s.cellblock")
     assert not (tmp_path / "s.cellblock").exists()
 
 
@@ -60,7 +60,7 @@ async def test_files_that_could_not_be_kept_are_reported(
     monkeypatch.setattr(CheckpointFiles, "take_small", none)
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path) as session:
         await session.execute("x = 1")
-        saved = await session.save_aside(session.last_state.number, tmp_path / "s.cellblock")
+        saved = await session.saving.save_aside(session.saving.last_state.number, tmp_path / "s.cellblock")
         assert not saved.files
         assert [(one.name, one.reason) for one in saved.left_out] == [("the files", "too many")]
         assert not report(tmp_path / "s.cellblock").files
@@ -73,7 +73,7 @@ async def test_a_value_that_cannot_be_pickled_in_time_ends_the_save_only(
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path) as session:
         await session.execute(code)
         with pytest.raises(ExecutionTimeoutError):
-            await session.save_aside(session.last_state.number, tmp_path / "s.cellblock", timeout=0.5)
+            await session.saving.save_aside(session.saving.last_state.number, tmp_path / "s.cellblock", timeout=0.5)
         assert (await session.execute("y")).return_value == "1"
         assert len(zygote_host.kernels.alive) == 1
     assert not (tmp_path / "s.cellblock").exists()
@@ -84,7 +84,7 @@ async def test_a_save_that_is_cancelled_leaves_nothing(zygote_host: Host, worksp
     async with zygote_host.session(working_dir=workspace, images_dir=tmp_path) as session:
         await session.execute("x = bytes(5_000_000); open('a', 'w').write('1')")
         await session.checkpoint()
-        saving = asyncio.create_task(session.save_aside(session.last_state.number, tmp_path / "s.cellblock"))
+        saving = asyncio.create_task(session.saving.save_aside(session.saving.last_state.number, tmp_path / "s.cellblock"))
         for _ in range(turns):
             await asyncio.sleep(0)
         saving.cancel()

@@ -112,7 +112,7 @@ def killed(tmp_path: Path, warm_python: WarmPython) -> Iterator[Killed]:
 
 async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecutionResult]:
     """Return the events and the result of the execution that goes on."""
-    *events, result = [event async for event in session.resume(skip)]
+    *events, result = [event async for event in session.succession.resume(skip)]
     assert isinstance(result, CodeExecutionResult)
     return events, result
 
@@ -121,7 +121,7 @@ async def resumed(session: Session, skip: int = 0) -> tuple[list[Any], CodeExecu
 async def test_variables_outlive_the_host(killed: Killed, isolate: str) -> None:
     killed.run("await session.execute('x = 41; import os; pid = os.getpid()')", isolate=isolate)
     async with killed.session(isolate) as session:
-        assert session.adopted
+        assert session.succession.adopted
         await resumed(session)
         assert (await session.execute("x += 1; x")).return_value == "42"
         await session.reset()  # the next kernel comes from a zygote of this host
@@ -195,7 +195,7 @@ async def test_a_cell_that_was_not_sent_leaves_no_trace(killed: Killed, program:
     """The last cell is the one before, which is in the history once, and is what undo undoes."""
     killed.run(program)
     async with killed.session() as session:
-        if session.resumed is not None:
+        if session.succession.resumed is not None:
             await resumed(session)
         assert [cell.code for cell in session.history() if not cell.abandoned] == ["x = 1", "x = 2"]
         assert (await session.execute("x, 'y' in globals()")).return_value == "(2, False)"
@@ -290,7 +290,7 @@ async def test_a_reader_goes_on_where_the_last_one_was(killed: Killed) -> None:
     code = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.001)"
     killed.run("await until(session, 'line 50', timeout=60)", code)
     async with killed.session() as session:
-        assert session.resumed == "tag"
+        assert session.succession.resumed == "tag"
         events, result = await resumed(session)
         lines = [f"line {i}" for i in range(300)]
         assert "".join(event.text for event in events).splitlines() == lines
@@ -338,7 +338,7 @@ async def test_input_is_asked_for_again(killed: Killed) -> None:
         return "Ada"
 
     async with killed.session(on_input=answer) as session:
-        assert session.resumed == "asks"
+        assert session.succession.resumed == "asks"
         _, result = await resumed(session)
         assert prompts == ["name? "]
         assert result.output == "before\nname? Ada\ngot Ada\n"

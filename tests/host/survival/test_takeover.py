@@ -167,7 +167,7 @@ def files(count: int) -> dict[str, str]:
 async def test_undo_brings_variables_and_files_back_after_the_host_was_killed(killed: Killed) -> None:
     killed.run(cells(7) + "    await settled(session)")
     async with killed.session() as session:
-        assert session.adopted
+        assert session.succession.adopted
         assert len(session.checkpoints()) == 6
         undone = await session.undo()
         assert (len(undone.cells), undone.files, undone.files_left) == (1, ["f6"], "")
@@ -237,7 +237,7 @@ async def test_a_cell_that_runs_when_the_host_is_killed_can_be_undone(killed: Ki
             await asyncio.sleep(0.001)
     """)
     async with killed.session() as session:
-        *_, result = [event async for event in session.resume()]
+        *_, result = [event async for event in session.succession.resume()]
         assert result.ok  # type: ignore[union-attr]
         undone = await session.undo()
         assert undone.files == ["f"]
@@ -282,7 +282,7 @@ async def test_a_copy_that_was_being_made_is_not_used(killed: Killed) -> None:
         await asyncio.sleep(60)
     """)
     async with killed.session() as session:
-        *_, result = [event async for event in session.resume()]
+        *_, result = [event async for event in session.succession.resume()]
         await processes.eventually(lambda: len(session.checkpoints()) == 2)
         result = await session.execute("v3 = 3; import os; os._exit(3)")
         assert result.recovery == "restored"
@@ -371,7 +371,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
     killed.run("""
         await session.execute("v1 = 1; open('f', 'w').write('1')")
         (branch,) = await session.fork()
-        branch.relabel("branch")
+        branch.succession.relabel("branch")
         await branch.execute("v2 = 2; open('f', 'w').write('2')")
         await branch.execute("v3 = 3; open('f', 'w').write('3')")
         await settled(branch)
@@ -420,7 +420,7 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
         begun = time.time_ns()
         await processes.eventually(lambda: files_time() > begun)
         killed.write("on", "")
-        async for _ in session.resume():
+        async for _ in session.succession.resume():
             pass
         assert killed.read() == {"on": "", "f1": ""}
         await session.undo()
@@ -444,10 +444,10 @@ async def test_a_host_that_is_killed_while_a_dead_kernel_is_replaced_leaves_its_
         await session.execute("print('last words'); import os; os._exit(3)", tag="tag")
     """)
     for _ in range(chain - 1):
-        killed.run(f"{dies}\nasync for _ in session.resume(): pass")
+        killed.run(f"{dies}\nasync for _ in session.succession.resume(): pass")
     async with killed.session() as session:
-        assert session.resumed == "tag"
-        *_, result = [event async for event in session.resume()]
+        assert session.succession.resumed == "tag"
+        *_, result = [event async for event in session.succession.resume()]
         assert isinstance(result, CodeExecutionResult)
         assert (result.status, result.output, result.recovery) == ("died", "last words\n", recovery)
         assert await names(session) == "['v0']"
@@ -464,8 +464,8 @@ async def test_a_dead_kernel_is_forgotten_when_the_next_cell_begins(killed: Kill
         await session.execute("v1 = 1; import os; os.kill(os.getppid(), 0)", tag="second")
     """)
     async with killed.session() as session:
-        assert session.resumed == "second"
-        async for _ in session.resume():
+        assert session.succession.resumed == "second"
+        async for _ in session.succession.resume():
             pass
         assert await names(session) == "['v0', 'v1']"
 
@@ -479,7 +479,7 @@ async def test_a_dead_kernel_is_forgotten_when_its_session_goes_back(killed: Kil
         await session.undo()
     """)
     async with killed.session() as session:
-        assert session.resumed is None
+        assert session.succession.resumed is None
         assert await names(session) == "['v0']"
 
 

@@ -44,7 +44,7 @@ async def saved(named: NamedSession) -> Path:
     """Wait until the present state is saved, and return the file."""
     durable = named.durable
     assert durable is not None
-    await eventually(lambda: named.session.last_state.number == durable._saved, 20)
+    await eventually(lambda: named.session.saving.last_state.number == durable._saved, 20)
     assert durable.last is not None
     return durable.last
 
@@ -287,7 +287,7 @@ async def test_a_save_that_is_stopped_leaves_nothing(sessions: NamedSessions, zy
         for _ in range(turns):
             await asyncio.sleep(0)
         await named.durable.close()
-        if named.durable._saved == named.session.last_state.number:
+        if named.durable._saved == named.session.saving.last_state.number:
             break
         await eventually(lambda: len(zygote_host.kernels.alive) == before)
         await eventually(lambda: os.listdir(named.durable.last.parent) == files)

@@ -77,7 +77,7 @@ async def saved(named: NamedSession) -> None:
     """Wait until the present state is saved, there too."""
     durable = named.durable
     assert durable is not None
-    await eventually(lambda: named.session.last_state.number == durable._saved, 20)
+    await eventually(lambda: named.session.saving.last_state.number == durable._saved, 20)
 
 
 async def lose(named: NamedSession) -> None:

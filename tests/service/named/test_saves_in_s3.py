@@ -33,7 +33,7 @@ async def test_a_session_goes_on_elsewhere(
         await submit(one, named, "x = 1; open('a', 'w').write('saved'); None").wait()
         durable = named.durable
         assert durable is not None
-        await eventually(lambda: named.session.last_state.number == durable._saved, 60)
+        await eventually(lambda: named.session.saving.last_state.number == durable._saved, 60)
         with pytest.raises(BusyError, match="its lease ends in"):
             await two.create("a name", options)
         monkeypatch.setattr(lease, "LASTS", 0.0)  # as if a minute had passed: the server's times are of whole seconds

@@ -157,7 +157,7 @@ async def test_the_custodian_hears_of_the_end_of_a_session_before_the_store_forg
     named = await sessions.create("one", OPTIONS)
     number = named.record.kernel_id
     said: list[str] = []
-    monkeypatch.setattr(named.session, "relabel", said.append)
+    monkeypatch.setattr(named.session.succession, "relabel", said.append)
     monkeypatch.setattr(sessions.store.sessions, "remove", lambda _: said.append("removed"))
     await sessions.destroy("one")
     assert said == [ended(number), "removed"]

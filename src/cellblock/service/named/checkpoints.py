@@ -37,7 +37,7 @@ def find(session: Session, label: str, name: str) -> Checkpoint:
     try:
         return find_checkpoint(session.checkpoints(), name, f"session {label!r}")
     except UnknownCheckpointError as error:
-        if not session.states_lost:
+        if not session.succession.states_lost:
             raise
         raise UnknownCheckpointError(f"{error}. Older ones ended with the daemon, which was killed") from None
 

@@ -79,25 +79,25 @@ class Durable:
         if self._removed or (self._task is not None and not self._task.done()):
             return
         # The last kernel may have died: then the last save is worth more than the state of a fresh one.
-        if time.monotonic() >= self._next and session.last_state.number not in (0, self._saved):
+        if time.monotonic() >= self._next and session.saving.last_state.number not in (0, self._saved):
             self._task = asyncio.create_task(self._save(session))
 
     async def _save(self, session: Session) -> None:
         self._next = time.monotonic() + self._every
-        state = session.last_state
+        state = session.saving.last_state
         last = self._ran(state.running)
         path = self._directory / f"{last or '0'}{_SUFFIX}"
         try:
             await asyncio.to_thread(self._directory.mkdir, 0o700, parents=True, exist_ok=True)
             try:
-                await session.save_aside(state.number, path, timeout=_TIMEOUT)
+                await session.saving.save_aside(state.number, path, timeout=_TIMEOUT)
             except CheckpointError:
                 if state.busy:  # it may be made in a moment
                     self._next = 0.0
                     return
                 if not await self._save_in_turn(session, path):
                     return
-                saved = session.last_state  # cells did that, too
+                saved = session.saving.last_state  # cells did that, too
                 state = state if saved.busy else saved
             await asyncio.to_thread(self._keep_only, path)
             if self.remote is not None:
@@ -153,12 +153,12 @@ class Durable:
             CellblockError: It cannot be loaded. The message has its path.
         """
         try:
-            changed = await session.load_missing(save, workspace=workspace, timeout=_TIMEOUT)
+            changed = await session.saving.load_missing(save, workspace=workspace, timeout=_TIMEOUT)
         except (CellblockError, OSError, tarfile.TarError) as error:
             apart = save.with_name(f"{_UNLOADED}{save.name}")
             await asyncio.to_thread(os.replace, save, apart)
             raise CellblockError(f"{error}. What was saved is kept: {apart}") from error
-        self._saved = session.last_state.number
+        self._saved = session.saving.last_state.number
         return changed
 
     async def forget(self) -> None:

@@ -214,7 +214,7 @@ class Execution:
                 async with turn:
                     if not self.log.count:  # the previous process was killed before it could record that
                         self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
-                    await self._take_all(session.resume(self.log.given), approvals, auto)
+                    await self._take_all(session.succession.resume(self.log.given), approvals, auto)
             except CellblockError as error:
                 self._fail(error, "unknown")
             finally:

@@ -41,7 +41,7 @@ class Arrival:
         Raises:
             CellblockError: It cannot be loaded, or not as a whole.
         """
-        changed = await session.load_missing(self.save)
+        changed = await session.saving.load_missing(self.save)
         left_out = [] if session.loaded is None else session.loaded.left_out
         if self.whole:
             check_whole(left_out)

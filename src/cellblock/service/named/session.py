@@ -295,14 +295,14 @@ class NamedSession:
             self.running = None
             await running.close()
             raise
-        if remains is not None and not running.session.recalled and self._last_ended != self.since:
+        if remains is not None and not running.session.succession.recalled and self._last_ended != self.since:
             self.since = self._last_ended
-            running.session.relabel(label(self.since))
-        if running.session.adopted:
-            at = running.session.adopted_at
+            running.session.succession.relabel(label(self.since))
+        if running.session.succession.adopted:
+            at = running.session.succession.adopted_at
             # In a fresh kernel that has run nothing, the process before was killed before the startup code began.
-            self._prepared = kernel_of(at) if has_run(at) or not running.session.afresh else ""
-        elif not running.session.afresh and remains is not None:
+            self._prepared = kernel_of(at) if has_run(at) or not running.session.succession.afresh else ""
+        elif not running.session.succession.afresh and remains is not None:
             self._prepared = kernel_of(running.session.position)
         elif self._moved is not None:
             await self._moved.load(running.session)
@@ -350,7 +350,7 @@ class NamedSession:
     def mark_ended(self) -> None:
         """Make sure that no later process adopts it, even if this one is killed before it has ended."""
         if self.running is not None and self.running.session is not None:
-            self.running.session.relabel(ended(self.record.kernel_id))
+            self.running.session.succession.relabel(ended(self.record.kernel_id))
 
     async def adopt(self, remains: SessionRemains, on_input: OnInput | None, since: str) -> Session:
         """Take over the kernel that a killed process has left. If the kernel is lost, the session gets a fresh one.
@@ -368,7 +368,7 @@ class NamedSession:
             session = await self.live()
         finally:
             self._on_input = None
-        self.lost = not session.adopted and session.afresh
+        self.lost = not session.succession.adopted and session.succession.afresh
         return session
 
     async def run_startup_code(self, session: Session) -> CodeExecutionResult | None:
@@ -386,7 +386,7 @@ class NamedSession:
 
     async def prepare(self, session: Session) -> None:
         """Run the startup code if it has not run in this kernel. If the last one has died, the next result says so."""
-        if not self.read.named.startup_code or not session.afresh or kernel_of(session.position) == self._prepared:
+        if not self.read.named.startup_code or not session.succession.afresh or kernel_of(session.position) == self._prepared:
             return
         await session.wait_for_kernel()
         again = bool(self._prepared)

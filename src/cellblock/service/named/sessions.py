@@ -153,15 +153,15 @@ class NamedSessions:
                 return
             self._join(named, session)
             if left is None:
-                if session.resumed and journal.find(session.resumed) is None:  # otherwise, it had ended
+                if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
                     self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
-            elif session.resumed == left.record.id:
+            elif session.succession.resumed == left.record.id:
                 go_on.add(left.record.id)
                 self.executions.go_on(named, left, session)
                 return
-            elif session.adopted_at and session.adopted_at == journal.position(left.record.id):
+            elif session.succession.adopted_at and session.succession.adopted_at == journal.position(left.record.id):
                 not_begun.add(left.record.id)
-            session.forgo_resuming()
+            session.succession.forgo_resuming()
 
         await asyncio.gather(*map(one, await self._host.adopt()))
         close_unfinished(journal, go_on, not_begun)

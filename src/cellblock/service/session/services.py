@@ -259,7 +259,7 @@ class SessionServices:
         if decision.allowed:
             call = _described(decision)
             self._outside.append((time.monotonic(), call))
-            self._session.note_outside(call)
+            self._session.succession.note_outside(call)
 
     def _app(self, token: str | None) -> App:
         return session_app(
