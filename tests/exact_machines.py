@@ -105,7 +105,6 @@ class ExactMachine(SessionMachine):
         left -= {*target.line}
         # What is missing comes back; what somebody else has changed stays.
         back = {name for name in NAMES if name not in self.files or self.changed_by.get(name) in left}
-        back = {name for name in back if self.files.get(name) != target.files.get(name)}
         self.bring_back(back, target)
 
     @rule(name=VARIABLES, file=FILES)

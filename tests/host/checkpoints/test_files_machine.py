@@ -147,10 +147,12 @@ class FilesMachine(SessionMachine):
     def go_to(self, kept: Kept, names: set[str]) -> None:
         """Have another state, with the files that it has of some names, if it has any."""
         self.line = kept.line
+        left = {name for name, number in self.changed_by.items() if number not in kept.line}
         self.changed_by = {name: number for name, number in self.changed_by.items() if number in kept.line}
         if kept.files is not None:
             brought = {name for name in names if self.files.get(name) != kept.files.get(name)}
-            self.changed_by |= dict.fromkeys(brought, kept.line[-1] if kept.line else 0)
+            # What was changed on the way belongs to this state, even if it had this content already.
+            self.changed_by |= dict.fromkeys(brought | left, kept.line[-1] if kept.line else 0)
             files = {name: (kept.files if name in brought else self.files).get(name) for name in NAMES}
             self.files = {name: text for name, text in files.items() if text is not None}
         self.automatic = {line: files for line, files in self.automatic.items() if {*line} <= {*kept.line} and kept.line}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cellblock.host.kernels.past import _KEPT, Past
+from cellblock.host.kernels.past import _KEPT, _OF_STATE, Instant, Past
 from cellblock.model import HistoryEntry
 from clocks import WallClock
 
@@ -121,3 +121,49 @@ def test_a_cell_tells_after_which_one_it_began() -> None:
     assert run("d") == "b"
     past.begin_anew()
     assert run("e") == ""
+
+
+def test_files_that_had_the_content_of_an_older_state_belong_to_it_too() -> None:
+    """Going back twice, in steps, is going back once: what the first step wrote is the work of the cells of the second, too."""
+    past = Past()
+    lines = []
+    for code in ("write", "other"):
+        lines.append((past.line, past.state))
+        past.begin()
+        past.rest(past.state)
+        past.add(entry(code))
+    began = Instant.before_changes()
+    written = began.files + 1
+    past.brought_back(began)
+    for line, state in reversed(lines):
+        assert any(first <= written <= last for first, last in past.spans_after(state))
+        past.go_to(line, state, with_files=True)
+    assert past.spans_after(lines[0][1]) == []
+
+
+def test_files_that_a_left_cell_has_changed_and_that_stay_are_nobodys() -> None:
+    past = Past()
+    line, state = past.line, past.state
+    past.begin()
+    past.rest(past.state)
+    past.go_to(line, state)
+    assert past._spans == []
+
+
+def test_going_back_to_a_state_again_and_again_forgets_no_change() -> None:
+    past = Past()
+    first = past.state
+    past.begin()
+    past.rest(past.state)
+    past.add(entry("write"))
+    written, line, state = past.spans_after(first)[0], past.line, past.state
+    for _ in range(3 * _KEPT):
+        past.begin()
+        past.rest(past.state)
+        began = Instant.before_changes()
+        past.go_to(line, state, with_files=True)
+        past.brought_back(began)
+    spans = past.spans_after(first)
+    assert len(spans) <= _OF_STATE + 3
+    assert spans[0][0] == written[0]
+    assert past.spans_after(state) == []

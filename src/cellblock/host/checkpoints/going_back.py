@@ -84,7 +84,8 @@ class GoingBack:
 
     def commit(self) -> None:
         """Record that the session has the checkpoint's state, when the kernel has taken its place."""
-        self._past.go_to(self._checkpoint.moment.past, self._checkpoint.moment.state)
+        with_files = self._within is not None or self._checkpoint.snapshot is not None
+        self._past.go_to(self._checkpoint.moment.past, self._checkpoint.moment.state, with_files=with_files)
         self._past.brought_back(self.began)
         self._automatic.gone_to(self._checkpoint)
         self._past.record.settle()

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterable
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from cellblock.host.kernels.state_record import NO_RECORD
@@ -35,6 +36,9 @@ class _Numbers:
 
 _numbers = _Numbers()
 _states = _Numbers()
+_OF_STATE, _MOST_SPANS = 100, 10 * _KEPT
+"""How many spans there are of one state, and of all."""
+
 _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
 """Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems use this clock, which advances in steps of
 milliseconds; others use the usual one, which is ahead of it."""
@@ -67,6 +71,10 @@ class Instant(NamedTuple):
     def before_changes(cls) -> Instant:
         """Return the present moment: no file is changed earlier from now on."""
         return cls(files_time(), time.monotonic_ns())
+
+
+Span: TypeAlias = tuple[int, Instant, Instant | None]
+"""A state, and when files were changed that belong to it: start, and end if it is known."""
 
 
 class Numbered(NamedTuple):
@@ -105,7 +113,7 @@ class Past:
         self.after = ""
         self._earlier = 0, ""
         """`before` and `after` as they were before the last `begin`, for `unbegin`."""
-        self._spans: list[tuple[int, Instant, Instant | None]] = []
+        self._spans: list[Span] = []
         """The states that led to the present one, each with the span in which files were changed: start and end."""
 
     @property
@@ -132,7 +140,7 @@ class Past:
         self.before, self.state = self.state, state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self._spans.append((state, at, None))
-        del self._spans[:-_KEPT]
+        del self._spans[:-_MOST_SPANS]
         self.record.write("begin", state, at)
 
     def unbegin(self) -> None:
@@ -169,7 +177,7 @@ class Past:
         """
         if line is not None:
             state = min([state, *(begun for number in self.left_by(line) if (begun := self._cells[number].begun_in))])
-        spans = [span for span in self._spans if span[0] > state]
+        spans = [*takewhile(lambda span: span[0] > state, reversed(self._spans))][::-1]
         nexts = [*(began for _, began, _ in spans), None][1:]
         return [
             span for (_, began, ended), after in zip(spans, nexts, strict=True) for span in _file_spans(began, ended or after)
@@ -208,15 +216,18 @@ class Past:
         self._spans.clear()
         self.record.write("anew", state)
 
-    def go_to(self, line: Iterable[Numbered], state: int) -> list[HistoryEntry]:
+    def go_to(self, line: Iterable[Numbered], state: int, *, with_files: bool = False) -> list[HistoryEntry]:
         """Move to another state, and return the cells that this leaves.
 
         Args:
             line: The cells that led to that state; possibly of another session.
             state: The number of that state.
+            with_files: Whether files have the content of that state again that were changed on the way from it. Not all were
+                written: some had this content. They must come back with the next older state, too, so their times count for
+                this one from now on.
         """
         line = [*line]
-        self.record.write("go to", self.written_line(line), state)
+        self.record.write("go to", self.written_line(line), state, with_files)
         left = self.left_by(line)
         self._abandon(left)
         self._abandon(number for number, ended in self._ended.items() if ended > state)
@@ -226,7 +237,10 @@ class Past:
         self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
-        self._spans = [span for span in self._spans if span[0] <= state]
+        place = len(self._spans) - sum(1 for _ in takewhile(lambda span: span[0] >= state, reversed(self._spans)))
+        own = [(state, began, ended) for of, began, ended in self._spans[place:] if of == state or with_files]
+        # A session that goes back to one state again and again has many spans of it, with moments in between.
+        self._spans[place:] = own if len(own) <= _OF_STATE else _joined(own, _OF_STATE // 2)
         self.state = state
         return [self._cells[number].entry for number in left if number in self._cells]
 
@@ -285,8 +299,8 @@ class Past:
                 self._add(_read(cell), died)
             case "anew", (state,):
                 self._begin_anew(state)
-            case "go to", (line, state):
-                self.go_to(self.read_line(line), state)
+            case "go to", (line, state, with_files):
+                self.go_to(self.read_line(line), state, with_files=with_files)
             case "abandon", (numbers,):
                 self._abandon(numbers)
             case _:
@@ -326,6 +340,19 @@ def _read(written: tuple[Any, ...]) -> Numbered:
 
 def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
     return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
+
+
+def _joined(spans: list[Span], most: int) -> list[Span]:
+    """Return no more than so many spans of one state: those that follow each other soonest become one."""
+    gaps = [began.steady - (ended or began).steady for (_, _, ended), (_, began, _) in pairwise(spans)]
+    joined = {*sorted(range(len(gaps)), key=gaps.__getitem__)[: max(len(spans) - most, 0)]}
+    fewer = spans[:1]
+    for place, span in enumerate(spans[1:]):
+        if place in joined:
+            fewer[-1] = (*fewer[-1][:2], span[2])
+        else:
+            fewer.append(span)
+    return fewer
 
 
 def _file_spans(began: Instant, ended: Instant | None) -> list[tuple[int, int]]:

@@ -96,7 +96,8 @@ class Takeover:
                 past.abandon(cell.number for cell in past.line)
             self._checkpoints.begin_anew(kernel)
         elif (state := recalled.states.get(going.checkpoint)) is not None:
-            self._checkpoints.past.go_to(state.past, state.kept.state)
+            with_files = going.way == "undo" or (going.way == "restore" and state.files is not None)
+            self._checkpoints.past.go_to(state.past, state.kept.state, with_files=with_files)
             if going.began is not None:
                 self._checkpoints.past.brought_back(going.began)
             self._checkpoints.automatic.forget_files()
