@@ -9,6 +9,9 @@ from cellblock.wire.control import Listener
 from cellblock.wire.datagrams import Incoming
 from cellblock.wire.record import record
 
+REPLACED = ".cellblock-restore-"
+"""Prefix of the folder in a workspace that has the files that are being replaced, while a kernel is made from a copy."""
+
 # -- host → init ---------------------------------------------------------------------------------------------------------
 
 

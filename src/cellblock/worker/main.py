@@ -44,6 +44,7 @@ from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
 from cellblock.worker.forks import hot_pages
 from cellblock.worker.forks import safety as fork_safety
+from cellblock.worker.forks.descriptors import Moved
 from cellblock.worker.forks.sockets import note_pairs
 from cellblock.worker.gate import GATE
 from cellblock.worker.loop import Interrupter, new_loop, renew
@@ -355,7 +356,7 @@ class Worker:
         """In a kernel made from a copy: continue where the original was, with its own channel."""
         self._channel.renew()
         renew(self.loop)
-        lost = fork_safety.repair()
+        lost = fork_safety.repair(Moved(self.stay_in or "", anew.stay_in or ""))
         self._waiting.clear()
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the directory was removed

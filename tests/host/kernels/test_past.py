@@ -124,7 +124,7 @@ def test_a_cell_tells_after_which_one_it_began() -> None:
 
 
 def test_files_that_had_the_content_of_an_older_state_belong_to_it_too() -> None:
-    """Going back twice, in steps, is going back once: what the first step wrote is the work of the cells of the second, too."""
+    """Going back twice, in steps, is going back once: what the first step wrote belongs to the second, too."""
     past = Past()
     lines = []
     for code in ("write", "other"):

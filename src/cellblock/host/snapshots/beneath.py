@@ -13,6 +13,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from cellblock.host.snapshots.file import PERMISSIONS
+
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | _SAFE
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | _SAFE
@@ -126,7 +128,7 @@ def set_mode(name: str, directory: int, mode: int) -> None:
     """Set a folder's permissions, whatever they are. Its other mode bits stay as they are."""
     held = enter_folder(name, directory)
     try:
-        other = stat.S_IMODE(os.fstat(held).st_mode) & ~0o777
+        other = stat.S_IMODE(os.fstat(held).st_mode) & ~PERMISSIONS
         if hasattr(os, "O_PATH"):
             os.chmod(f"/proc/self/fd/{held}", other | mode)  # this names the open folder, and nothing else
         else:

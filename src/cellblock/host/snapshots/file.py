@@ -6,7 +6,7 @@ import os
 import struct
 from typing import NamedTuple, TypeAlias
 
-PERMISSIONS = 0o777
+PERMISSIONS = 0o1777
 """The mode bits that are kept. A restored file never has a set-user-ID bit that code in a session has set."""
 
 Owner: TypeAlias = tuple[int, int]

@@ -30,10 +30,10 @@ from cellblock.host.snapshots.journal import Journal
 from cellblock.host.snapshots.plan import Plan, Step
 from cellblock.host.snapshots.store import Store
 from cellblock.launch import leftovers
+from cellblock.wire.copies import REPLACED
 
 _LOG = logging.getLogger("cellblock.snapshots")
 _PASSES = 3  # code may still write there
-_STAGING = f"{OURS}restore-"
 _RESCUED = f"{OURS}before-restore-"
 
 
@@ -68,7 +68,7 @@ class Rescued:
             staging: Its name.
             old: The steps that moved it away.
         """
-        name = staging.replace(_STAGING, _RESCUED, 1)
+        name = staging.replace(REPLACED, _RESCUED, 1)
         try:
             os.rename(staging, name, src_dir_fd=self._top, dst_dir_fd=self._top)
         except OSError:
@@ -114,7 +114,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
         SnapshotError: A step failed. Nothing was done either, unless the message says more.
         OSError: Likewise.
     """
-    name = f"{_STAGING}{secrets.token_hex(8)}"
+    name = f"{REPLACED}{secrets.token_hex(8)}"
     info = os.fstat(top)
     journal.write(name, info, ())
     staging = _make_staging(top, name, journal)

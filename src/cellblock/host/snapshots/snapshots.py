@@ -225,7 +225,8 @@ class Snapshots:
         """Return the finished plan, or None if the workspace was changed meanwhile."""
         walk, now = self._search(top, snapshot.root)
         try:
-            plan = Plan(now, snapshot.root) if within is None else Plan(now, snapshot.root, changed_within(top, within))
+            root = snapshot.root
+            plan = Plan(now, root) if within is None else Plan(now, root, changed_within(top, within, root))
             if plan.steps:
                 restoring.restore(top, plan, self._store, self._journal, then, rescued)
             else:

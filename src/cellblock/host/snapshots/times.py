@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from cellblock.host.snapshots.beneath import open_folder, open_parent
-from cellblock.host.snapshots.file import seen, was_seen
+from cellblock.host.snapshots.file import File, Link, facts, seen, was_seen
 from cellblock.host.snapshots.ignored import Ignored
 from cellblock.host.snapshots.tree import Folder, unkept
 
@@ -17,23 +18,68 @@ Spans: TypeAlias = Sequence[tuple[int, int]]
 _SECOND = 10**9
 
 
-def changed_within(top: int, spans: Spans) -> Callable[[str], bool]:
-    """Return a function that tells whether a path was last changed within one of these spans of time.
+def changed_within(top: int, spans: Spans, target: Folder) -> Callable[[str], bool]:
+    """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
+
+    What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
+    spans, and the snapshot has something like it somewhere: what others have saved there since is not in the snapshot.
 
     Args:
         top: The workspace, opened.
         spans: The spans.
+        target: The content of the snapshot.
     """
+    folders: dict[str, bool] = {}
+    known: set[object] = set()
 
-    def changed(path: str) -> bool:
+    def status(path: str) -> os.stat_result | None:
         try:
             with open_parent(top, path) as (parent, name):
-                last = os.lstat(name, dir_fd=parent).st_ctime_ns
+                return os.lstat(name, dir_fd=parent)
         except OSError:
+            return None
+
+    def in_changed_folder(path: str) -> bool:
+        above = path.rpartition("/")[0]
+        if not above:
+            return False
+        if above not in folders:
+            info = status(above)
+            folders[above] = info is None or _is_within(info.st_ctime_ns, spans) or in_changed_folder(above)
+        return folders[above]
+
+    def changed(path: str) -> bool:
+        info = status(path)
+        if info is None or _is_within(info.st_ctime_ns, spans):
             return True
-        return _is_within(last, spans)
+        if not in_changed_folder(path):
+            return False
+        if stat.S_ISDIR(info.st_mode):
+            return True  # an empty one
+        if not known:
+            known.update(_likenesses(target))
+        return (_target_of(top, path) if stat.S_ISLNK(info.st_mode) else (info.st_mtime_ns, info.st_size)) in known
 
     return changed
+
+
+def _likenesses(folder: Folder) -> Iterator[object]:
+    """Yield how the files of a snapshot are known at other paths: by when they were written, and their size. Links: target."""
+    for entry in folder.entries.values():
+        if isinstance(entry, Folder):
+            yield from _likenesses(entry)
+        elif isinstance(entry, File):
+            yield (facts(entry).mtime_ns, facts(entry).size)
+        elif isinstance(entry, Link):
+            yield entry.target
+
+
+def _target_of(top: int, path: str) -> str | None:
+    try:
+        with open_parent(top, path) as (parent, name):
+            return os.readlink(name, dir_fd=parent)
+    except OSError:
+        return None
 
 
 def _is_within(last: int, spans: Spans) -> bool:

@@ -15,6 +15,7 @@ from asyncio import events
 from dataclasses import dataclass, field
 from typing import Any
 
+from cellblock.wire.copies import REPLACED
 from cellblock.worker.forks.pools import instances
 from cellblock.worker.forks.sockets import part_sockets, replace_descriptor, sockets_of, unread, waking_sockets
 from cellblock.worker.loop import renew_wakeup
@@ -32,7 +33,58 @@ _TRACKERS = (
 )
 _OF_PROCESSES = ("pidfd:", "anon_inode:[pidfd]")
 _GUESSED = 1024
+_DELETED = " (deleted)"
 _CTL_ADD = 1
+
+
+_LONG = 300
+"""Maximum length of a name to show."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Where a kernel that is made from a copy finds the files that it had open.
+
+    Attributes:
+        before: The directory of the session that was copied.
+        now: The directory of this one: that of a branch with its own files is another one.
+    """
+
+    before: str = ""
+    now: str = ""
+
+    def path(self, path: str) -> str:
+        """Return where a file is now."""
+        within = self.before != self.now and path.startswith(f"{self.before}/")
+        return self.now + path[len(self.before) :] if within else path
+
+    def replaced(self, opened: str) -> str:
+        """Return a name for a file that was replaced; empty if it was not.
+
+        Args:
+            opened: Its path, as the system says it now.
+        """
+        if opened.endswith(_DELETED):
+            return f"The file {opened.removesuffix(_DELETED)}"
+        if f"/{REPLACED}" in opened:
+            return "A file"
+        return f"The file {opened}" if self.path(opened) != opened else ""
+
+    def instead(self, opened: str, path: str) -> str:
+        """Return the path of the file that a descriptor should refer to; empty for the one that it refers to.
+
+        A restore puts other files in the place of those that have changed. While a kernel is made, these still exist, in a
+        folder of the workspace.
+
+        Args:
+            opened: The path of the file that it refers to, as the system says it now.
+            path: That path when the process was copied.
+        """
+        if not path.startswith("/") or path.endswith(_DELETED):
+            return ""
+        if (there := self.path(path)) != path:
+            return there
+        return path if opened.endswith(_DELETED) or f"/{REPLACED}" in opened else ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +199,7 @@ def is_sqlite(descriptor: int, path: str, seen: Descriptors) -> bool:
     return False
 
 
-def separate(seen: Descriptors, above: int) -> list[str]:
+def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[str]:
     """In a copy: stop sharing descriptors with the original, or with other copies, that only one of them may use.
 
     Files get their own position. Connections and pipes to other processes look closed by the other side: clients with
@@ -156,16 +208,17 @@ def separate(seen: Descriptors, above: int) -> list[str]:
     Args:
         seen: The original's descriptors to check.
         above: The highest of the descriptors that the caller handles.
+        moved: Where the files are, in a kernel; None in a copy that waits, whose files may still be replaced.
 
     Returns:
-        The lost connections, described in sentences.
+        The lost connections and files, described in sentences.
     """
     looked_at = [(descriptor, path) for descriptor, path in seen.paths.items() if descriptor > above]
     if not looked_at:
         return []
     pipes: dict[tuple[int, int], dict[int, int]] = {}
     sockets: dict[int, int] = {}
-    kept = _of_trackers()
+    kept, told = _of_trackers(), []
     for descriptor, path in looked_at:
         if descriptor in kept:
             continue
@@ -175,12 +228,12 @@ def separate(seen: Descriptors, above: int) -> list[str]:
                 _silence(descriptor)
             elif stat.S_ISSOCK(status.st_mode):
                 sockets[descriptor] = status.st_ino
-            elif stat.S_ISREG(status.st_mode):
-                _reopen(descriptor, path, status)
+            elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+                told += _reopen(descriptor, path, status, moved)
             elif stat.S_ISFIFO(status.st_mode):
                 way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
-    told = part_sockets(sockets)
+    told += part_sockets(sockets)
     told += [sentence for ends in pipes.values() if (sentence := _renew_pipe(ends))]
     if seen.watched:
         _renew_loops()
@@ -205,8 +258,34 @@ def _of_trackers() -> set[int]:
     return {descriptor for descriptor in found if isinstance(descriptor, int)}
 
 
-def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
+def _reopen(descriptor: int, path: str, status: os.stat_result, moved: Moved | None) -> list[str]:
+    """Open a file or a directory again. Returns a sentence if it was replaced, and cannot be opened."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC
+    instead = ""
+    if moved is not None:
+        if not path:
+            known = stat.S_ISDIR(status.st_mode)  # nobody writes to a directory
+            return [] if known else [f"The open file with descriptor {descriptor} may have been replaced: open it again."]
+        if path.endswith(_DELETED) and not status.st_nlink and not path.startswith("/memfd:"):
+            unnamed = f"The open file {shown(path.removesuffix(_DELETED))} has no name: what was written to it since stays."
+            return [] if flags & os.O_ACCMODE == os.O_RDONLY else [unnamed]
+        instead = moved.instead(os.readlink(f"/proc/self/fd/{descriptor}"), path)
+    if instead:
+        try:
+            new = os.open(instead, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            return [f"The open file {shown(instead)} was replaced, and cannot be opened again: {error.strerror}."]
+        try:
+            if stat.S_IFMT(os.fstat(new).st_mode) == stat.S_IFMT(status.st_mode):
+                os.set_blocking(new, os.get_blocking(descriptor))
+                if stat.S_ISREG(status.st_mode):
+                    os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+                replace_descriptor(descriptor, new)
+        finally:
+            os.close(new)
+        return []
+    if not stat.S_ISREG(status.st_mode):
+        return []
     try:
         new = os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:
@@ -217,6 +296,7 @@ def _reopen(descriptor: int, path: str, status: os.stat_result) -> None:
             replace_descriptor(descriptor, new)
     finally:
         os.close(new)
+    return []
 
 
 def _renew_pipe(ends: dict[int, int]) -> str | None:
@@ -257,10 +337,14 @@ def _renew_epoll(epoll: int, watched: list[tuple[int, int, int]]) -> None:
         replace_descriptor(epoll, fresh.fileno())
 
 
-def reopen_databases(seen: Descriptors) -> list[str]:
+def reopen_databases(seen: Descriptors, moved: Moved) -> list[str]:
     """In a copy: reopen SQLite's files, and describe what the new connections lack.
 
     SQLite does not support connections across a fork: their view of the locks on the file is wrong in the copy.
+
+    Args:
+        seen: The original's descriptors.
+        moved: Where the files are.
     """
     sqlite = sys.modules.get("sqlite3")
     if sqlite is None or not _has_database(seen):
@@ -268,7 +352,7 @@ def reopen_databases(seen: Descriptors) -> list[str]:
     told = []
     for connection in instances(sqlite.Connection):
         try:
-            if sentence := _open_again(connection):
+            if sentence := _open_again(connection, moved):
                 told.append(sentence)
         except sqlite.Error as error:
             told.append(f"An SQLite database could not be opened again: {error}")
@@ -283,7 +367,7 @@ def _has_database(seen: Descriptors) -> bool:
     return False
 
 
-def _open_again(connection: Any) -> str | None:
+def _open_again(connection: Any, moved: Moved) -> str | None:
     sqlite: Any = sys.modules["sqlite3"]
     kept = {name: getattr(connection, name) for name in ("isolation_level", "row_factory", "text_factory")}
     connection.row_factory = None
@@ -292,7 +376,7 @@ def _open_again(connection: Any) -> str | None:
     if not path:
         connection.row_factory = kept["row_factory"]
         return None  # it is in memory, and so it was copied
-    functions = _functions(connection)
+    functions, path = _functions(connection), moved.path(path)
     if not os.path.exists(path):
         connection.close()
         return f"The SQLite database {path} is gone: its connection is closed."
@@ -309,3 +393,9 @@ def _open_again(connection: Any) -> str | None:
 def _functions(connection: Any) -> set[str]:
     sqlite: Any = sys.modules["sqlite3"]
     return {name for (name,) in sqlite.Connection.execute(connection, "SELECT name FROM pragma_function_list")}
+
+
+def shown(name: str) -> str:
+    """Return a name that the code has chosen, safe for a message."""
+    name = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
+    return name if name.isprintable() else ascii(name)[1:-1]

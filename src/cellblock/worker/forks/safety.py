@@ -6,9 +6,11 @@ and `repair` in each kernel that is made from the copy. None of them imports a m
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -17,7 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from cellblock.worker.channel import NURSERY
-from cellblock.worker.forks.descriptors import Descriptors, is_sqlite, locked_file, reopen_databases, separate
+from cellblock.worker.forks.descriptors import Descriptors, Moved, is_sqlite, locked_file, reopen_databases, separate, shown
 from cellblock.worker.forks.pools import Reset, forget_workers, leave_processes, reset_of
 from cellblock.worker.forks.threads import file_of, name_of, other_threads
 
@@ -42,14 +44,12 @@ _UNKNOWN = "of unknown name"
 _SHARED = re.compile(rb"^\S+ rw-s \S+ \S+ \S+ +(?:/dev/zero|/memfd:|/SYSV|/dev/shm/(?!sem\.))", re.MULTILINE)
 """Lines of /proc/self/maps with memory that a fork shares, other than files of the workspace. Locks do not count."""
 
-_REPLACED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*) \(deleted\)$", re.MULTILINE)
-"""Memory maps (`numpy.memmap`) of deleted files: going back replaces files that have changed."""
+_MAPPED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*)$", re.MULTILINE)
+"""Memory maps of files (`numpy.memmap`): going back replaces files that have changed, and branches have files of their own."""
 
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _FEW = 3
 """Maximum number of names to list."""
-
-_LONG = 300
-"""Maximum length of a name to show."""
 
 _NEVER = (
     "and it does not work in a copy of the process. It cannot be stopped either: use it in a process or in a session of its "
@@ -93,6 +93,8 @@ class _Prepared:
     connections: list[str] = field(default_factory=list)
     seen: Descriptors = field(default_factory=Descriptors)
     last: int = 2
+    timers: list[tuple[int, float, float]] = field(default_factory=list)
+    directory: str = ""
 
 
 _prepared = _Prepared()
@@ -109,7 +111,7 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     global _found
     seen = Descriptors.now()
     if (locked := locked_file(seen)) is not None:
-        name = _shown(locked[1])
+        name = shown(locked[1])
         if is_sqlite(*locked, seen):
             return f"a transaction is open in the SQLite database {name}: commit it, or roll it back"
         return f"the file {name} is locked by this session, and a copy would not have the lock: close the file"
@@ -182,7 +184,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
         if reset is not None:
             found.resets.append(reset)
             continue
-        name = _shown(str(thread.name))
+        name = shown(str(thread.name))
         found.objections.append(f'the thread "{name}" is running, which a copy would not have: stop it, or wait until it ends')
 
 
@@ -193,17 +195,11 @@ def _library(file: str) -> str:
     packages = [part for part in file.split("site-packages/")[-1].split("/") if part]
     name = packages[0] if "site-packages/" in file else packages[-1]
     name = name.removesuffix(".libs")
-    return _NAMES.get(name, _shown(name))
+    return _NAMES.get(name, shown(name))
 
 
 _NAMES = {"jaxlib": "jax", "_polars_runtime": "polars", "_polars_runtime_32": "polars", "_polars_runtime_64": "polars"}
 """Names of packages, where they differ from their directories."""
-
-
-def _shown(name: str) -> str:
-    """Return a name that the code has chosen, safe for a message."""
-    name = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
-    return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _number(count: int, word: str) -> str:
@@ -219,7 +215,34 @@ def prepare() -> None:
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that do not exist. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
-    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part(NURSERY))
+    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part(NURSERY), timers=_timers())
+    with contextlib.suppress(OSError):  # it was removed
+        _prepared.directory = os.getcwd()
+
+
+def _timers() -> list[tuple[int, float, float]]:
+    """Return the running timers of this process, which a fork does not have: which, and their seconds (setitimer)."""
+    return [(which, *seconds) for which in _TIMERS if (seconds := signal.getitimer(which))[0]]
+
+
+def _enter_directory(moved: Moved) -> str | None:
+    """Enter the current directory again, if a restore has put another one in its place."""
+    try:
+        now = os.readlink("/proc/self/cwd")
+    except OSError:
+        now = os.getcwd()
+    if not (instead := moved.instead(now, _prepared.directory)):
+        return None
+    try:
+        os.chdir(instead)
+    except OSError as error:
+        return f"The current directory, {shown(instead)}, cannot be entered again: {error.strerror}."
+    return None
+
+
+def _start_timers() -> None:
+    for timer in _prepared.timers:
+        signal.setitimer(*timer)
 
 
 def _processes() -> list[str]:
@@ -255,10 +278,10 @@ def _process_name(process: int) -> str:
         return ""  # it has ended
     except OSError:
         return _UNKNOWN
-    return "" if rest.split()[0] in "ZX" else _shown(name)
+    return "" if rest.split()[0] in "ZX" else shown(name)
 
 
-def _shared_memory() -> list[str]:
+def _shared_memory(moved: Moved) -> list[str]:
     """Return sentences about memory that this process shares with its original, or with files."""
     if "mmap" not in sys.modules:
         return []
@@ -270,11 +293,10 @@ def _shared_memory() -> list[str]:
     told = []
     if _SHARED.search(maps):
         told.append("Shared memory (mmap, multiprocessing) was not copied: its changes are not undone, and branches share it.")
-    replaced = sorted({_shown(os.fsdecode(path)) for path in _REPLACED.findall(maps)})
-    told += [
-        f"The file {name} was replaced, but its memory map still has the old one: map it again." for name in replaced[:_FEW]
+    replaced = sorted({name for path in _MAPPED.findall(maps) if (name := moved.replaced(os.fsdecode(path)))})
+    return told + [
+        f"{shown(name)} was replaced, but its memory map still has the old one: map it again." for name in replaced[:_FEW]
     ]
-    return told
 
 
 def shares(last: int) -> bool:
@@ -297,15 +319,19 @@ def part(last: int) -> None:
     _prepared.connections += separate(_prepared.seen, last)
 
 
-def repair() -> list[str]:
-    """In a kernel made from a copy: make pools, connections and databases work again.
+def repair(moved: Moved | None = None) -> list[str]:
+    """In a kernel made from a copy: make pools, connections, files, databases and timers work again.
 
-    The session's files must be in their final state: databases are reopened.
+    The session's files must be in their final state: they are reopened.
+
+    Args:
+        moved: Where they are, if not where they were.
 
     Returns:
         What was lost, in sentences for the user.
     """
     told: list[str] = []
+    place = moved or Moved()
 
     def attempt(step: Callable[[], object]) -> None:
         try:
@@ -315,9 +341,10 @@ def repair() -> list[str]:
             return
         told.extend([result] if isinstance(result, str) else result if isinstance(result, list) else [])
 
-    part(_prepared.last)
+    told += separate(_prepared.seen, _prepared.last, place)
     told += _prepared.connections
-    for step in (*_prepared.resets, lambda: reopen_databases(_prepared.seen), _shared_memory):
+    databases, memory = (lambda: reopen_databases(_prepared.seen, place)), (lambda: _shared_memory(place))
+    for step in (*_prepared.resets, databases, memory, _start_timers, lambda: _enter_directory(place)):
         attempt(step)
     if names := _prepared.processes:
         attempt(leave_processes)

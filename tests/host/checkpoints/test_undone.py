@@ -1,0 +1,155 @@
+"""What undo brings back, exactly: cell by cell, folders that were moved, and what code had open."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cellblock import Host, Session
+from checkpoint_sessions import value
+
+SWAPPED = "import os\nos.rename('d', 't'); os.rename('e', 'd'); os.rename('t', 'e')"
+TWO = """
+import os, pathlib
+for name in 'de':
+    os.makedirs(f'{name}/inner')
+    pathlib.Path(name, 'inner', 'x').write_text(name)
+"""
+
+
+async def run(session: Session, *cells: str) -> None:
+    """Run cells, each of which can be undone."""
+    for code in cells:
+        result = await session.execute(code)
+        assert (result.status, result.not_undoable) == ("success", ""), result.text
+
+
+def tree(top: Path) -> dict[str, str]:
+    """Return the content of each file of a workspace, and an empty text for folders and links."""
+    paths = (path for path in top.rglob("*") if not path.name.startswith("."))
+    return {str(path.relative_to(top)): path.read_text() if path.is_file() else "" for path in paths}
+
+
+@pytest.mark.parametrize("between", ["x = 1", "open('g', 'w').write('1')"])
+@pytest.mark.parametrize(
+    "last", ["open('g', 'w').write('2')", "import os; os.remove('g')", "import os; os.rename('g', 'h')", "!chmod 700 g"]
+)
+async def test_one_undo_after_the_other_is_one_over_all(any_host: Host, tmp_path: Path, between: str, last: str) -> None:
+    """Also for files that a cell between has not changed: what the first undo has written belongs to the cells before, too."""
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, "open('g', 'w').write('1')", between, last)
+        for left in ({"g": "1"}, {"g": "1"}, {}):
+            await session.undo()
+            assert tree(tmp_path) == left
+
+
+async def test_an_undo_after_a_partial_one_takes_back_what_had_stayed(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        large = "f = open('large', 'wb'); f.truncate(70 << 20); f.write(b'{}'); f.close()"
+        await run(session, large.format(1))
+        assert "was not kept" in (await session.execute(large.format(2))).not_undoable
+        assert "large" in (await session.undo(partial=True)).files_left
+        await session.undo()
+        assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        SWAPPED,
+        "import os, shutil\nshutil.rmtree('d'); os.rename('e', 'd')",
+        "import os\nos.rename('d', 'f')",
+        "import os\nos.rename('d', 'e/d')",
+        "import os\nos.mkdir('f'); os.rename('d', 'f/d'); os.rename('e', 'f/e')",
+    ],
+)
+async def test_folders_that_were_moved_are_back(any_host: Host, tmp_path: Path, code: str) -> None:
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, f"{TWO}\nos.symlink('x', 'd/inner/link'); os.mkdir('d/inner/empty')")
+        before = tree(tmp_path)
+        await run(session, code)
+        assert tree(tmp_path) != before
+        await session.undo()
+        assert tree(tmp_path) == before
+
+
+async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, TWO, SWAPPED, "x = 1")
+        (tmp_path / "d" / "inner" / "y").write_text("own")
+        await session.undo(2)
+        found = tree(tmp_path)
+        assert (found["d/inner/x"], found["e/inner/x"], found["d/inner/y"]) == ("d", "e", "own")
+
+
+async def test_sticky_bits_are_back(any_host: Host, tmp_path: Path) -> None:
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os\nos.mkdir('d'); os.chmod('d', 0o1777); os.mkdir('e'); os.chmod('e', 0o755)")
+        await run(session, "os.chmod('d', 0o755); os.chmod('e', 0o1777)")
+        await session.undo()
+        assert [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in "de"] == [0o1777, 0o755]
+
+
+@pytest.mark.parametrize("change", ["f.write('two')", "import os; os.remove('log')", "import os; os.rename('log', 'old')"])
+async def test_a_file_that_is_open_is_the_one_that_came_back(any_host: Host, tmp_path: Path, change: str) -> None:
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, "f = open('log', 'a'); print('one', file=f, flush=True)", f"{change}; f.flush()")
+        await session.undo()
+        await run(session, "print('three', file=f, flush=True)")
+        assert tree(tmp_path) == {"log": "one\nthree\n"}
+
+
+async def test_a_reader_goes_on_in_the_file_that_came_back(any_host: Host, tmp_path: Path) -> None:
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os; open('r', 'w').write('0123456789' * 10_000); f = open('r'); f.read(3)")
+        await run(session, "top = os.open('.', os.O_RDONLY); open('r', 'w').write('changed')")
+        await session.undo()
+        assert await value(session, "len(f.read())") == "99997"
+
+
+async def test_a_branch_has_open_files_and_databases_of_its_own(any_host: Host, tmp_path: Path) -> None:
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, "f = open('log', 'a'); print('one', file=f, flush=True)")
+        await run(session, "import sqlite3; db = sqlite3.connect('db'); db.execute('create table t(x)'); db.commit()")
+        (branch,) = await session.fork()
+        await run(branch, "print('branch', file=f, flush=True); db.execute('insert into t values (1)'); db.commit()")
+        assert (tmp_path / "log").read_text() == "one\n"
+        assert await value(session, "db.execute('select count(*) from t').fetchall()") == "[(0,)]"
+        assert await value(branch, "open('log').read()") == r"'one\nbranch\n'"
+        await session.adopt(branch)
+        result = await session.execute("print('three', file=f, flush=True)")
+        told = "may have been replaced" in result.stderr  # under Landlock, where a fork cannot see what it has open
+        assert told or (tmp_path / "log").read_text() == "one\nbranch\nthree\n"
+        assert await value(session, "db.execute('select count(*) from t').fetchall()") == "[(1,)]"
+
+
+async def test_the_current_directory_is_the_one_that_came_back(
+    any_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with any_host.session() as session:
+        await run(session, "import os, shutil; os.mkdir('d'); os.chdir('d')", "shutil.rmtree(os.getcwd())")
+        await session.undo()
+        await run(session, "open('f', 'w').write('1')")
+        assert tree(tmp_path)["d/f"] == "1"
+
+
+async def test_timers_go_on(zygote_host: Host) -> None:
+    async with zygote_host.session() as session:
+        await run(session, "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1000)", "x = 1")
+        await session.undo()
+        assert 900 < int(await value(session, "signal.alarm(0)")) <= 1000
+
+
+async def test_a_map_of_a_file_that_was_replaced_is_told(native_host: Host, tmp_path: Path) -> None:
+    made = "import mmap; f = open('m', 'w+b'); f.write(b'1' * 9); f.flush(); m = mmap.mmap(f.fileno(), 9); f.close()"
+    async with native_host.session(working_dir=tmp_path) as session:
+        await run(session, made, "m[:] = b'2' * 9; m.flush()")
+        await session.undo()
+        assert "its memory map still has the old one" in (await session.execute("bytes(m)")).stderr
+        (branch,) = await session.fork()
+        assert "memory map" in (await branch.execute("1")).stderr
+        await branch.close()
