@@ -178,7 +178,7 @@ class LaunchError(CellblockError):
     Attributes:
         step: The step that failed, as `cellblock doctor` lists them; empty if none of them did.
         code: The system's error number (`errno`); 0 if there is none.
-        said: What the system said.
+        said: The message of the system or the process.
     """
 
     def __init__(self, message: str, *, step: str = "", code: int = 0, said: str = "") -> None:
@@ -320,7 +320,7 @@ def failure(data: Mapping[str, Any], execution: str) -> CellblockError:
     """Return the error of an execution that has no result.
 
     Args:
-        data: What its event of the kind ``failed`` says.
+        data: The data of its ``failed`` event.
         execution: Its id.
     """
     if data["ran"] == "unknown":

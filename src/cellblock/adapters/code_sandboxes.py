@@ -32,9 +32,9 @@ class CellblockSandbox(Sandbox):
         """Set up; nothing is started.
 
         Args:
-            config: What code-sandboxes says of sandboxes: timeout, directory, variables, and hosts that can be reached.
+            config: The configuration of code-sandboxes: timeout, directory, variables, and hosts that can be reached.
             executor: A started executor, which stays the caller's. Of `config`, only the timeout counts for it.
-            options: What to make an executor with: the arguments of `CodeExecutor`, in place of what `config` says.
+            options: The arguments of `CodeExecutor` for a new executor; they override `config`.
 
         Raises:
             SandboxConfigurationError: `config` asks for what a session does not have.

@@ -15,7 +15,7 @@ def messages(text: str, error: bool) -> list[OutputMessage]:
     """Return a text as lines; what is no whole line says so.
 
     Args:
-        text: What a stream has said.
+        text: The text of a stream.
         error: Whether it was stderr.
     """
     lines = text.splitlines(keepends=True)

@@ -27,8 +27,8 @@ class CellblockSandbox(BaseSandbox):
         Args:
             executor: A started executor, which stays the caller's.
             command_timeout: Seconds that a command may run, unless the agent says otherwise.
-            options: What to make an executor with: the arguments of `CodeExecutor`. Without `working_dir` it works in an empty
-                directory of its own.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
+                of its own.
 
         Raises:
             InvalidInputError: An option is wrong.
@@ -38,7 +38,7 @@ class CellblockSandbox(BaseSandbox):
 
     @property
     def id(self) -> str:
-        """What the record of decisions calls the session."""
+        """The session's name in the record of decisions."""
         return self._session.executor.session_id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:

@@ -42,7 +42,7 @@ class CellblockInterpreter:
     If its process dies, it ends: every later call says so. It never continues with a fresh process.
 
     Attributes:
-        tools: What the code may call by name. May be changed between executions.
+        tools: The functions that the code may call, by name. May be changed between executions.
         output_fields: The fields of ``SUBMIT``, each a dict with a name; None for one that is called ``output``.
     """
 
@@ -65,7 +65,7 @@ class CellblockInterpreter:
             tools: As the attribute.
             output_fields: As the attribute.
             executor: A started executor, which stays the caller's.
-            options: What to make one with otherwise: the arguments of `CodeExecutor`.
+            options: The arguments of `CodeExecutor` for a new executor, if none is given.
 
         Raises:
             InvalidInputError: An option is wrong.

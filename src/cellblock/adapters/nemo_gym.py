@@ -55,7 +55,7 @@ class CellblockProvider:
         """Set up; nothing is started.
 
         Args:
-            options: What to make sessions with: the arguments of `CodeExecutor`.
+            options: The arguments of `CodeExecutor` for each session.
 
         Raises:
             InvalidInputError: An option is wrong.

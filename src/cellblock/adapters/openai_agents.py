@@ -32,7 +32,7 @@ _sandboxes: weakref.WeakValueDictionary[str, CellblockSandbox] = weakref.WeakVal
 
 
 class CellblockState(SandboxSessionState):
-    """What names a sandbox. In another program, a resumed one begins with the snapshot of the workspace."""
+    """The identity of a sandbox. In another program, a resumed one begins with the snapshot of the workspace."""
 
     type: Literal["cellblock"] = "cellblock"
 
@@ -115,7 +115,7 @@ class CellblockSandboxClient(BaseSandboxClient[CellblockOptions | None]):
         """Set up; nothing is started.
 
         Args:
-            options: What to make sessions with: the arguments of `CodeExecutor`.
+            options: The arguments of `CodeExecutor` for each session.
 
         Raises:
             InvalidInputError: An option is wrong.

@@ -44,8 +44,8 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
         Args:
             executor: A started executor, which stays the caller's.
             ref: The ref of a workspace of this program, to use the same.
-            options: What to make an executor with: the arguments of `CodeExecutor`. Without `working_dir` it works in an empty
-                directory of its own.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
+                of its own.
 
         Raises:
             InvalidInputError: An option is wrong.
@@ -55,7 +55,7 @@ class CellblockWorkspace(WorkspaceBackend, SupportsCommands, SupportsFilesystem,
 
     @property
     def ref(self) -> WorkspaceRef | None:
-        """What names it, once it is made."""
+        """The reference to it, once it is made."""
         return self._ref
 
     async def executor(self) -> CodeExecutor:

@@ -47,7 +47,7 @@ class SyncSession:
 
         Args:
             given: An executor that is started, or None.
-            options: What to make one with, if none was given: the arguments of `CodeExecutor`.
+            options: The arguments of `CodeExecutor` for a new one, if none was given.
 
         Raises:
             InvalidInputError: Both were given, or an option is wrong.
@@ -101,7 +101,7 @@ class AsyncSession:
 
         Args:
             given: An executor that is started, or None.
-            options: What to make one with, if none was given: the arguments of `CodeExecutor`.
+            options: The arguments of `CodeExecutor` for a new one, if none was given.
 
         Raises:
             InvalidInputError: Both were given, or an option is wrong.

@@ -50,7 +50,7 @@ class CellblockExecutor(PythonExecutor):
     """Runs the code of a `CodeAgent`: ``CodeAgent(tools, model, executor=CellblockExecutor())``.
 
     Attributes:
-        state: What the cell printed before it failed, under ``_print_outputs``, where smolagents looks for it.
+        state: The output of the cell before it failed, under ``_print_outputs``, where smolagents looks for it.
     """
 
     def __init__(self, executor: SyncCodeExecutor | None = None, **options: Any) -> None:
@@ -58,7 +58,7 @@ class CellblockExecutor(PythonExecutor):
 
         Args:
             executor: A started executor, which stays the caller's; by default one of its own, until `cleanup`.
-            options: What to make it with: the arguments of `CodeExecutor`.
+            options: The arguments of `CodeExecutor` for a new executor, if none is given.
 
         Raises:
             InvalidInputError: An option is wrong.

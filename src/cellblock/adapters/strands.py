@@ -31,8 +31,8 @@ class CellblockSandbox(Sandbox):
 
         Args:
             executor: A started executor, which stays the caller's.
-            options: What to make an executor with: the arguments of `CodeExecutor`. Without `working_dir` it works in an empty
-                directory of its own.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
+                of its own.
 
         Raises:
             InvalidInputError: An option is wrong.

@@ -47,7 +47,7 @@ while True:
 
 
 class CellblockConfig(NetworkPolicyConfig):
-    """What runs are told of the runtime; ``allow`` is what the agent can reach beside the framework."""
+    """The runtime's configuration, as runs see it; ``allow`` is what the agent can reach beside the framework."""
 
     type: Literal["cellblock"] = "cellblock"
 
@@ -70,8 +70,8 @@ class CellblockRuntime(Runtime):
             executor: A started executor, which stays the caller's. Its policy must allow ``127.0.0.1`` with that port.
             allow: Hosts that the agent can reach, of those in `allow_hosts`. When its set-up is done, all else is closed for
                 good, so that one run can borrow the runtime. By default, nothing is closed.
-            options: What to make an executor with: the arguments of `CodeExecutor`. Without `working_dir` it works in an empty
-                directory of its own.
+            options: The arguments of `CodeExecutor` for a new executor. Without `working_dir` it works in an empty directory
+                of its own.
 
         Raises:
             InvalidInputError: An option is wrong.

@@ -77,7 +77,7 @@ class _Waiting:
 
     Attributes:
         name: The session's name.
-        wanted: What it needs.
+        wanted: Its needs.
         why: Why it waits.
         since: Since when (`time.monotonic`).
         turn: Set when it is to look again.

@@ -78,7 +78,7 @@ def start_director(options: ClusterOptions | None = None) -> DirectorCalls:
     """Return the calls of the director, which is started if there is none, and makes a host on each node.
 
     Args:
-        options: What it is started with, if it is; None: there has to be one.
+        options: The options of a director that is started here; None: there has to be one.
 
     Raises:
         DaemonError: There is none, or it cannot be started.

@@ -181,7 +181,7 @@ class ClusterLink:
         """Have a session made where there is room, or return the one of its name.
 
         Args:
-            request: What to make.
+            request: The session to make.
             packed: As for `call`.
             memory: Bytes that it needs; 0 for the cluster's default.
             patience: Seconds to wait for room; None for the default.

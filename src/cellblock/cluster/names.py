@@ -50,14 +50,14 @@ class Site:
     """A host of sessions: one life of a node's daemon.
 
     Attributes:
-        node: What placing knows of it.
+        node: The node, as placement knows it.
         ray_node: The id that Ray has for the node.
-        mark: What the ids of its sessions end with.
+        mark: The suffix of its sessions' ids.
         address: Where its daemon listens.
         port: At this port.
         time: The time of its clock at its last census.
         until: When its lease ends, by the clock here.
-        about: What its daemon says of itself.
+        about: Its daemon's description of itself.
         names: The promises, by name.
         told: The names that its last census had.
         origins: The marks of the hosts on which sessions were made that are, or were, here.
@@ -99,7 +99,7 @@ class InDoubt:
 
 
 class Names:
-    """What one director knows.
+    """The knowledge of one director.
 
     Attributes:
         epoch: Its number: directors that were started later have higher ones.
@@ -160,7 +160,7 @@ class Names:
             mark: The host's.
             at: The time of its clock when it looked.
             names: The names; None: as before.
-            about: What its daemon says of itself.
+            about: Its daemon's description of itself.
             made: Names of sessions that were made since its last census, and may have ended.
 
         Returns:

@@ -38,13 +38,13 @@ _PR_SET_CHILD_SUBREAPER, _PR_SET_PDEATHSIG = 36, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a node is.
+    """The options of a node.
 
     Attributes:
         directory: A directory for all that it writes, which is made and removed with it.
         address: The address to listen at.
         port: The port; 0 for any that is free.
-        mark: What the ids of its sessions end with.
+        mark: The suffix of its sessions' ids.
         raylet: The node's raylet, which this does not outlive; 0: nobody knows it.
     """
 

@@ -20,7 +20,7 @@ def open_director(address: str, options: ClusterOptions | None = None) -> Direct
 
     Args:
         address: The cluster's.
-        options: What a director is started with if there is none; None: there has to be one.
+        options: The options of a director that is started here; None: there has to be one.
 
     Raises:
         DaemonError: There is no cluster, or no director.

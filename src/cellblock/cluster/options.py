@@ -1,4 +1,4 @@
-"""What a cluster is set up with."""
+"""The options of a cluster."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SPILL = 2
 
 @dataclass(slots=True)
 class Node:
-    """What is known of one node.
+    """One node, as far as it is known.
 
     Attributes:
         name: Its name, which errors show.
@@ -45,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a new session needs.
+    """The needs of a new session.
 
     Attributes:
         memory: Bytes that are promised to it.
@@ -110,7 +110,7 @@ def place(nodes: Sequence[Node], wanted: Wanted, random: Callable[[], float]) ->
 
     Args:
         nodes: All nodes.
-        wanted: What the session needs.
+        wanted: The needs of the session.
         random: Returns a number from 0 up to, but not including, 1, such as `random.random`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the director wants of Ray: which nodes there are and which are being drained, a host on each of them, and a number."""
+"""The director's interface to Ray: the nodes, those that are being drained, a host on each node, and the director's number."""
 
 from __future__ import annotations
 

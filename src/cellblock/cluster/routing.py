@@ -23,7 +23,7 @@ class Where:
 
     Attributes:
         node: The node's name.
-        mark: What the ids of its sessions end with.
+        mark: The suffix of its sessions' ids.
         address: Where it listens.
         port: At this port.
         grant: By what it makes sessions.

@@ -62,7 +62,7 @@ class ClusterSession:
     """A session on one of the cluster's nodes. Its paths are those of that node.
 
     Attributes:
-        record: What was known of it when it was made or found.
+        record: Its record when it was made or found.
     """
 
     def __init__(self, link: ClusterLink, record: SessionRecord) -> None:

@@ -1,4 +1,4 @@
-"""What happens in all sessions of a cluster: the streams of its nodes as one."""
+"""The activity of all sessions of a cluster: the streams of its nodes as one."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def _pass_on(where: Where, watch: Callable[[Where], Changes], coming: asyn
 
 
 class Told:
-    """What a reader was told of a cluster."""
+    """The state of a cluster as a reader knows it."""
 
     def __init__(self) -> None:
         """Begin: nothing was told."""

@@ -20,7 +20,7 @@ def listen(host: str, port: int, what: str) -> socket.socket:
     Args:
         host: The address, or a name.
         port: The port; 0 for any that is free.
-        what: What listens, for the error.
+        what: The name of the listening program, for the error message.
 
     Raises:
         InvalidInputError: It cannot be used.

@@ -50,7 +50,7 @@ class LoopThread:
         If the caller is interrupted (Ctrl-C), the work is cancelled, and has ended when this raises.
 
         Args:
-            work: What to do.
+            work: The coroutine to run.
 
         Raises:
             StateError: The loop has ended, or this is the loop's own thread, which would wait for itself.

@@ -75,7 +75,7 @@ def api() -> Any:
 
 
 class Figures:
-    """What was counted in this process since it began.
+    """The metrics of this process since it began.
 
     Attributes:
         histograms: Metric and labels → how many values are in each bucket, and their sum.
@@ -202,7 +202,7 @@ class Step:
     Attributes:
         span: The span; None if nobody traces.
         labels: The labels of the histogram's value, beside ``error.type``.
-        error: What the step has failed by, a word of few; empty if it has not failed.
+        error: The reason of the failure, one of a few words; empty if the step has not failed.
     """
 
     __slots__ = ("_above", "_attributes", "_began", "_kind", "_metric", "_name", "_token", "error", "labels", "span")
@@ -279,7 +279,7 @@ def _contexts() -> Any:
 # -- trace contexts ------------------------------------------------------------------------------------------------------
 
 CARRIED = ("traceparent", "tracestate")
-"""What a trace context consists of."""
+"""The fields of a trace context."""
 
 _MAX_CARRIED = 512
 """Characters of each, as the specification has it."""
@@ -310,7 +310,7 @@ def passing_on(carrier: Mapping[str, Any]) -> Iterator[None]:
     """Continue a trace as `incoming` does; a process that does not trace hands it on: for fronts, whose daemon may trace.
 
     Args:
-        carrier: What a client has sent: it may have ``traceparent`` and ``tracestate`` among other things.
+        carrier: Data from a client, which may contain ``traceparent`` and ``tracestate`` among other things.
     """
     told = {name: text for name in CARRIED if isinstance(text := carrier.get(name), str) and len(text) <= _MAX_CARRIED}
     if "traceparent" not in told:
@@ -330,7 +330,7 @@ def incoming(carrier: object) -> AbstractContextManager[None]:
     """Continue a trace of another process while this context manager is entered.
 
     Args:
-        carrier: What `outgoing` has returned there. What is no trace context counts as none.
+        carrier: The value that `outgoing` has returned there. An invalid one counts as none.
     """
     return _continued(carrier) if carrier and api() is not None else _NOTHING
 

@@ -19,7 +19,7 @@ def printable(text: str, *, lines: bool = True) -> str:
     because nothing distinguishes harmless sequences on every terminal.
 
     Args:
-        text: What the code wrote.
+        text: The text that the code wrote.
         lines: Keep line feeds and tabs. Without it, they are escaped, too: for names that are printed within a line.
 
     Returns:

@@ -32,7 +32,7 @@ def run_aside(work: Callable[[], object], name: str) -> None:
     """Run a function in a new thread, or in this one if none can be started.
 
     Args:
-        work: What to do.
+        work: The function to run.
         name: The thread's name.
     """
     try:

@@ -62,9 +62,9 @@ class Problem:
     Attributes:
         status: The HTTP status.
         code: Which kind of problem it is; never changes.
-        detail: What happened, and what to do, in words.
+        detail: An explanation of what happened and what to do.
         retry_after: Seconds after which to try again, or None.
-        details: What else the error has, by name.
+        details: Other attributes of the error, by name.
     """
 
     status: int

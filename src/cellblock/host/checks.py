@@ -83,7 +83,7 @@ def find_sandbox(name: object, option: str, advice: str) -> Tier:
 
     Args:
         name: The name.
-        option: What it was given as.
+        option: The option's name, for the error message.
         advice: How to do without a sandbox.
 
     Raises:

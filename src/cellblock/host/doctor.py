@@ -33,8 +33,8 @@ class Check:
         name: Its subject.
         ok: Whether it passed.
         needed: Whether kernels or sandboxes depend on it.
-        found: What was found.
-        remedy: What to do if it failed.
+        found: The finding, in words.
+        remedy: The way to fix it, if it failed.
     """
 
     name: str

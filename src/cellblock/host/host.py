@@ -85,7 +85,7 @@ class Host(AsyncOnly):
                 ``landlock`` does without namespaces and mounts, and promises less (docs/landlock.md); ``srt`` runs them under
                  that command of Anthropic's sandbox-runtime (docs/srt.md); ``none`` runs them with all rights of this process.
                  By default the value of ``CELLBLOCK_ISOLATE``, or else ``native`` on Linux and ``srt`` elsewhere.
-            policy: What sandboxed kernels may do; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
+            policy: The policy of sandboxed kernels; sessions can narrow it. For ``srt`` also an `SrtPolicy`: its own settings.
             custodian: Holds the kernels, so that they outlive this process: the next host with the same custodian continues
                 them (`adopt`). Kernels that are spawned or under ``srt`` end with this process all the same.
 

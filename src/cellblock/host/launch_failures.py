@@ -23,7 +23,7 @@ def launch_error(what: str, failure: Failure, said: str = "") -> LaunchError:
     """Return the error that explains a failure, its likely cause and the ways out.
 
     Args:
-        what: What could not be done, as a clause.
+        what: The failed operation, as a clause such as ``no kernel can be started now``.
         failure: The failure.
         said: Output of the processes.
     """

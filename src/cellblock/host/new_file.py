@@ -19,7 +19,7 @@ class Telling:
         """Set the texts.
 
         Args:
-            what: What has failed, if there is an error.
+            what: The failure, as a clause for the error message.
             then: The consequence.
         """
         self._what, self._then = what, then

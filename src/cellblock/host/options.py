@@ -130,8 +130,7 @@ class SessionOptions:
         packages: Packages to install for the session when it starts, such as ``pandas>=2`` (docs/sessions.md). Packages that
             many sessions need are faster in the interpreter's own environment.
         isolate: How kernels are isolated: ``native``, ``landlock``, ``srt`` or ``none``. By default the host's.
-        policy: What the session is allowed to do. If the host was given a policy, a session can only narrow it. By default the
-            host's.
+        policy: The session's policy. If the host was given a policy, a session can only narrow it. By default the host's.
         on_command: Decides whether a shell command of a cell (``!cmd``, ``%sx``, ``%%bash``, ``%pip install``) may run
             (docs/shell.md). Only True means yes; a string means no and gives the reason. Without it, all may run.
         on_host: Decides whether a host that the policy does not name may be reached, if the policy's network says ``ask``.
@@ -226,7 +225,7 @@ class Defaults:
         interpreter: Path of the kernels' interpreter.
         preload: Modules that they have imported at their start.
         tier: How they are isolated.
-        policy: What they are allowed to do.
+        policy: The policy of their sandboxes.
         ceiling: Whether sessions may only narrow `policy`: it was given to the host.
     """
 
@@ -284,7 +283,7 @@ class ResolvedOptions:
         interpreter: Path of its kernels' interpreter.
         preload: Modules that they have imported at their start.
         tier: How they are isolated.
-        policy: What they are allowed to do.
+        policy: The policy of its kernels' sandboxes.
         cwd: Their initial working directory.
         stay_in: The directory that they return to after each cell, if there is one.
         images_dir: Directory for images.

@@ -133,7 +133,7 @@ class LoadedFile:
 
     Attributes:
         path: Its path.
-        name: What errors call it.
+        name: Its name in error messages.
         manifest: Its manifest.
         cells: The cells of the session, oldest first.
         has_workspace: Whether it contains the files of the workspace.
@@ -148,7 +148,7 @@ class LoadedFile:
 
         Args:
             path: Its path.
-            name: What errors call it; its path by default.
+            name: Its name in error messages; its path by default.
         """
         self.path = Path(path).expanduser().absolute()
         self.name = name or str(self.path)

@@ -141,7 +141,7 @@ class Session(AsyncOnly):
         trace: Its spans, for programs that use OpenTelemetry.
         reader: The reader of its output, for services of the session.
         holding: Holds its tool calls and connections while `eager` runs ahead.
-        succession: What it has of an earlier host, and leaves to a later one.
+        succession: The state that it takes over from an earlier host, and leaves to a later one.
     """
 
     def __init__(

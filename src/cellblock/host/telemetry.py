@@ -18,7 +18,7 @@ _MAX_STEPS = 256
 
 
 class TracedCell(Protocol):
-    """What a span says of a cell, and what its code is told of the span."""
+    """The attributes of a cell that its span shows, and the context of that span, for its code."""
 
     code: str
     silent: bool

@@ -67,7 +67,7 @@ async def try_session(isolate: Isolate, policy: Policy | None = None) -> Trial:
 
     Args:
         isolate: How the session is isolated.
-        policy: What it is allowed to do; None for the default.
+        policy: The policy of its sandbox; None for the default.
     """
     began = time.monotonic()
     error, failure = "", None

@@ -17,7 +17,7 @@ Recovery = Literal["interrupted", "interrupted_twice", "killed_children", "resto
 cell (``restored``), from an earlier one (``restored_earlier``), or with a fresh kernel (``restarted``)."""
 
 STATE_LOST = "Variables and imports are lost; the session continues with a fresh kernel."
-"""What the error of a result says if its kernel died, and with it the session's state."""
+"""The end of an error message if a kernel died and its session's state was lost with it."""
 
 MODEL_CHARS = 5_000
 """Characters that a language model is shown of a result, in every front, unless it or its program asks for more."""
@@ -176,8 +176,8 @@ class CodeExecutionResult:
         text: Everything a reader would see, in order, without empty lines around it; None if there was nothing.
         images: Paths of the PNG files that were written for this cell's plots and pictures.
         status: How it ended.
-        output: What went to stdout.
-        stderr: What went to stderr.
+        output: Text written to stdout.
+        stderr: Text written to stderr.
         return_value: The last expression's value as plain text, or None.
         error: The exception, or what ended the kernel; None on success.
         execution_count: IPython's counter, the number in ``Out[n]``.
@@ -335,7 +335,7 @@ class CodeExecutionResult:
 
 
 ExecutionResult = CodeExecutionResult
-"""What KernelBox and ipybox call it."""
+"""KernelBox's and ipybox's name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ class CodeExecutionChunk:
     """A piece of output, as it happens.
 
     Attributes:
-        text: What a reader sees of it.
+        text: The text that a reader sees.
         name: ``stdout`` or ``stderr`` for streams, None for a displayed value.
     """
 

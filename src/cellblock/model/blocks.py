@@ -17,7 +17,7 @@ LARGEST_PICTURE = 3 * 1024 * 1024
 """Bytes of a picture that is sent: in base64 it is a third larger, and providers take 5 MB."""
 
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""What models can see, the best first if a bundle has several"""
+"""MIME types of pictures that models can see, in order of preference"""
 
 
 def pictures(result: CodeExecutionResult) -> Iterator[tuple[str, bytes]]:

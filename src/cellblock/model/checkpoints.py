@@ -14,7 +14,7 @@ from cellblock.model.plain import Plain
 from cellblock.model.variables import VariableChanges
 
 FilesMode: TypeAlias = Literal["shared", "copy"]
-"""What becomes of the files of the workspace: they stay as they are, or their state belongs to the checkpoint."""
+"""How the files of the workspace are handled: they stay as they are, or their state belongs to the checkpoint."""
 
 
 class ForkKeywords(TypedDict, total=False):
@@ -64,8 +64,8 @@ class CheckpointRecord(Plain):
     """A checkpoint of a named session.
 
     Attributes:
-        id: What it is called; unique.
-        name: What its maker calls it; may be empty.
+        id: Its unique id.
+        name: The name given by its maker; may be empty.
         made_at: When it was made (ISO 8601, UTC).
         execution_count: The number of the last cell before it.
         automatic: Whether it was made automatically.
@@ -108,7 +108,7 @@ class Changes(Plain):
     Attributes:
         written: Files and links that were made or replaced.
         removed: Files, links and folders that were removed; what was in such a folder is not named.
-        kept: What the snapshot does not have and what stays all the same, because no snapshot would hold it.
+        kept: Paths that the snapshot lacks and that stay all the same, because no snapshot would hold them.
         more: How many further paths there are: at most 1,000 of each kind are listed.
     """
 
@@ -123,7 +123,7 @@ class Restored(CheckpointRecord):
     """A checkpoint that a session has gone back to.
 
     Attributes:
-        changes: What was done with files, if the checkpoint holds any.
+        changes: The changes made to files, if the checkpoint holds any.
     """
 
     changes: Changes = field(default_factory=Changes)
@@ -153,9 +153,9 @@ class FileChanges:
     """Differences between two states of a workspace, by path.
 
     Attributes:
-        new: What is there only after.
+        new: Paths that exist only in the later state.
         changed: Files that have another content or other permissions, and links that lead elsewhere.
-        deleted: What was there only before.
+        deleted: Paths that exist only in the earlier state.
         more: How many further files differ: at most 1,000 of each kind are listed.
     """
 
@@ -171,7 +171,7 @@ MAX_FILE_TEXT = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """What is at a path in one state of a workspace.
+    """The content at a path in one state of a workspace.
 
     Attributes:
         size: The file's size in bytes; None if it is not a file.

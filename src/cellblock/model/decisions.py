@@ -11,7 +11,7 @@ from typing import Any, Literal
 from cellblock.model.plain import Plain
 
 CallKind = Literal["tool", "shell", "network", "server"]
-"""What code wants to do outside its session: call an MCP tool, run a command, or reach a host."""
+"""The kind of an action outside a session: calling an MCP tool, running a command, reaching a host, adding an MCP server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happens in all sessions together: what each does, what waits, what was refused, and figures over time."""
+"""The activity of all sessions: what each does, pending approvals, refusals, and figures over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RefusalKind = Literal["host", "call", "file", "limit"]
 
 @dataclass(frozen=True, slots=True)
 class SessionActivity(Plain):
-    """What a session is, and what it does now.
+    """A session and its current activity.
 
     Attributes:
         kernel_id: Its id.
@@ -70,7 +70,7 @@ class Refusal(Plain):
         session_name: Its name.
         kind: ``host``: a connection; ``call``: a tool, a command or a host that was denied; ``file``: a path; ``limit``: a
             time or memory that was used up.
-        what: What it wanted.
+        what: The refused request, in words.
         why: Why it was refused.
         remedy: The setting that would allow it; empty if there is none.
     """
@@ -116,16 +116,16 @@ class Sample(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Change(Plain):
-    """What has changed since another moment.
+    """The changes since an earlier moment.
 
     Attributes:
         position: The moment, for `Watch`: whoever continues from it misses nothing.
         fresh: Whether this begins anew: what was known before no longer counts.
         sessions: Sessions that are new, or do something else.
         ended: The ids of those that have ended.
-        approvals: What waits for a decision since then.
+        approvals: Approvals that have become pending since then.
         decided: The ids of what waits no longer.
-        refusals: What was refused since then.
+        refusals: Refusals since then.
         samples: Figures since then.
     """
 

@@ -21,7 +21,7 @@ Scope: TypeAlias = Literal["program", "group", "tree"]
 """Which processes a signal is for: the program alone, its process group, or all that it has started, whatever their group."""
 
 Keep: TypeAlias = Literal["all", "tail"]
-"""What becomes of output that nobody has read: the program waits for a reader, or the oldest is dropped."""
+"""How unread output is handled: the program waits for a reader, or the oldest output is dropped."""
 
 MAX_OUTPUT = 16 * 1024 * 1024
 """Default for the bytes that the result of a program keeps of each stream."""
@@ -54,7 +54,7 @@ class ProgramOutput:
 Input: TypeAlias = bytes | bytearray | memoryview | str | AsyncIterable[bytes]
 OnOutput: TypeAlias = Callable[[ProgramOutput], object]
 Processes: TypeAlias = Literal["keep", "stop"]
-"""What becomes of running programs when a session goes back to an earlier state."""
+"""How running programs are handled when a session goes back to an earlier state."""
 
 
 class ExecKeywords(TypedDict, total=False):
@@ -181,7 +181,7 @@ class ProcessInfo(Plain):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessOutput:
-    """What a program has printed from a position on.
+    """The output of a program from a position on.
 
     Attributes:
         pieces: The output. What was dropped before it was read is missing: the `offset` of the first piece tells.

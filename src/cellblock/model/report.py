@@ -15,7 +15,7 @@ _ROOM, _MOST = 200, 500_000
 
 _LIBRARY = re.compile(r"File .*?(site-packages|dist-packages|lib/python3\.\d+|<frozen )")
 _HOST_PATH = re.compile(r"(?<=File )\S*?/(?:site-packages|dist-packages|lib/python3\.\d+)/")
-"""What a frame of a library begins with: where the interpreter is says nothing of the error."""
+"""The beginning of a library's frame in a traceback, and the part of its path to leave out: it is irrelevant to the error."""
 
 _ESCAPES = re.compile(
     r"""

@@ -29,7 +29,7 @@ class SaveReport(Plain):
         path: The file's path, or its URL as a text.
         size: How many bytes it has.
         saved: The variables in it.
-        left_out: What could not be kept, and why.
+        left_out: Variables, and other parts of the session, that could not be saved, with reasons.
         cells: How many cells of the history are in it.
         files: Whether the files of the workspace are in it.
     """
@@ -48,7 +48,7 @@ class LoadReport(Plain):
 
     Attributes:
         loaded: The variables.
-        left_out: What could not be brought back, and why; what was left out when the session was saved comes first.
+        left_out: Parts that could not be restored, with reasons; those that were left out of the save come first.
         cells: How many cells the history has.
         files: Whether the files of the workspace were brought back.
     """

@@ -47,7 +47,7 @@ class SessionRecord:
         name: Its name.
         created_at: When it was made (ISO 8601, UTC).
         last_used_at: When it was last used.
-        status: What it does now.
+        status: Its current state.
         tags: Labels that its maker gave it.
         workspace: The directory that it works in.
         isolate: How its kernel is isolated; ``none`` without a sandbox.
@@ -108,7 +108,7 @@ class SessionRecord:
 
 
 KernelRecord = SessionRecord
-"""What KernelBox calls it."""
+"""KernelBox's name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class ExecutionEvent:
 
     Attributes:
         seq: Its number in the execution, from 1 on, without gaps.
-        kind: What it is.
+        kind: The kind of event, which determines what `data` holds.
         data: JSON data, in which pictures and their like can be bytes: ``name`` and ``text`` of a ``stream``;
             `OutputItem.to_dict` of a ``display``; ``wait`` of a ``clear``; ``kind``, ``content`` and
             ``buffers`` of a ``comm``; ``execution`` (its id) and ``execution_count`` of a ``begun``;

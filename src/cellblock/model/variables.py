@@ -37,8 +37,8 @@ class ChangedVariable:
     """A variable that has another value than before.
 
     Attributes:
-        before: What it was.
-        after: What it is.
+        before: The variable in the earlier state.
+        after: The variable in the later state.
     """
 
     before: Variable
@@ -71,7 +71,7 @@ class Survey:
 
     Attributes:
         variables: The variables by name.
-        digests: What their values are compared by; None for a value that cannot be compared.
+        digests: Digests for comparing their values; None for a value that cannot be compared.
         left_out: How many more variables there are than a survey can list.
     """
 

@@ -44,7 +44,7 @@ class Precedents(
     """List the last calls that were allowed of the tool that waits for a decision, newest first, in whatever session.
 
     Attributes:
-        approval: What waits. If it waits no longer, the list is empty.
+        approval: The id of the pending approval. If it is no longer pending, the list is empty.
         session: The session whose calls count; empty for all.
         count: How many at most.
     """
@@ -65,11 +65,11 @@ class Decide(
     Answered by the ids that it was decided about.
 
     Attributes:
-        ids: What to decide about. Those that are unknown, or decided already, are left out of the answer.
+        ids: The ids of pending approvals. Those that are unknown, or decided already, are left out of the answer.
         allow: Whether it may be done.
         always: Allow the same tool, or the same call, from now on.
         by: Who decides, for the record.
-        answer: What is filled in, by field, if an MCP server asks (kind 'question').
+        answer: The values of the form, by field, if an MCP server asks (kind 'question').
         reason: Why it is denied. The code that asked gets it in its error.
     """
 

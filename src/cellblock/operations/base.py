@@ -1,4 +1,4 @@
-"""What the declaration of an operation says: its name, its fields, its answer, its route, and whether it can be repeated."""
+"""The declaration of an operation: its name, its fields, its answer, its route, and whether it can be repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATIONS: dict[str, type[Request[Any]]] = {}
 
 
 class Limits:
-    """What HTTP takes for a field: ``Annotated[int, Limits(ge=1)]``. The daemon's own checks are those of the session.
+    """The constraints on a field in HTTP: ``Annotated[int, Limits(ge=1)]``. The daemon's own checks are those of the session.
 
     Attributes:
         choices: The texts that it can be, if these are few.
@@ -48,11 +48,11 @@ class Route:
         scope: The scope that it takes.
         within: The field of the answer's JSON object that holds the answer of the operation; empty if they are the same.
         text: The field that becomes the body of the request.
-        text_limits: What HTTP takes for it.
-        text_default: What it is if it is not given; None: it must be given.
+        text_limits: The constraints on that field.
+        text_default: The default of that field; None: it is required.
         attended: Whether it is given up when its client leaves. Its answer can be large.
         without: Fields that HTTP does not have.
-        others: What it does with other sessions: tokens for one session cannot ask for it. Empty if it is about one session.
+        others: A verb such as ``make``, if it acts on other sessions: tokens for one session cannot ask for it. Else empty.
     """
 
     method: str

@@ -24,7 +24,7 @@ class MakeCheckpoint(
 
     Attributes:
         session: The session.
-        name: What to call it.
+        name: The checkpoint's name.
         files: copy: the state of the files belongs to it.
     """
 
@@ -140,7 +140,7 @@ class Fork(
         session: The session.
         names: Their names.
         files: copy: each branch gets the files in a directory of its own. By default as for `Session.fork`.
-        seeds: What random numbers begin with in each branch; empty: something new.
+        seeds: Seeds of the random numbers, one for each branch; empty: new ones.
         same_random_state: Whether all branches draw the same random numbers.
         grant: As for `Create`.
     """

@@ -1,4 +1,4 @@
-"""What callers say, as operations have it, and what operations are answered by, as callers get it."""
+"""Conversions between callers' values and the data of operations, and between answers and their objects of `model`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def answer_type(kind: type[Request[Any]]) -> Any:
 
 
 class _Names(dict[str, Any]):
-    """What the texts of answers name: `Data`, and the modules of `model`."""
+    """The names in the texts of answer types: `Data`, and the modules of `model`."""
 
     def __missing__(self, name: str) -> Any:
         if name == "Data":

@@ -41,7 +41,7 @@ class Exec(
         merge: Whether standard error goes into standard output.
         log: A file of the session that gets all output instead.
         max_output: The most bytes to keep of each stream.
-        stop: What is stopped at the time limit.
+        stop: The processes to stop at the time limit.
     """
 
     session: str
@@ -72,8 +72,7 @@ class Spawn(
         columns: Columns of that terminal.
         merge: As for `Exec`.
         log: As for `Exec`.
-        keep: What becomes of output that nobody has read: all: the program waits when 1 MiB was not read; tail: the oldest is
-            dropped.
+        keep: How unread output is handled: all: the program waits when 1 MiB was not read; tail: the oldest is dropped.
         label: A text for the list of programs.
         bound: Whether it is stopped when the connection is lost.
     """
@@ -188,7 +187,7 @@ class StopProcess(
         session: The session.
         process: The program's id.
         grace: Milliseconds between the two signals.
-        scope: What is ended: the program alone, its process group, or the tree of all that it has started.
+        scope: The processes to end: the program alone, its process group, or the tree of all that it has started.
     """
 
     session: str

@@ -33,7 +33,7 @@ class FileReading:
 
     @property
     def next(self) -> ReadPart | None:
-        """What to ask next; None at the end of the file."""
+        """The next request; None at the end of the file."""
         if self.size is not None and self.offset >= self.size:
             return None
         return ReadPart(self._session, self._path, self.offset, _PART)

@@ -30,7 +30,7 @@ class SearchTools(Request[str], op="search tools", repeatable=True):
 
     Attributes:
         session: The session.
-        words: What to look for; nothing: all tools.
+        words: Words to search for; empty: all tools.
         tools: Modules whose signatures to return instead.
         module: A module whose whole interface to return instead.
         most: Characters of the answer.

@@ -102,9 +102,9 @@ class Setup:
         stay_in: The directory that it returns to after each cell; None: it stays where the code went.
         packages: The directory of the session's own packages; relative to srt's directory, if srt runs it.
         commands: How commands of its cells run; None: without asking.
-        listeners: What to listen on, by name.
+        listeners: The listeners to make, by name.
         mounts: Steps for the file system after those of the plan.
-        plan: What to build, in a native sandbox.
+        plan: The plan of a native sandbox.
         policy: The policy to make a plan from, if the host does not know this interpreter (`Policy.to_dict`).
         inherit: Variables to take over from the sandbox around this one.
         restrictions: The restrictions that the worker applies to itself in a sandbox that is not ours.
@@ -333,12 +333,12 @@ class Held:
 
 @record
 class ServerSetup:
-    """What to build for an MCP server.
+    """The specification of an MCP server's sandbox.
 
     Attributes:
         user: User and group outside.
-        base: What trees are put together from.
-        plan: What to build.
+        base: The steps for the common part of all sandboxes.
+        plan: The plan of this sandbox.
         cwd: The directory that it runs in.
         port: The port of the listener for the proxy; None: there is no network.
         holds: Inherited descriptors of directories, each with the names whose creation is prevented there.

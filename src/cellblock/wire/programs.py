@@ -13,7 +13,7 @@ Scope: TypeAlias = Literal["program", "group", "tree"]
 """Which processes a signal is for: the program; its process group; or all that it has started, whatever their group."""
 
 Failed: TypeAlias = Literal["sandbox", "terminal", "cwd", "log", "program"]
-"""What failed when a program was to be started."""
+"""The step at which the start of a program failed."""
 
 MAX_SPECIFICATION = 2 * 1024 * 1024
 """The most bytes of a program's arguments and environment together: Linux has the same limit for new processes."""

@@ -1,4 +1,4 @@
-"""What E2B's interpreter does beyond IPython: it shows data frames, charts and pictures, and sets variables for one cell.
+"""E2B's extensions of IPython: display of data frames, charts and pictures, and environment variables for one cell.
 
 Only sessions that are contexts of E2B's clients load it (`fronts.e2b`).
 """
@@ -79,12 +79,12 @@ class DictFormatter(JSONFormatter):
 
 
 class Surroundings:
-    """What a cell finds around it: the directory in which the last one was, and environment variables for it alone.
+    """The environment of a cell: the directory in which the last one ended, and environment variables for it alone.
 
     Attributes:
         directory: Where the last cell was at its end, and the next one begins.
-        armed: What names a cell that variables are for, the digest of its code, and their values; None if there is none.
-        before: What to put back when the cell has ended; None for what was not there.
+        armed: The name of the cell that variables are for, the digest of its code, and their values; None if there is none.
+        before: The values to restore when the cell has ended; None for a variable that was not set.
     """
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ def prepare(home: str, cwd: str) -> None:
         home: The home directory.
         cwd: The directory to work in. If it cannot be entered, the kernel stays where it is.
     """
-    # What programs keep for themselves does not belong among the files of the workspace.
+    # Caches and settings of programs do not belong among the files of the workspace.
     for name, place in (("XDG_CACHE_HOME", "cache"), ("XDG_CONFIG_HOME", "config")):
         os.environ.setdefault(name, os.path.expanduser(f"~/.{place}"))
     shell: Any = get_ipython()

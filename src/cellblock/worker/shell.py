@@ -43,7 +43,7 @@ _EXPANDED = frozenset("${}")
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
 _DATABASE: Any = getattr(interactiveshell, "PickleShareDB", None)
-"""What `Shell.db` is made of in older versions of IPython, which open it when they make a shell."""
+"""The class of `Shell.db` in older versions of IPython, which open it when they make a shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Shell(NotebookShell):
 
     @property
     def db(self) -> Any:
-        """What ``%store`` and ``%cd`` keep: in the kernel's home, and opened there when it is first used."""
+        """The database of ``%store`` and ``%cd``, in the kernel's home; it is opened there when it is first used."""
         if self._database is None:
             kind = _DATABASE or importlib.import_module("IPython.external.pickleshare").PickleShareDB
             self._database = kind(os.path.join(_Profile().location, "db"))

@@ -14,7 +14,7 @@ def run(*, no_sandbox: bool = False, log_level: str = "WARNING", **options: Any)
 
     Args:
         no_sandbox: Whether code runs with all of the user's rights.
-        log_level: What is logged to standard error.
+        log_level: The level of the log on standard error.
         options: The other `ServerOptions` that were given.
     """
     gc.disable()  # until everything is loaded (`mcp_server.start`): nearly all of it stays, and each collection would visit it

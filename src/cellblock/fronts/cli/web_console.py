@@ -59,7 +59,7 @@ def _open(server: str, code: str, page: Path | None) -> None:
 
     Args:
         server: Its address.
-        code: What logs in.
+        code: The login code.
         page: A file that only this user can read: the browser gets its name, as others see the arguments of programs.
     """
     address = f"{server}/console#login={code}"

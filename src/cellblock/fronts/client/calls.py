@@ -1,4 +1,4 @@
-"""What the clients ask a gateway. No I/O: both clients send the same calls."""
+"""The requests of the clients to a gateway. No I/O: both clients send the same calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Call:
         method: Its method.
         path: Its path, in which names are quoted.
         body: JSON data to send, or None.
-        query: What follows the path.
+        query: The query parameters.
         once: Whether it must not be made twice, so that a lost connection leaves its outcome unknown.
     """
 

@@ -439,7 +439,7 @@ class Client:
             ids: The ids of `pending`.
             allow: Whether it may be done.
             always: ``tool`` or ``call``: allow the same from now on.
-            answer: What is filled in, by field, if these are questions (kind ``question``).
+            answer: The values of the form, by field, if these are questions (kind ``question``).
             reason: Why it may not be done, for the code that asked.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What both clients share beside their calls: connections, errors, attempts, files on disk."""
+"""The parts that both clients share beside their calls: connections, errors, attempts, files on disk."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Reconnecting(_Reconnecting):
 
     @property
     def query(self) -> dict[str, str]:
-        """What to ask for: what is not known yet."""
+        """The query that asks for later events than the last one."""
         return {"after": str(self._after)}
 
     def event(self, kind: str, data: Any) -> ExecutionEvent | None:
@@ -207,7 +207,7 @@ class Watching(_Reconnecting):
 
     @property
     def query(self) -> dict[str, str]:
-        """What to ask for: what is not known yet."""
+        """The query that asks for later changes than the last one."""
         return {"after": self._after} if self._after else {}
 
     def heard(self) -> None:

@@ -66,7 +66,7 @@ async def while_here(receive: Receive, work: Coroutine[Any, Any, object]) -> boo
 
     Args:
         receive: Tells when it leaves; its request has come.
-        work: What to do. It is cancelled when the client leaves.
+        work: The coroutine to run. It is cancelled when the client leaves.
 
     Returns:
         Whether it was done to its end.

@@ -58,7 +58,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
     """Return the application.
 
     Args:
-        options: What the guard lets pass.
+        options: The options of the guard.
         link: Where the sessions are.
         place: Where the tokens are.
         workspace: Where the sessions work.

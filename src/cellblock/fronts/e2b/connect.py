@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _UNARY, _STREAM = "application/json", "application/connect+json"
 _HEAD = struct.Struct(">BI")
-"""What is before each message of a stream: flags, and the length."""
+"""The header of each message of a stream: flags, and the length."""
 
 _LAST = 0b10
 """The flag of the last message of a stream, which says how it ended."""
@@ -70,7 +70,7 @@ _PAUSE = 90.0
 
 
 class DeadlineError(CellblockError):
-    """What a client has asked for took longer than it waits."""
+    """An operation was not done within the client's time limit."""
 
 
 class Message(BaseModel):

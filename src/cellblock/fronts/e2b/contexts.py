@@ -139,7 +139,7 @@ class Contexts:
 
         Args:
             request: Returns what to ask, from the name of the session.
-            body: What comes with it.
+            body: The body of the request.
             context: The context; by default the default one of Python, whose files and programs are those of the sandbox.
 
         Raises:

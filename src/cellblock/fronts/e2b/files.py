@@ -120,7 +120,7 @@ class Writer:
     """Writes one file, which appears when it is complete. If that does not come, what has been written is dropped.
 
     Attributes:
-        written: What E2B's clients are told of it, once it is complete.
+        written: The answer that describes the file to E2B's clients, once it is complete.
     """
 
     def __init__(self, contexts: Contexts, path: str, most: int) -> None:

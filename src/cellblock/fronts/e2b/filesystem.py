@@ -27,32 +27,32 @@ _MODES = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFL
 
 
 class PathMessage(Message):
-    """What names a file."""
+    """The path of a file."""
 
     path: str = ""
 
 
 class ListMessage(PathMessage):
-    """What names a directory, and how far to look into it."""
+    """The path of a directory, and how many levels of it to list."""
 
     depth: int = 0
 
 
 class MoveMessage(Message):
-    """What names a file, and what it is to be named."""
+    """The path of a file, and its new path."""
 
     source: str = ""
     destination: str = ""
 
 
 class WatchMessage(PathMessage):
-    """What names a directory to watch, and whether those below it are meant, too."""
+    """The path of a directory to watch, and whether to watch those below it, too."""
 
     recursive: bool = False
 
 
 class WatcherMessage(Message):
-    """What names a watcher."""
+    """The id of a watcher."""
 
     watcher_id: str = ""
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cellblock.service.daemon.link import SessionLink
 
 Event = dict[str, Any] | CellblockError
-"""What happens to a program; an error, if nobody can say."""
+"""An event of a program, or an error in place of its end."""
 
 _SERVICE = "/process.Process"
 _WAIT = 20_000
@@ -83,20 +83,20 @@ class StartMessage(Message):
 
 
 class SelectMessage(Message):
-    """What is about one program."""
+    """A message about one program."""
 
     process: Selector
 
 
 class Input(Message):
-    """What a program is to read, in base64."""
+    """Input for a program, in base64."""
 
     stdin: str = ""
     pty: str = ""
 
 
 class InputMessage(SelectMessage):
-    """What one program is to read."""
+    """A message with input for one program."""
 
     input: Input
 
@@ -136,7 +136,7 @@ class Programs:
         """Start a program.
 
         Args:
-            message: What to start.
+            message: The program to start.
             timeout: Seconds after which it is stopped; None for no limit.
 
         Raises:
@@ -213,7 +213,7 @@ class Program:
     """A program, and the clients that listen to it.
 
     Attributes:
-        info: What it is.
+        info: Its description.
         task: Passes on what it prints, until it ends.
     """
 

@@ -73,7 +73,7 @@ def result(item: OutputItem, without: Collection[str] = ()) -> dict[str, Any]:
     """Return the message that something was shown, or returned.
 
     Args:
-        item: What it was.
+        item: The output.
         without: MIME types that are left out.
     """
     made: dict[str, Any] = {"type": "result", "is_main_result": item.kind == "execute_result"}

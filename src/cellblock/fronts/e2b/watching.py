@@ -27,7 +27,7 @@ _MOST_EVENTS = 100_000
 
 
 class Watchers:
-    """What is watched for E2B's clients, in the session of Python's default context."""
+    """The directories that E2B's clients watch, in the session of Python's default context."""
 
     def __init__(self, link: SessionLink, contexts: Contexts) -> None:
         """Begin with none.

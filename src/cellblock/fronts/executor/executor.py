@@ -62,7 +62,7 @@ class CodeExecutor(AsyncOnly):
             assert result.text == "hello world"
 
     Attributes:
-        session_id: What the record of decisions calls the session (docs/approvals.md).
+        session_id: The session's name in the record of decisions (docs/approvals.md).
         beginning: The checkpoint that the next `start` begins with; None for a fresh kernel.
     """
 
@@ -179,7 +179,7 @@ class CodeExecutor(AsyncOnly):
         """Install packages for this executor's kernels, as ``%pip install`` in a cell does.
 
         Args:
-            requirements: What to install, such as ``"polars>=1"``.
+            requirements: The packages to install, such as ``"polars>=1"``.
             timeout: Seconds that it may take.
 
         Returns:
@@ -207,7 +207,7 @@ class CodeExecutor(AsyncOnly):
 
         Args:
             functions: The functions by their names. They replace what was offered under the same name of a server.
-            server: What rules and the record call them together.
+            server: Their common name in rules and the record, as that of a server.
 
         Returns:
             Code that defines the functions, for a cell. They are lost with the kernel's other variables.

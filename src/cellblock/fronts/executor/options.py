@@ -50,7 +50,7 @@ class ExecutorOptions:
         sandbox: Whether to run the kernel in a sandbox. Without, it has all rights of this process.
         sandbox_config: The sandbox's configuration, as sandbox-runtime has it (docs/sandbox.md): a JSON file, or a dict.
         log_level: Level of the ``cellblock`` logger. The default leaves alone what the program has set itself.
-        policy: What the sandbox allows, instead of `sandbox_config`.
+        policy: The policy of the sandbox, instead of `sandbox_config`.
         allow_hosts: Hosts that the code may reach, such as ``pypi.org`` or ``*.example.org:443``, in addition to
             those of the policy or configuration.
         host: The host to run in, which stays open; by default one that all executors of the event loop share.
@@ -58,9 +58,9 @@ class ExecutorOptions:
         approve: Who decides about tool calls, commands and hosts of code that `CodeExecutor.execute` runs, where nobody can be
             asked: ``auto`` allows them, as ipybox does; ``ask`` refuses them, and leaves them to `CodeExecutor.stream`, which
             yields them. `Rules` decide alone, and what they leave open is refused as with ``ask``.
-        isolate: What the sandbox is made of: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that
-            do not allow these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By
-            default what `host` says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
+        isolate: The kind of sandbox: ``native``, namespaces and mounts of Linux; ``landlock``, for machines that do not allow
+            these, which promises less (docs/landlock.md); or ``srt``, Anthropic's sandbox-runtime. By default what `host`
+            says, or else ``CELLBLOCK_ISOLATE``, or ``native`` on Linux and ``srt`` elsewhere.
 
     Raises:
         InvalidInputError: An option is wrong.

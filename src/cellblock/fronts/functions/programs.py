@@ -45,12 +45,12 @@ def exec_process(
         command: The program and its arguments; a text is a command for ``sh -c``.
         cwd: Its directory, in the session; the workspace by default.
         env: Variables to set, or to remove (None).
-        input: What it reads from its standard input.
+        input: Data for its standard input.
         timeout: Seconds until it is stopped; None for no limit.
         merge: Whether standard error goes into standard output.
         log: A file in the session that gets all output instead.
         max_output: The most bytes to keep of each stream.
-        stop: What is stopped at the time limit.
+        stop: The processes to stop at the time limit.
 
     Raises:
         NotFoundError: There is no such session.

@@ -35,7 +35,7 @@ def checkpoint(kernel: SessionRecord | str, name: str = "", *, files: FilesMode 
 
     Args:
         kernel: The session, its name or its id.
-        name: What to call it.
+        name: The checkpoint's name.
         files: Whether the state of the workspace's files belongs to it.
 
     Raises:
@@ -136,7 +136,7 @@ def fork(
 
     Args:
         kernel: The other session, its name or its id.
-        names: What to call them. None of them may exist.
+        names: Names of the new sessions. None of them may exist.
         files: As for `Session.fork`.
         seeds: As for `Session.fork`.
         same_random_state: As for `Session.fork`.

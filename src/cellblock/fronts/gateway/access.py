@@ -79,7 +79,7 @@ def check_scope(caller: Token, scope: Scope, why: str = "") -> None:
     Args:
         caller: Whose token it is.
         scope: The scope.
-        why: What needs it, for the message, if the address of the request does not say it.
+        why: The reason, appended to the message, if the address of the request does not show it.
 
     Raises:
         AccessError: It has not.

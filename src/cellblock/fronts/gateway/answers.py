@@ -121,7 +121,7 @@ def invalid_response(error: RequestValidationError, fields: Iterable[str] = ()) 
     """Return the answer that says what is wrong with a request.
 
     Args:
-        error: What is wrong.
+        error: The validation error.
         fields: The fields that its body may have.
     """
     found = error.errors()[:20]

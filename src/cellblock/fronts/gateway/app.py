@@ -87,7 +87,7 @@ class Gateway(FastAPI):
     """An application behind a guard. What is around it is called first, before anything of FastAPI's.
 
     Attributes:
-        outside: What is called first, and calls `inside`.
+        outside: The outermost application: it is called first, and calls `inside`.
     """
 
     outside: ASGIApp

@@ -33,14 +33,14 @@ _PAGE = (
     "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""What the page may load. Text can become code nowhere in it: it has no script or style within, and makes no HTML of text."""
+"""The page's Content-Security-Policy. Text never becomes code: no script or style is inline, and no HTML is made of text."""
 
 _FRAME = (
     "sandbox allow-scripts; default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; "
     "font-src data:; media-src data: blob:; connect-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-"""What HTML of outputs, and what draws a figure, may do: anything within its own frame, which has no origin, no storage and no
-network. The page's own policy keeps the frame where it is. Scripts of an output run only if somebody asks for that."""
+"""The policy of frames that show an output's HTML or draw a figure: anything goes within the frame, which has no origin, no
+storage and no network. The page's own policy keeps the frame where it is. Scripts of an output run only on request."""
 
 _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -60,7 +60,7 @@ class LoginRequest(Strict):
 
 
 class LoginResponse(BaseModel):
-    """What the page shows to the API from now on."""
+    """The token with which the page calls the API from now on."""
 
     token: str
 

@@ -40,8 +40,8 @@ class Direct:
 
         Args:
             app: The application, which has the same routes.
-            rest: What answers all other requests.
-            endpoints: What answers ``POST /NAME/{session}/execute``, by the name.
+            rest: The application that answers all other requests.
+            endpoints: The endpoints of ``POST /NAME/{session}/execute``, by the name.
         """
         self._app = app
         self._rest = rest
@@ -109,8 +109,8 @@ def read_query(format_: str | None, max_chars: str | None) -> int | None:
     """Return how long the text for a language model may be that an address asks for; None if it asks for JSON.
 
     Args:
-        format_: What it says of the format.
-        max_chars: What it says of the length.
+        format_: The value of ``format`` in the query, if any.
+        max_chars: The value of ``max_chars`` in the query, if any.
 
     Raises:
         RequestValidationError: There is no such format, or the length is none.

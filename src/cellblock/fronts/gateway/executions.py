@@ -76,7 +76,7 @@ async def execute_in_named(
 
 
 DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
-"""What `direct.Direct` answers in place of the two routes above."""
+"""The endpoints with which `direct.Direct` answers in place of the two routes above."""
 
 
 @router.post(

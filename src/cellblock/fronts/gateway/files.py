@@ -97,7 +97,7 @@ async def read_file(
         "Accept-Ranges": "bytes",
         "ETag": tag,
         "Cache-Control": "no-cache",
-        # What a session has written is nothing that a browser should show as a page of this server.
+        # A browser must never show a file that a session has written as a page of this server.
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.rpartition('/')[2], safe='', errors='replace')}",
         "X-Content-Type-Options": "nosniff",
     }

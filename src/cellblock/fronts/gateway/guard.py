@@ -71,7 +71,7 @@ class Guard:
 
         Args:
             app: The application.
-            options: What is allowed.
+            options: The gateway's options.
             check: Tells what a token is for; None if no tokens are asked for.
         """
         self._app = app
@@ -185,7 +185,7 @@ class Headers:
         host: The name by which the client knows this server.
         origin: The web page that sends the request, if one does.
         site: How that page's site and this server's are related.
-        authorization: What it shows to be let in.
+        authorization: The ``Authorization`` header.
         length: The bytes of the body, if it says so.
         token: The token in the address.
     """
@@ -279,7 +279,7 @@ def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> No
         own = f"{scheme.replace('ws', 'http', 1)}://{headers.host}"
         foreign = headers.origin != own and headers.origin not in allowed
     else:
-        # What a page of another site loads without an Origin: pictures, scripts, forms of old browsers. A link is fine.
+        # Requests by a page of another site without an Origin: pictures, scripts, forms of old browsers. A link is fine.
         page = scope.get("method") == "GET" and scope["path"] in (*PUBLIC, CONSOLE)
         foreign = headers.site == "cross-site" and not page
     if foreign:

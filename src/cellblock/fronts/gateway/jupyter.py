@@ -55,7 +55,7 @@ class Wanted(BaseModel):
 
     Attributes:
         name: The kernelspec. Every name that begins with ``python`` means cellblock's own kernel.
-        env: What Jupyter's servers pass on: of it, ``KERNEL_ID`` is ignored, as every session has an id of its own.
+        env: Variables from Jupyter's servers. ``KERNEL_ID`` is ignored, as every session has an id of its own.
         options: Options of the session, as in ``POST /kernels``; Jupyter's clients send none.
     """
 

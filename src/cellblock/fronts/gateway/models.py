@@ -29,7 +29,7 @@ class KernelCreateRequest(Strict):
 
 
 class SessionCreateRequest(Strict):
-    """What a session is to be, if there is none of its name."""
+    """The session to create if there is none of its name."""
 
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of the session; they need the scope admin.")
@@ -128,7 +128,7 @@ class AttemptSnapshotModel(BaseModel):
 
 
 class ExecutionResultModel(BaseModel):
-    """What came of some code."""
+    """The result of an execution."""
 
     status: str = Field(description="success, error, timeout, interrupted or max_attempts_exceeded, among others.")
     text: str | None = Field(description="Everything that a reader would see, in order.")
@@ -171,7 +171,7 @@ class Done(BaseModel):
 
 
 class ProblemModel(BaseModel):
-    """What is wrong (RFC 9457)."""
+    """Problem details (RFC 9457)."""
 
     type: str
     title: str

@@ -55,7 +55,7 @@ class Notebooks:
         self.known: dict[str, dict[str, str]] = {}
 
     def add(self, wanted: WantedNotebook, kernel: str) -> str:
-        """Take note of a notebook; return its id."""
+        """Register a notebook; return its id."""
         number = str(uuid.uuid4())
         self.known[number] = {"path": wanted.path, "name": wanted.name, "type": wanted.type, "kernel": kernel}
         while len(self.known) > 10_000:
@@ -106,7 +106,7 @@ async def get_notebook(connection: HTTPConnection, number: str) -> Notebook:
 
 
 class Change(BaseModel):
-    """What is to be different about a notebook."""
+    """The changes to a notebook."""
 
     path: str | None = Field(None, max_length=4096)
     name: str | None = Field(None, max_length=4096)

@@ -1,4 +1,4 @@
-"""What happens in all sessions, as it happens: server-sent events. And what has happened in one session."""
+"""The activity of all sessions as live server-sent events; and the cells and decisions of one session."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "font-src 'self' data:; connect-src 'self'; worker-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What the pages may load: nothing of other servers."""
+"""The Content-Security-Policy of the pages: they load nothing from other servers."""
 
 
 @router.get("/docs")

@@ -29,7 +29,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         "content": {"text/plain": {"schema": {"type": "string"}}},
     }
 }
-"""What the document says of an endpoint that answers with a result"""
+"""The OpenAPI responses of an endpoint that answers with a result"""
 
 
 def text_wanted(request: Request) -> int | None:

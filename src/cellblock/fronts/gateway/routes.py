@@ -97,7 +97,7 @@ def add(
     Args:
         router: The router.
         kind: The operation.
-        answer: What answers it, if that is more than to ask the daemon.
+        answer: The function that answers it, if there is more to do than to ask the daemon.
         model: The model of its answer, if it does not follow from the declaration.
         tag: Its group in the description, if it is not that of the router.
         any_session: Whether tokens for one session pass, whatever the path is about. `answer` has to look at `Token.session`.

@@ -54,7 +54,7 @@ def serve(
         key: A file with its private key, if the certificate's file does not hold it.
         say: Takes what is to be said to the user, line by line; standard error by default.
         make: Makes the application; by default the gateway's own.
-        greeting: What to say when it listens, with ``{}`` for the addresses.
+        greeting: The message when it listens, with ``{}`` for the addresses.
         on_start: Called with the address when it listens, instead of saying all that.
 
     Raises:

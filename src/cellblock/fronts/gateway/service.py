@@ -33,7 +33,7 @@ class Link(BaseModel):
 
 
 class Root(BaseModel):
-    """What the gateway offers."""
+    """The services that the gateway offers."""
 
     service: str
     links: dict[str, Link]
@@ -87,7 +87,7 @@ class Checks:
 
 
 class Caller(BaseModel):
-    """What a token is for."""
+    """The name and permissions of a token."""
 
     name: str
     scopes: list[Scope] = Field(description="What it may do, with what that implies: read, run, approve, admin.")

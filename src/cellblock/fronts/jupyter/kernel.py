@@ -71,7 +71,7 @@ class JupyterKernel:
     """A kernel.
 
     Attributes:
-        daemon: What runs its session.
+        daemon: The daemon that runs its session.
         session: The id of its session.
         name: The name of its session.
         kernel_type: The kernelspec of the session.
@@ -85,7 +85,7 @@ class JupyterKernel:
         """Begin without clients.
 
         Args:
-            daemon: What runs its session.
+            daemon: The daemon that runs its session.
             record: The session.
             handlers: Handlers for the requests that involve the session, by type.
         """

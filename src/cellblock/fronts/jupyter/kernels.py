@@ -43,7 +43,7 @@ class JupyterKernels:
         """Set up, without kernels.
 
         Args:
-            daemon: What runs the sessions.
+            daemon: The daemon that runs the sessions.
         """
         self._daemon = daemon
         self._kernels: dict[str, JupyterKernel] = {}

@@ -65,7 +65,7 @@ def undone(what: Undone, handle: str) -> CallToolResult:
     """Return the answer about undone cells: which ones, which files came back, and which calls stay done.
 
     Args:
-        what: What was undone.
+        what: The result of the undo.
         handle: The session's handle, if the client has to know it.
     """
     # Cells, paths and calls come from the session: each is shown in one line, and their number is limited.

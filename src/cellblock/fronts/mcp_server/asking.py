@@ -147,7 +147,7 @@ def forms(about: str, text: str, choices: tuple[str, ...]) -> list[ElicitRequest
     """Return the forms in which a person decides: one, or several that show a long text in parts. None if it is too long.
 
     Args:
-        about: What it is about.
+        about: The introduction of the text.
         text: The subject of the decision; all of it must be shown.
         choices: The choices of the last form. The others only ask whether to continue.
     """
@@ -173,7 +173,7 @@ def form(message: str, choices: tuple[str, ...]) -> ElicitRequestFormParams:
     """Return a form in which a person decides.
 
     Args:
-        message: What it is about.
+        message: The text of the form.
         choices: The choices.
     """
     decision = {"type": "string", "title": "Allow it?", "enum": [*choices]}

@@ -40,12 +40,12 @@ async def decide(
 
     Args:
         clients: Whose options and rules decide.
-        call: What the model wants.
-        about: What a person is told of it.
+        call: The call that the model asks for.
+        about: The introduction of the question to the person.
         ctx: The call of this server that wants it.
-        refused: What a refusal says before its reason.
-        hint: What it says after that.
-        session: What the record of decisions calls the session.
+        refused: The beginning of the error message, before the reason.
+        hint: The end of that message, after the reason.
+        session: The session's name in the record of decisions.
         handle: The handle of the session that was made for this call: a client that calls again does not know it yet.
 
     Returns:

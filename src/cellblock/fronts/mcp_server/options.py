@@ -31,7 +31,7 @@ class ServerOptions:
         workspace: Where the code works, and where ``mcptools/`` is generated. Over HTTP, each session gets a folder in it.
         sandbox: Whether to run kernels in a sandbox.
         sandbox_config: Its configuration: a JSON file (docs/sandbox.md).
-        isolate: What it is made of (`SessionOptions.isolate`).
+        isolate: The kind of sandbox (`SessionOptions.isolate`).
         allow_hosts: Hosts that the code may reach.
         approve: Who decides about what code asks for: ``auto`` allows it, ``ask`` asks the person at the client, and ``rules``
             leaves it to the file of rules. Rules come first in any case.

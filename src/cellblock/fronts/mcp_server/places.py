@@ -20,7 +20,7 @@ class Place(Protocol):
 
     @property
     def link(self) -> SessionLink:
-        """What asks for them."""
+        """The link to the sessions."""
 
     async def begin(self) -> None:
         """Get ready for the first session."""
@@ -84,7 +84,7 @@ class OnCluster:
 
     @property
     def link(self) -> SessionLink:
-        """What asks for them.
+        """The link to the sessions.
 
         Raises:
             StateError: It has not begun.

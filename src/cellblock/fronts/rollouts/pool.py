@@ -46,7 +46,7 @@ _CLOCK = "__import__('time_machine').travel({seconds!r}, tick=True).start()"
 
 
 class _Begin(NamedTuple):
-    """What one rollout begins with."""
+    """The parameters with which one rollout begins."""
 
     key: str
     seed: int | None
@@ -85,7 +85,7 @@ class Pool(AsyncOnly):
 
         Args:
             size: How many rollouts there are at a time. Others wait, and are admitted in order.
-            start_from: What each begins with: the file of a saved session (`CodeExecutor.save`), or a checkpoint that was made
+            start_from: The initial state of each: a saved session's file (`CodeExecutor.save`), or a checkpoint that was made
                 with ``files="copy"``. Rollouts from a checkpoint take 10 ms, and share the sandbox of its session: its
                 network, its processes and /tmp. By default, each begins with a fresh kernel.
             template: A directory whose files each begins with, copied. Not together with `start_from`.
@@ -161,7 +161,7 @@ class Pool(AsyncOnly):
         """Do something in a rollout, once for each key: whoever asks again, also meanwhile, gets the same result.
 
         Args:
-            work: What to do.
+            work: The coroutine function to call with the rollout.
             key: Names it.
             seed: As for `rollout`.
             clock: As for `rollout`.
@@ -196,8 +196,8 @@ class Pool(AsyncOnly):
 
         Args:
             key: Names it: a pool makes no second one of a key. By default it gets a number.
-            seed: What random numbers begin with: those of `random`, and of NumPy and PyTorch if they are preloaded.
-            clock: What time it is for its code when it begins; it goes on from there. The sessions' Python needs the package
+            seed: The seed of random numbers: those of `random`, and of NumPy and PyTorch if they are preloaded.
+            clock: The time that its code sees when it begins; it goes on from there. The sessions' Python needs the package
                 time-machine. It is a help for tests that can be repeated, not a wall: code can take it back.
             labels: For its trajectory, beside those of the pool.
             lifetime: Seconds from admission to the end, instead of the pool's.

@@ -27,10 +27,10 @@ class Rollout:
 
     Attributes:
         key: Names it in its pool.
-        seed: What random numbers begin with; None: something new.
+        seed: The seed of its random numbers; None: a new one.
         labels: Its labels, with those of the pool.
-        executor: What its code runs in.
-        trajectory: What has happened.
+        executor: The executor of its code.
+        trajectory: The record of its events.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Rollout:
 
         Args:
             key: Names it in its pool.
-            seed: What random numbers begin with.
+            seed: The seed of its random numbers; None: a new one.
             labels: Its labels.
-            executor: What its code runs in.
+            executor: The executor of its code.
             lifetime: Ends it.
             trajectory: Records what happens.
         """

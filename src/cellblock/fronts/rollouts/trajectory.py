@@ -1,4 +1,4 @@
-"""What happened in a rollout, as JSON lines."""
+"""The trajectory of a rollout: its events, as JSON lines."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cellblock.model.variables import Survey
 
 Before: TypeAlias = Callable[[], Awaitable[None]]
-"""What to do before a session goes back, when it is decided that it does."""
+"""Called before a session goes back, once it is certain that it does."""
 
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200

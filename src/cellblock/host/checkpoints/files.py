@@ -51,7 +51,7 @@ class CheckpointFiles:
         Args:
             workspace: The directory.
             store: Returns the host's store of files.
-            walls: What the session cannot read or write, which is not part of its files; None without a sandbox.
+            walls: Paths that the session cannot read or write. They are not part of its files. None without a sandbox.
             own: Whether the program has given the session this directory.
         """
         self.own = own

@@ -56,7 +56,7 @@ def over(verb: str, path: str, what: str, limit: str, value: int, remedy: str = 
         what: The excess, such as ``it has 12 bytes``.
         limit: The name of the limit.
         value: Its value.
-        remedy: What to do; by default, to raise the limit.
+        remedy: The advice; by default, to raise the limit.
     """
     remedy = remedy or f"give the session FileLimits with a larger {limit}, if that is meant"
     return FilesError(

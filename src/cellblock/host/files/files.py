@@ -44,7 +44,7 @@ class Files:
         root: The workspace. It is opened on first use.
         limits: Limits of one operation.
         walk: How paths are resolved; by default, the best way that this system has.
-        walls: What the session cannot read or write; None without a sandbox.
+        walls: Paths that the session cannot read or write; None without a sandbox.
         on_change: Called when an operation that can change files has ended, whether or not it has changed any.
     """
 
@@ -216,7 +216,7 @@ class Files:
         """Remove a file, a link (not what it points to), an empty folder, or anything else.
 
         Args:
-            path: What to remove.
+            path: The path to remove.
             recursive: Whether to remove a folder with its contents, however deep.
             trusted: Whether the program acts on its own behalf, so that the session's sandbox does not apply.
 

@@ -58,7 +58,7 @@ class Transfer:
     Attributes:
         files: How many files.
         bytes: Their total size.
-        skipped: What was left out: links, FIFOs, sockets, devices, and anything that changed its kind while it was read.
+        skipped: Omitted entries: links, FIFOs, sockets, devices, and anything that changed its kind while it was read.
     """
 
     files: int

@@ -165,7 +165,7 @@ class Cell:
 
         Args:
             collector: Keeps the kernel's output.
-            rights: What the kernel is allowed to do.
+            rights: The rights of the kernel.
             after_death: The recovery that its result reports for the previous kernel, if no result has reported that death.
             pause: Pauses (True) or resumes the kernel's output.
         """

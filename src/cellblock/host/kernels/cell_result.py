@@ -59,7 +59,7 @@ class Outcome:
         goes_on_from: The state from which the session continues, if the kernel died with the cell; None: a fresh one.
         afterwards: A sentence about what happens to the session next, if the cell was stopped for that; else empty.
         after_death: The recovery to report for the previous kernel, if no result has reported its death.
-        rights: What its kernel was allowed to do.
+        rights: The rights of its kernel.
         not_undoable: Why it cannot be undone; empty if it can.
         says_so: Whether its output says that it cannot be undone.
     """

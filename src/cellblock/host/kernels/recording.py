@@ -1,4 +1,4 @@
-"""What is recorded of a kernel for a later host: nothing, unless the host has a custodian (`cellblock.host.survival`)."""
+"""The record of a kernel for a later host: nothing, unless the host has a custodian (`cellblock.host.survival`)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class KernelSpec:
         interpreter: Path of its interpreter.
         preload: Modules that it has already imported at its start.
         tier: How it is isolated.
-        policy: What it is allowed to do, if it is sandboxed.
+        policy: The policy of its sandbox, if it has one.
         setup: The setup for its init, except the sandbox: environment, directories, packages.
         limits: How much output is kept.
         spill_to: The directory for output that is too large to keep.

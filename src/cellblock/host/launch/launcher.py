@@ -125,7 +125,7 @@ class Boot:
     Attributes:
         interpreter: Path of the kernels' interpreter.
         preload: Modules that they have already imported at their start.
-        basis: What the process prepares for their sandboxes.
+        basis: How the process prepares for their sandboxes.
         starter: Starts a process, directly or in a sandbox of srt.
         places: Prefix of the paths to remove when this process has ended. None: nothing.
         groups: Creates a control group for each kernel; None without control groups.

@@ -115,7 +115,7 @@ async def sandbox_apart(kernel: RunningKernel, policy: Policy, facts: Facts) -> 
 
     Args:
         kernel: The session's kernel.
-        policy: What the program is allowed to do.
+        policy: The policy of that sandbox.
         facts: The facts of this machine.
 
     Raises:

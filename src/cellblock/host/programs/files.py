@@ -197,7 +197,7 @@ class SessionFiles:
         """Remove a file, a link or a directory.
 
         Args:
-            path: What to remove.
+            path: The path to remove.
             recursive: Whether to remove a directory with all that it contains; otherwise it must be empty.
             missing_ok: Whether it may be missing.
         """

@@ -1,4 +1,4 @@
-"""What a program prints: read as far as somebody takes it, or the newest of it."""
+"""The output of a program: read only as fast as it is taken, or cut down to the newest part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Output:
         """Start without streams.
 
         Args:
-            keep: What becomes of output that nobody has taken.
+            keep: How unread output is handled.
         """
         self._keep = keep
         self._loop = asyncio.get_running_loop()

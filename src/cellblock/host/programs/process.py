@@ -83,7 +83,7 @@ class Process:
             number: Its number in the session.
             command: The program and its arguments.
             label: Its label.
-            keep: What becomes of output that nobody has read.
+            keep: How unread output is handled.
             connection: The connection to what watches it.
             outputs: The reading ends of its output.
             stdin: The writing end of its standard input, if it has one.
@@ -101,7 +101,7 @@ class Process:
         self._stdin = None if stdin is None else Stdin(stdin, owned=True)
         self._terminal: int | None = None
         self._asked: ProgramStatus | None = None
-        """What made us end it."""
+        """The status to report because we end it; None if we do not."""
         self._why = ""
         self._result: ExecResult | None = None
         self._begun: asyncio.Future[None] = self._loop.create_future()
@@ -129,7 +129,7 @@ class Process:
 
     @property
     def info(self) -> ProcessInfo:
-        """What is known of it now."""
+        """Its current state."""
         return self._info
 
     @property

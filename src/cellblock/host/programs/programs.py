@@ -111,14 +111,14 @@ class Programs:
             cwd: Its directory, in the session; a relative one is in the workspace, which is also the default.
             env: Variables to set, or to remove (None), in the environment that the session began with. What cells have set in
                 `os.environ` is not there.
-            input: What it reads from its standard input, which is empty by default.
+            input: Data for its standard input, which is empty by default.
             timeout: Seconds until it is stopped; None for no limit.
             merge: Whether standard error goes into standard output, in the order in which it was written.
             log: A file in the session that gets all output instead, appended.
             on_output: Called with each piece of output, and awaited if it returns an awaitable; the program waits meanwhile.
             max_output: The most bytes to keep of each stream, from its beginning and its end. What a program may print has no
                 limit.
-            stop: What is stopped at the time limit or when the caller is cancelled: all that the program has started
+            stop: The processes to stop at the time limit or when the caller is cancelled: all that the program has started
                 (``tree``), or its process ``group``, so that processes which left that go on.
 
         Returns:
@@ -170,8 +170,8 @@ class Programs:
             pty: Rows and columns of a terminal that it gets in place of its standard streams.
             merge: As for `exec`.
             log: As for `exec`.
-            keep: What becomes of output that nobody has read: with ``all`` the program waits when 1 MiB was not read, with
-                ``tail`` the oldest is dropped.
+            keep: How unread output is handled: with ``all`` the program waits when 1 MiB was not read, with ``tail`` the
+                oldest is dropped.
             label: A text for `processes`.
 
         Raises:
@@ -424,7 +424,7 @@ def _specification(argv: tuple[str, ...], **fields: Any) -> bytes:
 
 
 class _Collected:
-    """What a program has printed, as far as its result keeps it."""
+    """The output of a program, as far as its result keeps it."""
 
     def __init__(self, process: Process, limit: int, on_output: OnOutput | None) -> None:
         self.on_output = on_output

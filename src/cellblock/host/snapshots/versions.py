@@ -1,4 +1,4 @@
-"""What a snapshot has at a path, as text."""
+"""The content at a path in a snapshot, as text."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Walk:
             top: The workspace, opened.
             known: The last known state.
             wanted: The state to compare with, in a search.
-            dirt: What may have changed since `known`; None: anything.
+            dirt: The parts that may have changed since `known`; None: all.
 
         Returns:
             The content; `known` itself if nothing has changed.

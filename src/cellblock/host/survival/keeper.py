@@ -124,7 +124,7 @@ class Keeper(Places):
         Args:
             parts: Its parts.
             label: Its label for the program of a later host.
-            remains: What an earlier host has left of it.
+            remains: Its remains from an earlier host.
         """
         return SessionKeeper()
 

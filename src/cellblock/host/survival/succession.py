@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Succession:
-    """What a session has of an earlier host, and what it leaves to a later one."""
+    """The state that a session takes over from an earlier host, and that it leaves to a later one."""
 
     def __init__(self, keeper: SessionKeeper, cells: Cells, kernels: KernelSlot, checkpoints: Checkpoints) -> None:
         """Take parts of a session.

@@ -47,7 +47,7 @@ class Programs:
         inherited: Variables that the sandbox around this one has set.
         confinement: Applied to each program.
         outputs: Standard output and error of their kernel; None: those of init.
-        watchers: What watches the programs beside the kernel. They outlive the kernel that they were started beside.
+        watchers: The pids of the programs' watchers. They outlive the kernel that they were started beside.
         supervise: Returns a socket for the listener of a program's filter, if that needs one.
         workspace: The directory of programs that name none.
         packages: The directory of the session's packages.

@@ -12,7 +12,7 @@ import os
 from cellblock.launch.init import processes, system_v
 
 _OWN = (*("/dev/null", "pipe:", "pipe:"), *("socket:",) * 4)
-"""What a worker's own descriptors refer to, from 0 on; ports, open files and connections of its code make more, or others."""
+"""The targets of a worker's own descriptors, from 0 on; ports, open files and connections of its code make more, or others."""
 
 _MOST = 128 * 2**20
 """Resident bytes that are usually freed in a few milliseconds, and may count twice until then"""

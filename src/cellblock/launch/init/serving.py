@@ -87,7 +87,7 @@ class Init:
         """The host's connection for copies of kernels. While it is open, this process stays, even without a kernel."""
         self._parked: Parked | None = None
         self._left_watchers: set[int] = set()
-        """What watches programs that run on though their kernel is gone."""
+        """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]

@@ -39,7 +39,7 @@ def specialise(setup: WorkerSetup) -> None:
     os.environ.update(env)
     os.chdir(setup.cwd)
     time.tzset()
-    # What a starting interpreter would have read from its environment.
+    # Settings that a starting interpreter would have read from its environment.
     if path := env.get("PYTHONPATH"):
         sys.path[1:1] = [entry for entry in path.split(os.pathsep) if entry]
     if env.get("PYTHONDONTWRITEBYTECODE"):

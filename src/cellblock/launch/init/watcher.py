@@ -58,7 +58,7 @@ def serve(handover: socket.socket, surroundings: Surroundings, *, confined: bool
         handover: The connection to init. Each message comes with the descriptors of a program: the socket for the listener of
             its filter, if it needs one, the connection to the host, the file with the specification, and its standard streams.
             The answer, when nothing of it is left, is `IDLE`.
-        surroundings: What all programs have around them.
+        surroundings: The surroundings of all programs.
         confined: Whether it confines itself, and not the fork that becomes a program.
     """
     try:
@@ -110,7 +110,7 @@ def _hide() -> None:
 
 @dataclass
 class Surroundings:
-    """What the programs of one kernel have around them.
+    """The surroundings of the programs of one kernel.
 
     Attributes:
         env: The environment that specifications change.

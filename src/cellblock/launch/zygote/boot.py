@@ -17,7 +17,7 @@ def main():  # type: ignore[no-untyped-def]  # runs on interpreters that are too
     if sys.version_info < (3, 11):
         sys.stderr.write("Python %d.%d is too old\n" % sys.version_info[:2])
         sys.exit(EXIT_TOO_OLD)
-    # What users of a kernel expect: the current directory comes first, and cellblock is not there.
+    # As users of a kernel expect: the current directory comes first, and cellblock's own is not there.
     sys.path[0] = ""
     import importlib.util
 

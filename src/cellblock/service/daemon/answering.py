@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError, StateError)
-"""What those meet who use a session while another client ends it."""
+"""Errors of clients that use a session while another one ends it."""
 
 
 async def answer(server: Server, request: Request[Any], body: bytes) -> Any:

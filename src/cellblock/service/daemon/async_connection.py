@@ -49,7 +49,7 @@ class AsyncConnection(asyncio.Protocol):
     """One connection to a daemon, which any number of tasks of one event loop share.
 
     Attributes:
-        daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
+        daemon: The daemon's description of itself: ``protocol``, ``version``, ``pid``, ``started``.
     """
 
     def __init__(self) -> None:
@@ -125,8 +125,8 @@ class AsyncConnection(asyncio.Protocol):
         """Ask the daemon for something, and return its answer: JSON data, or bytes.
 
         Args:
-            request: What to ask.
-            body: What comes with it.
+            request: The request.
+            body: The body of the request.
             packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:

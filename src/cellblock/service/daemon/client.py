@@ -46,7 +46,7 @@ class Client(asyncio.Protocol):
         """Serve a client.
 
         Args:
-            server: What clients share.
+            server: The state that all clients share.
             lease: For a client of a cluster's node, whose connection has proved who it is: nothing is taken from it or sent to
                 it once the lease has run out. None for a process of this machine, which must be this user's.
         """
@@ -57,7 +57,7 @@ class Client(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = 0
         self._frames: deque[Frame] = deque()
-        """What was read together with requests that are worked on, and has to wait."""
+        """Frames that were read together with requests in progress, and have to wait."""
         self._mistake: ProtocolError | None = None
         """Why the bytes after those cannot be read."""
         self._bytes = 0
@@ -198,7 +198,7 @@ class Client(asyncio.Protocol):
         return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))
 
     def _bind(self, request: Request[Any]) -> None:
-        """Take note of a session that is to end with this connection, before it is made.
+        """Register a session that is to end with this connection, before it is made.
 
         Raises:
             InvalidInputError: It could be another client's session.

@@ -56,7 +56,7 @@ class Connection:
     """One connection to a daemon. One thread uses it at a time; others wait for their turn.
 
     Attributes:
-        daemon: What the daemon has said of itself: ``protocol``, ``version``, ``pid``, ``started``.
+        daemon: The daemon's description of itself: ``protocol``, ``version``, ``pid``, ``started``.
     """
 
     def __init__(self, sock: socket.socket, version: str, *, any_daemon: bool = False) -> None:
@@ -110,8 +110,8 @@ class Connection:
         """Ask the daemon for something, and return its answer: JSON data, or bytes.
 
         Args:
-            request: What to ask.
-            body: What comes with it.
+            request: The request.
+            body: The body of the request.
 
         Raises:
             CellblockError: What the daemon has met, of the same class.

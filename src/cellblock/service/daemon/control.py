@@ -1,4 +1,4 @@
-"""What people do with the daemon: see how it is, stop it, and have systemd run it."""
+"""Management of the daemon: its status, its start and stop, and its systemd unit."""
 
 from __future__ import annotations
 

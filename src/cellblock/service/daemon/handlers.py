@@ -14,7 +14,7 @@ _WithBody: TypeAlias = Callable[[Server, _RequestT, bytes], Awaitable[Any]]
 
 
 class Handler(NamedTuple):
-    """What answers an operation.
+    """The handler of an operation.
 
     Attributes:
         function: It is given the server and the request. It returns what the operation declares, an iterator of parts if these

@@ -23,7 +23,7 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
     """Return when the daemon has to end.
 
     Args:
-        server: What it serves.
+        server: The state that all clients share.
         place: Its directory.
         lock: The descriptor of its lock.
         idle: Seconds without a kernel and without a client after which it ends; None: it stays.

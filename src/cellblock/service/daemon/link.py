@@ -88,8 +88,8 @@ class DaemonLink:
         """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
 
         Args:
-            request: What to ask.
-            body: What comes with it.
+            request: The request.
+            body: The body of the request.
             packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:

@@ -21,10 +21,10 @@ class Place:
 
     Attributes:
         directory: The state directory.
-        socket: What the daemon listens on.
+        socket: The socket that the daemon listens on.
         lock: Held by the daemon for as long as it lives.
         starting: A lock, held by the process that starts a daemon.
-        log: What the daemon logs.
+        log: The daemon's log file.
     """
 
     def __init__(self, directory: Path | None = None) -> None:

@@ -28,7 +28,7 @@ class Remote:
         descriptor: The listening socket, which outlives the daemon.
         credentials: A file with the cluster's certificate and its key.
         lease: The file of the lease.
-        mark: What the ids of sessions end with.
+        mark: The suffix of the sessions' ids.
         workspaces: Where sessions get directories of their own.
     """
 

@@ -1,4 +1,4 @@
-"""What the clients of one daemon share: its sessions, and what is known of the daemon itself."""
+"""The state that the clients of one daemon share: its sessions, and what is known of the daemon itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Connected(Protocol):
 
 
 class Server:
-    """What the clients of one daemon share.
+    """The state that the clients of one daemon share.
 
     Attributes:
         sessions: The sessions.
@@ -40,7 +40,7 @@ class Server:
         custodian: Holds the kernels, so that they outlive this process; None if nothing does.
         default_timeout: Seconds that code may run if its client does not say.
         uploads: Files that come in parts.
-        turns: What keeps answers to many clients from holding up the loop.
+        turns: Keeps answers to many clients from holding up the loop.
         lease: That of a node of a cluster; None if this is none.
         credentials: A file with the cluster's certificate and its key; None if this is no node of a cluster.
         origins: The marks of the nodes on which the sessions here were made.

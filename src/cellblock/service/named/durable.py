@@ -224,7 +224,7 @@ def told(
         codes: The code of the first cells whose effects are lost.
         lost: How many cells are lost.
         changed: Files that have changed since.
-        loaded: What was brought back.
+        loaded: The report of what was restored.
         host: The other machine that it ran on; empty if it ran here.
         known_until: Until when it is known what ran there; empty if that is known to the end.
     """

@@ -85,9 +85,9 @@ class EventLog:
         """Add an event. If there are too many, the oldest are dropped.
 
         Args:
-            kind: What it is.
+            kind: Its kind.
             data: Its data.
-            prepared: What `prepare` has returned for it, if it can be large.
+            prepared: The result of `prepare` for it, if it can be large.
         """
         self._enter(kind, data, prepared or Prepared(pack(data)))
 
@@ -95,9 +95,9 @@ class EventLog:
         """Add the last event, and notify readers.
 
         Args:
-            kind: What it is.
+            kind: Its kind.
             data: Its data.
-            prepared: What `prepare` has returned for it.
+            prepared: The result of `prepare` for it.
         """
         self.ended = True
         self._enter(kind, data, prepared)

@@ -48,7 +48,7 @@ _NAME = re.compile(r"lease-(\d{8})\.json")
 
 @record
 class LeaseRecord:
-    """What a holder says of a session.
+    """A holder's record of a session.
 
     Attributes:
         format: As `_FORMAT`.
@@ -83,7 +83,7 @@ class Lease:
     Attributes:
         session: The id of the session here.
         epoch: Its number; 0 before `take`.
-        record: What it has written last.
+        record: The last record that it has written.
         taken_by: Who has taken the name from it; empty if nobody has.
     """
 

@@ -25,7 +25,7 @@ _LEAST = 0.02  # seconds that a session has to become idle, also if it is not to
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What a session goes on from that comes from another node.
+    """The save that a session from another node continues from.
 
     Attributes:
         save: The file.

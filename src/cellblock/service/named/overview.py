@@ -43,7 +43,7 @@ class _Kept(NamedTuple):
 
 
 class Overview:
-    """What happens in the sessions of one process.
+    """The activity of the sessions of one process.
 
     Everything in the picture carries the number of its last change, so that a watcher can be told what has changed since any
     number, whoever it is. Only what is gone has to be remembered; if that is too long ago, the watcher begins anew.
@@ -54,7 +54,7 @@ class Overview:
 
         Args:
             sessions: The sessions, by id.
-            approvals: What waits.
+            approvals: The pending approvals.
         """
         self._sessions = sessions
         self._approvals = approvals

@@ -76,13 +76,13 @@ class NamedSession:
 
         Args:
             host: Where it runs.
-            record: What everybody sees of it.
+            record: Its public record.
             options: Its options, as its maker has given them.
             read: The parsed options, if available.
             start_from: The checkpoint that its first kernel is made from.
             lasting: Whether the next process adopts it if this one is killed.
             store: Stores its executions. If it is durable, its saves are in the same directory.
-            moved: What it goes on from, if it comes from another node of a cluster.
+            moved: The save that it continues from, if it comes from another node of a cluster.
         """
         self.record = record
         self.options = options
@@ -93,10 +93,10 @@ class NamedSession:
         self.changed = False
         self.lost = False
         self._loss: Recovery = "restarted"
-        """What it continues from afterwards."""
+        """The recovery that `take_loss` reports if its kernel was lost."""
         self.durable: Durable | None = None
         self._left: LeaseRecord | None = None
-        """What another daemon has left of it, if the session goes on here."""
+        """The last record of another daemon's lease on it, if the session goes on here."""
         self.ran = ""
         self._store = store
         self.last_line = ""
@@ -356,7 +356,7 @@ class NamedSession:
         """Take over the kernel that a killed process has left. If the kernel is lost, the session gets a fresh one.
 
         Args:
-            remains: What is left of the session.
+            remains: The remains of the session.
             on_input: Answers `input()` of the code that is still running.
             since: As that process had it.
 

@@ -53,8 +53,8 @@ class NamedSessions:
         approvals: Pending approvals.
         executions: Submitted executions.
         limits: How much there may be.
-        overview: What happens in all of them.
-        store: What outlives this process.
+        overview: The activity of all of them.
+        store: The store of all that outlives this process.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class NamedSessions:
             store: The persistent store, which is closed with this; None for one in memory.
             limits: How much there may be.
             fixed: Options of all sessions that are made here, in place of those of clients; None: clients choose.
-            mark: What the ids of sessions end with, in a cluster: eight hexadecimal digits.
+            mark: The suffix of the sessions' ids, in a cluster: eight hexadecimal digits.
             workspaces: Where sessions get a directory of their own if their makers name none; it ends with them.
 
         Raises:
@@ -265,7 +265,7 @@ class NamedSessions:
         Args:
             record: Its record there.
             options: Its options.
-            arrival: What it goes on from.
+            arrival: The save that it continues from.
             confirm: Called when it could go on. If that raises, nothing of it is left here.
 
         Raises:

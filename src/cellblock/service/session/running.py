@@ -79,8 +79,8 @@ class RunningSession:
         """Start the session and its services, in a task that `close` can end.
 
         Args:
-            options: What the session is to be.
-            services: What its services are to be.
+            options: The options of the session.
+            services: The options of its services.
             session_id: Its id in the record of decisions.
             tool_server: Host and port on which other programs can call its tools, if any.
             timeout: Seconds in which the kernel must start; None for the host's limit.

@@ -61,7 +61,7 @@ def open_session(
         host: The host.
         options: The session's options. The services decide about its commands and hosts.
         service_options: The options of its services.
-        session_id: What the record of decisions calls the session.
+        session_id: The session's name in the record of decisions.
         label: As for `Host.session`.
         remains: As for `Host.session`.
         start_from: As for `Host.session`.
@@ -132,7 +132,7 @@ class SessionServices:
             options: Their options.
             directories: Real paths of the directories whose servers may be called, beside the workspace.
             secret: The token for calls from where others than the session are.
-            session_id: What the record of decisions calls the session.
+            session_id: The session's name in the record of decisions.
         """
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
         self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)

@@ -85,7 +85,7 @@ class Document:
             for key, schema in (form.properties or {}).items():
                 known = properties.get(key)
                 properties[key] = schema if known is None or known == schema else {"anyOf": [known, schema]}
-        # What the object says of an attribute itself holds in every form.
+        # The object's own schema of an attribute holds in every form.
         for key, schema in (node.properties or {}).items():
             properties[key] = schema if key not in properties else {"allOf": [schema, properties[key]]}
         return replace(

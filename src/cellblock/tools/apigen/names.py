@@ -13,7 +13,7 @@ from cellblock.errors import InvalidInputError
 _LONGEST = 64
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
 
-# What `pydantic.BaseModel` has of its own: a field of that name hides it, and pydantic warns or refuses.
+# Attributes of `pydantic.BaseModel` itself: a field of that name hides one, and pydantic warns or refuses.
 # fmt: off
 _OF_MODELS = frozenset((
     "construct", "copy", "dict", "from_orm", "json", "parse_file", "parse_obj", "parse_raw", "schema", "schema_json",
@@ -24,8 +24,8 @@ _OF_MODELS_TOO = re.compile(
     r"model_(?:config|computed|construct|copy|dump|extra|fields|json|parametrized|post|rebuild|validate)"
 )
 
-# What the annotations of generated classes are made of: a field of that name would be taken for it, as a class body is looked
-# through before its module.
+# Names in the annotations of generated classes: a field of that name would be taken for it, as a class body is searched before
+# its module.
 _OF_ANNOTATIONS = frozenset((
     "Annotated", "Any", "Field", "Literal", "bool", "dict", "float", "int", "list", "str", "tuple",
 ))
@@ -48,7 +48,7 @@ def check_server_name(name: object) -> str:
     """Return the name of a server if a package can have it.
 
     Args:
-        name: What the caller calls the server.
+        name: The caller's name for the server.
 
     Returns:
         The name.
@@ -132,7 +132,7 @@ def class_name(hint: str, taken: Mapping[str, object] | set[str]) -> str:
     """Return a name for a class that nothing else in its module has.
 
     Args:
-        hint: What it is called in its schema.
+        hint: Its name in the schema.
         taken: The names of the classes that are there.
 
     Returns:

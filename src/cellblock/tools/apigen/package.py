@@ -197,7 +197,7 @@ def _build(root: int, name: str, files: dict[str, bytes]) -> None:
             os.close(directory)
         _swap(root, building, name)
     finally:
-        # What is there now: the older package, the part of one that could not be finished, or nothing.
+        # This is now the older package, the part of one that could not be finished, or missing.
         _remove(root, building)
 
 

@@ -58,7 +58,7 @@ class Module:
         name: The module's name.
         tool: The tool's name.
         signature: How it is called, on one line.
-        description: What it does, in the server's words.
+        description: Its description, in the server's words.
         source: Its source.
     """
 

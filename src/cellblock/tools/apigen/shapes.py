@@ -46,7 +46,7 @@ class Property:
     """One attribute of a class.
 
     Attributes:
-        name: What JSON calls it.
+        name: Its name in JSON.
         annotation: Its type, as source.
         default: Its default, as source; None if a value is required.
         description: The server's words.

@@ -54,7 +54,7 @@ class ApprovalRequest:
         id: Cannot be guessed, and is valid for one decision.
         kind: ``tool``, ``shell``, ``network`` or ``server``.
         state: ``pending``, ``accepted``, ``rejected`` or ``withdrawn``.
-        always: What the acceptance covers besides: ``tool``, ``call`` or None.
+        always: Which later calls the acceptance covers: ``tool``, ``call`` or None.
         reason: Why it was withdrawn or rejected.
         by: The decider, if known.
         changed: How the tool differs from the one that an API was generated for, in a few words; empty if it does not.
@@ -149,8 +149,8 @@ class ApprovalRequest:
         """Record a decision that was made elsewhere, without calling `respond`: for the code that made the request.
 
         Args:
-            state: What was decided.
-            always: What else it is for.
+            state: The decision.
+            always: Which later calls the decision covers.
         """
         if self.state == "pending":
             self.state, self.always = state, always

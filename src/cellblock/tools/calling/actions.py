@@ -41,7 +41,7 @@ def save_action(
 
     Args:
         category: The package that it goes into, such as ``github``.
-        name: What it is called.
+        name: The name of the tool.
         api: Source of the interface: the types that it takes and returns, and a function ``run`` with annotations and a
             docstring. The body of that function is written here.
         impl: Source of the implementation: a function ``run`` with the same parameters.

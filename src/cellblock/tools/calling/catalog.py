@@ -34,9 +34,9 @@ class Tool:
     Attributes:
         server: The server's name, and the package's.
         module: The module's name.
-        name: What the server calls it.
+        name: The tool's name on the server.
         signature: How it is called, on one line.
-        description: What it does, in the server's words.
+        description: Its description, in the server's words.
     """
 
     server: str

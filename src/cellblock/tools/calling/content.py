@@ -31,7 +31,7 @@ class ToolSpec:
 
     Attributes:
         name: The name to call it by.
-        description: What it does; may be empty.
+        description: Its description; may be empty.
         input_schema: JSON Schema of its arguments.
         output_schema: JSON Schema of its structured result, if it has one.
         read_only: Whether it says that it changes nothing; None: it does not say.

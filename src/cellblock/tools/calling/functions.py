@@ -26,8 +26,8 @@ class ProgramFunction:
             server: The name under which the program offers it.
             name: Its name.
             parameters: Names of the parameters that take positional arguments, in order.
-            signature: What people see of its parameters.
-            doc: What it does.
+            signature: The signature in its docstring.
+            doc: The description in its docstring.
         """
         self.__name__ = self.__qualname__ = name
         self.__doc__ = f"{name}{signature}\n\n{doc}".strip()

@@ -39,8 +39,8 @@ def docstring(text: str, indent: str = "") -> str:
     r"""Write a docstring, quotes and all.
 
     Args:
-        text: What `plain` returned, or is our own.
-        indent: What its lines begin with, except the first one.
+        text: A text that `plain` returned, or one of our own.
+        indent: The indentation of its lines, except the first one.
 
     Returns:
         Source that evaluates to the text: every backslash is doubled, and no three quotes follow each other.

@@ -40,7 +40,7 @@ def made_absolute(params: ServerParams, directory: str) -> ServerParams:
 
     Args:
         params: The parameters.
-        directory: What relative paths are relative to, absolute.
+        directory: The directory for relative paths, absolute.
     """
     if not isinstance(params, StdioServer) or params.cwd is not None:
         return params

@@ -35,11 +35,11 @@ class ServerSandbox:
 
     Args:
         server: The server's name, for the log.
-        policy: What the server may do.
+        policy: The server's policy.
         cwd: The directory that it runs in; None: its home directory in the sandbox, which is empty and in memory.
 
     Attributes:
-        policy: What the server may do, without what no sandbox allows.
+        policy: The server's policy, without rights that no sandbox gives.
         refused: Why it was not made; None if it was.
 
     Raises:

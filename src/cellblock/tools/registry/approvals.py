@@ -172,7 +172,7 @@ class Approvals:
         """Return the last decisions that allowed calls of a tool, newest first.
 
         Args:
-            kind: What was called.
+            kind: The kind of call.
             server: The server.
             tool: The tool.
             count: How many at most.

@@ -40,7 +40,7 @@ class BadTargetError(BadRequestError):
     """The host that a request names has no canonical form.
 
     Attributes:
-        named: What the client sent.
+        named: The host as the client sent it.
     """
 
     def __init__(self, message: str, named: str) -> None:

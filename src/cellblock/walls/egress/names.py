@@ -17,7 +17,7 @@ Host = str | Address
 _MAX_NAME = 253
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _NUMBER = re.compile(r"0x[0-9a-f]+|0[0-7]*|[1-9][0-9]*", re.ASCII)
-# What the URL standard calls "ends in a number": such a name is an IPv4 address or nothing. No top-level domain is one.
+# A last label by which a host "ends in a number" (URL standard): it is an IPv4 address or invalid. No top-level domain is one.
 _NUMERIC = re.compile(r"0x[0-9a-f]*|[0-9]+", re.ASCII)
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 

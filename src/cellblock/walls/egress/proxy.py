@@ -26,7 +26,7 @@ class EgressProxy:
         listener: A listening TCP socket, owned by the proxy: `close` closes it.
         rules: The rules.
         on_denied: Called with every refused attempt, on the loop. It must be quick and must not raise.
-        limits: What the session may take.
+        limits: Limits on the session's use of the proxy.
         resolve: Resolves names; called once for each connection, and its results are checked and dialled.
         dial: Connects to a checked address.
         ask: Decides about hosts that no rule names; by default they are refused.

@@ -19,7 +19,7 @@ class Refusal:
     """Why a target is refused.
 
     Attributes:
-        reason: What is in the way.
+        reason: The reason, in words.
         rule_needed: The pattern that would allow it; None if none could.
     """
 
@@ -183,7 +183,7 @@ class Rules:
         """Decide about one address of an allowed name.
 
         Args:
-            target: What the client named.
+            target: The target as the client named it.
             reached: The address that would be dialled.
             found: The objection to that address, if any.
 

@@ -30,7 +30,7 @@ class SocksError(Exception):
     """The client asked for something that is not supported, or violated the protocol.
 
     Attributes:
-        answer: What to send before hanging up.
+        answer: The reply to send before hanging up.
     """
 
     def __init__(self, message: str, answer: bytes) -> None:
@@ -42,7 +42,7 @@ class BadSocksNameError(BadNameError):
     """The host in a SOCKS request has no canonical form.
 
     Attributes:
-        named: What the client sent, undecoded bytes escaped.
+        named: The host as the client sent it, with undecoded bytes escaped.
     """
 
     def __init__(self, message: str, named: str) -> None:

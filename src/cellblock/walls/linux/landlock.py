@@ -96,7 +96,7 @@ def restrict(allowed: Iterable[Allow], found: int) -> None:
     abstract socket can be connected to.
 
     Args:
-        allowed: What may be used. It is opened here, without following symbolic links.
+        allowed: The allowed paths and kinds of access. Paths are opened here, without following symbolic links.
         found: The version of Landlock whose rights are used; not above this kernel's.
 
     Raises:

@@ -86,7 +86,7 @@ class Fetcher:
         """Add the credentials for exactly this origin; redirects to others do not carry them.
 
         Args:
-            request: What is to be sent.
+            request: The request to authorize.
             own: Credentials from its URL.
         """
         found = own or self._credentials.get(_origin(request.full_url)) or _from_netrc(request.full_url)

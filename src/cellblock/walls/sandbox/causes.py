@@ -60,7 +60,7 @@ def tell(what: str, failure: Failure, around: Surroundings | None = None) -> str
     """Return the message of an error: what failed, the likely cause, the ways out in short, and where to learn more.
 
     Args:
-        what: What could not be done, as a clause.
+        what: The failed operation, as a clause such as ``no kernel can be started now``.
         failure: The failed step, and the system's error.
         around: As for `find_cause`.
     """

@@ -35,7 +35,7 @@ class Availability:
     Attributes:
         directory: A group that contains this process and belongs to us; None if there is none.
         why: Why there is none.
-        remedy: What to do about it.
+        remedy: How to get one.
     """
 
     directory: str | None

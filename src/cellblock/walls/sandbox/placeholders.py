@@ -183,7 +183,7 @@ def _make(top: int, parts: list[str]) -> None:
                 os.mkdir(parts[depth - 1], _MODE, dir_fd=parent)
                 return
             except FileExistsError:
-                # What exists is protected as it is. A link is hidden; a placeholder of another session is shared.
+                # An existing component is protected as it is. A link is hidden; a placeholder of another session is shared.
                 mode = os.lstat(parts[depth - 1], dir_fd=parent).st_mode
                 if not stat.S_ISDIR(mode) or is_placeholder(mode):
                     return

@@ -36,7 +36,7 @@ class Surroundings:
 
     Attributes:
         kernel: The kernel's major and minor version.
-        platform: What takes the place of a real Linux kernel.
+        platform: The replacement for a real Linux kernel, "gVisor" or "WSL 1"; "" if there is none.
         container: The kind of container; "container" if it is unknown, "" if there is none.
         filtered: Whether a system-call filter (seccomp) applies to this process.
         apparmor: The AppArmor profile that confines this process.

@@ -21,7 +21,7 @@ from cellblock.walls.sandbox.steps import Failure
 from cellblock.wire.control import Setup
 
 Basis: TypeAlias = Literal["native", "landlock", "none"]
-"""What a launcher's process prepares before the first kernel: an argument of `cellblock.launch.zygote.boot`."""
+"""How a launcher's process prepares for sandboxes before the first kernel: an argument of `cellblock.launch.zygote.boot`."""
 
 
 class Tier(Protocol):
@@ -31,13 +31,13 @@ class Tier(Protocol):
 
     Attributes:
         name: The name that users give.
-        described: What it is, for messages: "this machine cannot run …".
+        described: Its description, for messages: "this machine cannot run …".
         sandboxed: Whether there is a boundary: a policy applies, and code in the workspace is distrusted.
         ours: Whether cellblock makes the boundary: it limits memory, can forbid programs, and passes connections to hosts on.
         wrapped: Whether another program makes the boundary, around the launcher. Then a launcher serves one policy in one
             workspace and ends with this process, and some of its directories are only known inside.
-        basis: What the launcher's process prepares.
-        policy_type: What its configuration is read as.
+        basis: How the launcher's process prepares for it.
+        policy_type: The class of its policies, into which its configuration is parsed.
         own_network: Whether a session has a network of its own, where nothing else can reach its ports.
         own_group: Whether each kernel has a control group, where the machine allows it.
         home: The home directory inside, if it is the same path for all sessions.

@@ -93,7 +93,7 @@ class Descriptors:
 
     Attributes:
         paths: The descriptors, with the targets of their links in /proc.
-        watched: What each epoll object watches: descriptor, events and data.
+        watched: The interest list of each epoll object: descriptor, events and data.
     """
 
     paths: dict[int, str] = field(default_factory=dict)
