@@ -268,6 +268,7 @@ class Saving:
                     self._ends, LoadedFile(path, name), prepare, workspace=workspace, timeout=timeout, changed=changed
                 )
         self._cells.past.replace(cells)
+        self._checkpoints.begin_with_line()
         self._checkpoints.rewrite()
         self._checkpoints.begin()
         return self.loaded

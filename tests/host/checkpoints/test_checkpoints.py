@@ -81,7 +81,8 @@ async def test_undo_without_checkpoints_is_an_error_that_says_why(session: Sessi
         await session.execute("1")
         await session.execute("2")
         why = (
-            r"^there is no checkpoint from before that cell: the session was made with recovery='none'; 2 cells can be undone$"
+            r"^there is no checkpoint from before that cell: the session was made with recovery='none'; all 2 can be "
+            r"undone; partial=True goes back over all$"
         )
         with pytest.raises(CheckpointError, match=why):
             await session.undo()

@@ -115,7 +115,7 @@ def undo(
     session: Session,
     count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
     partial: Annotated[
-        bool, typer.Option("--partial", help="If they cannot be undone exactly, go back as far as is possible.")
+        bool, typer.Option("--partial", help="If they cannot be undone exactly: undo more cells, and leave files that cannot come back.")
     ] = False,
     stop_processes: _StopProcesses = False,
     as_json: Json = False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import signal
 import time
@@ -44,6 +43,9 @@ Before: TypeAlias = Callable[[], Awaitable[None]]
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
+_FEW = 3
+"""Maximum number of counts in a message."""
+
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
@@ -137,7 +139,9 @@ class Checkpoints:
         self.files = files
         self.branch = branch
         self._kept: list[Checkpoint] = []
-        self._fresh = 0
+        self._fresh, self._fresh_at = 0, 0.0
+        self._begun_with: set[int] = set()
+        """The cells before the beginning of a session that continues another one, or a saved one."""
         """The state that its last fresh kernel began with; 0 if it has had none."""
         self.ended = ""
         self.record = NOT_RECORDED
@@ -435,7 +439,7 @@ class Checkpoints:
         if count > len(line):
             raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
         checkpoint = self._last_before(line, count)
-        if checkpoint is None and not (count == len(line) and self._fresh):
+        if checkpoint is None and not (self._fresh and (partial or count == len(line))):
             raise CheckpointError(self._cannot_undo(line, count))
         state = self._fresh if checkpoint is None else checkpoint.moment.state
         snapshot = self.automatic.filing.first if checkpoint is None else checkpoint.snapshot
@@ -459,7 +463,7 @@ class Checkpoints:
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
             left,
-            self.outside(0.0 if checkpoint is None else checkpoint.at),
+            self.outside(self._fresh_at if checkpoint is None else checkpoint.at),
         )
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
@@ -554,16 +558,19 @@ class Checkpoints:
         reason = self.automatic.skipped or (self.ended if count == len(line) else "")
         if not reason and not self.automatic.wanted:
             reason = "the session was made with recovery='none'"
-        if not reason and self.automatic.exact:
+        if not reason and line[-count].number in self._begun_with:
+            reason = "the session began after them, as a branch, or with a checkpoint or a saved session"
+        if not reason and self.automatic.exact and len(self.automatic.all()) >= self.automatic.exact:
             most = self.automatic.exact
             kept = "that of the last cell is" if most == 1 else f"those of the last {most} cells are"
             reason = f"only {kept} kept, and fewer if memory is short"
         reason = reason or "the next cell came before one was made, or it was dropped since"
         states = {checkpoint.moment.state for checkpoint in self.all()} | {self._fresh} - {0}
-        exact = (number for number in range(count + 1, len(line) + 1) if line[-number].begun_in in states)
-        ways = [f"{number} cells can be undone" for number in itertools.islice(exact, 1)]
-        if (checkpoint := self._last_before(line, count)) is not None:
-            ways.append(f"partial=True goes back over {len(line) - len(checkpoint.moment.past)}")
+        exact = [number for number in range(1, len(line) + 1) if line[-number].begun_in in states]
+        ways = [f"{_counts(exact, len(line))} can be undone"] if exact else []
+        if (checkpoint := self._last_before(line, count)) is not None or self._fresh:
+            back = len(line) - (0 if checkpoint is None else len(checkpoint.moment.past))
+            ways.append(f"partial=True goes back over {'all' if back == len(line) else back}")
         return "; ".join([f"there is no checkpoint from before {_those(count)}: {reason}", *ways])
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
@@ -572,7 +579,12 @@ class Checkpoints:
         self.check(checkpoint)
         kernel = await self._move_to(checkpoint, beginning=beginning).prepare()
         self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self.begin_with_line()
         return kernel
+
+    def begin_with_line(self) -> None:
+        """Handle that the session begins with cells that another one has run: it has no checkpoints from before them."""
+        self._begun_with = {cell.number for cell in self._cells.past.line}
 
     def begin_after_another(self) -> None:
         """Continue with the kernel of a killed process whose states are unknown."""
@@ -606,7 +618,7 @@ class Checkpoints:
             self._starting_again.leave()  # recorded in one piece with the fresh kernel: a host may be killed in between
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
-        self._fresh, self.ended = self._cells.past.state, ""
+        self._fresh, self._fresh_at, self.ended = self._cells.past.state, time.monotonic(), ""
         self.automatic.begin_anew()
 
     # -- after a crash -------------------------------------------------------------------------------------------------
@@ -667,6 +679,22 @@ class Checkpoints:
 def _has_ended_itself(dead: Kernel) -> bool:
     """Whether a kernel ended without a cell, and was not killed."""
     return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)
+
+
+def _counts(counts: Sequence[int], every: int) -> str:
+    """Return some numbers of cells in words, such as ``the last 1 to 3 cells, or all 8``.
+
+    Args:
+        counts: The numbers, in order.
+        every: The number of all cells.
+    """
+    some = [count for count in counts if count != every]
+    last = 0
+    while last < len(some) and some[last] == last + 1:
+        last += 1
+    spans = [["the last cell", f"the last 1 to {last} cells"][last > 1]] if last else []
+    spans += [f"the last {count}" for count in some[last:][:_FEW]]
+    return ", or ".join([*spans, *([f"all {every}"] if every in counts else [])])
 
 
 def _those(count: int) -> str:
