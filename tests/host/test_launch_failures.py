@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import cellblock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces")
 
@@ -166,3 +170,23 @@ async def test_the_weaker_proc_is_not_enough_to_forbid_programs(tmp_path: Path) 
     told = await outcome("masked /proc", tmp_path, "zygote", "weaker", "forbid")
     assert told["kind"] == "SandboxError"
     assert "forbid_programs needs a /proc of the session's own" in told["message"]
+
+
+def test_a_program_whose_cellblock_was_installed_anew_elsewhere_says_so(tmp_path: Path) -> None:
+    """Its own files are gone: those that it has not imported yet, and those that it runs in other processes."""
+    package = Path(cellblock.__file__).parent
+    shutil.copytree(package, tmp_path / "here" / "cellblock", ignore=shutil.ignore_patterns("__pycache__", "console_page"))
+    program = """
+import asyncio, shutil
+from cellblock import Host
+async def main():
+    async with Host(isolate="none") as host:
+        shutil.rmtree(HERE)
+        await host.session(preload=["json"]).start()
+asyncio.run(main())
+"""
+    here = str(tmp_path / "here")
+    env = os.environ | {"PYTHONPATH": here}
+    command = [sys.executable, "-c", program.replace("HERE", repr(here))]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert "cellblock was installed anew or moved since this program started" in done.stderr, done.stderr

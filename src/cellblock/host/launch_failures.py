@@ -37,6 +37,11 @@ def _explained(what: str, failure: Failure) -> str:
     except OSError:  # no descriptor is left to read the module with
         ways = "Ways out: close files, or allow more (ulimit -n)"
         return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"
+    except ImportError:
+        ways = "Ways out: start this program again; for named sessions, end the daemon ('cellblock daemon stop')"
+        return (
+            f"{what}: cellblock was installed anew or moved since this program started, and its earlier files are gone. {ways}"
+        )
     return causes.tell(what, failure)
 
 
