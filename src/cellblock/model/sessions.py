@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from cellblock.errors import InvalidInputError
 from cellblock.model import CodeExecutionResult
 from cellblock.model.plain import Plain
 
@@ -81,6 +82,24 @@ class SessionRecord:
     def age_seconds(self) -> float:
         """Seconds since it was made."""
         return (datetime.now(UTC) - datetime.fromisoformat(self.created_at)).total_seconds()
+
+    def check_isolation(self, options: Mapping[str, Any]) -> None:
+        """Check that a session that was there already has the isolation that these options ask for.
+
+        Args:
+            options: Options of `get_or_create`. The others are only for a session that is made.
+
+        Raises:
+            InvalidInputError: It has another one.
+        """
+        asked = "none" if options.get("sandbox") is False else options.get("isolate")
+        if asked is None and options.get("sandbox") and self.isolate == "none":
+            asked = "a sandbox"
+        if asked not in (None, self.isolate):
+            raise InvalidInputError(
+                f"session {self.name!r} has isolate={self.isolate!r}, and {asked} was asked for: a session keeps the isolation "
+                "that it was made with; destroy it first, or take another name"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain JSON data."""

@@ -53,6 +53,17 @@ def test_a_name_means_one_session_until_it_is_destroyed() -> None:
     assert cellblock.get_or_create("one").kernel_id != first.kernel_id
 
 
+def test_a_session_is_not_taken_for_one_with_another_isolation() -> None:
+    cellblock.get_or_create("unsafe", sandbox=False)
+    cellblock.get_or_create("unsafe", sandbox=False, tags={"a": "b"})
+    for options in ({"sandbox": True}, {"isolate": "native"}):
+        with pytest.raises(InvalidInputError, match=r"session 'unsafe' has isolate='none', and .* was asked for"):
+            cellblock.get_or_create("unsafe", **options)
+    cellblock.get_or_create("safe", sandbox=True, isolate="native")
+    with pytest.raises(InvalidInputError, match="isolate='native', and none was asked for"):
+        cellblock.get_or_create("safe", sandbox=False)
+
+
 def test_fields_of_a_result() -> None:
     result = cellblock.execute(cellblock.get_or_create("fields"), "print('hello')\n2 + 2")
     assert (result.status, result.ok, result.output, result.return_value) == ("success", True, "hello\n", "4")

@@ -74,6 +74,14 @@ async def test_an_error_is_short_and_marked(client: Connect, tmp_path: Path) -> 
         assert data(failed)["status"] == "error"
 
 
+async def test_an_argument_that_is_misspelt_is_refused(client: Connect, tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        result = await ask.call_tool("execute_ipython_cell", {"code": "x = 1", "timout": 3})
+        assert result.is_error
+        assert "nothing was done: execute_ipython_cell has no argument 'timout'; did you mean 'timeout'?" in text(result)
+        assert "NameError" in text(await run(ask, "x"))
+
+
 async def test_a_timeout_keeps_the_variables(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
         assert text(await run(connected, "kept = 1\nwhile True: pass", timeout=0.3)).startswith("Timeout: ")

@@ -116,9 +116,7 @@ def undo(
     count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many cells to undo.")] = 1,
     partial: Annotated[
         bool,
-        typer.Option(
-            "--partial", help="If they cannot be undone exactly, undo more, and leave files that stay."
-        ),
+        typer.Option("--partial", help="If they cannot be undone exactly, undo more, and leave files that stay."),
     ] = False,
     stop_processes: _StopProcesses = False,
     as_json: Json = False,

@@ -115,12 +115,15 @@ class Client:
             options: Its options, if it is made; they need a token with the scope admin.
 
         Raises:
-            InvalidInputError: The name or an option is wrong.
+            InvalidInputError: The name or an option is wrong; or there is such a session, with another isolation than these
+                options ask for.
             AccessError: The token may not make it.
             LaunchError: Its kernel could not be started.
         """
         body = {"tags": dict(tags or {}), "options": calls.options(options)}
-        return SessionRecord.from_dict(self._send(Call("POST", calls.session(name), body)))
+        record = SessionRecord.from_dict(self._send(Call("POST", calls.session(name), body)))
+        record.check_isolation(options)
+        return record
 
     def create(self, name: str = "", *, tags: Mapping[str, str] | None = None, **options: Any) -> SessionRecord:
         """Make a session, as `get_or_create`. Without a name, it gets one that nobody else has.

@@ -39,7 +39,8 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
             (docs/named-sessions.md). What is left out is as the settings say.
 
     Raises:
-        InvalidInputError: The name, an option or a setting is wrong.
+        InvalidInputError: The name, an option or a setting is wrong; or there is such a session, and it has another isolation
+            than these options ask for.
         LaunchError: Its kernel could not be started.
         DaemonError: The daemon cannot be started or reached.
     """
@@ -48,7 +49,9 @@ def get_or_create(name: str, *, tags: Mapping[str, str] | None = None, **options
     labels = {} if tags is None else tags
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
         raise InvalidInputError(f"tags must be a dict of strings, not {tags!r}")
-    return ask(Create(name, created_options(options), dict(labels)))
+    record = ask(Create(name, created_options(options), dict(labels)))
+    record.check_isolation(options)
+    return record
 
 
 def created_options(given: Mapping[str, Any]) -> dict[str, Any]:

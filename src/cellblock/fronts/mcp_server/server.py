@@ -13,7 +13,7 @@ from mcp_types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import BeforeValidator, Field
 
 from cellblock.common.version import __version__
-from cellblock.errors import CellblockError, InvalidInputError
+from cellblock.errors import CellblockError, InvalidInputError, did_you_mean, shown
 from cellblock.fronts.mcp_server import answers, asking, cells, programs
 from cellblock.fronts.mcp_server.clients import Clients
 from cellblock.model.decisions import CommandRequest
@@ -150,7 +150,7 @@ class Tools:
     async def undo(
         self,
         count: Annotated[int, Field(ge=1, le=1000, description="how many cells")] = 1,
-        partial: Annotated[bool, Field(description="go back as far as is possible, if they cannot be undone exactly")] = False,
+        partial: Annotated[bool, Field(description="if they cannot be undone exactly, undo more, and leave files")] = False,
         session: _SESSION = "",
     ) -> _Answer:
         """Go back over the last cells: variables, imports and files are exactly as before. Tool calls stay done."""
@@ -206,9 +206,25 @@ _ANNOTATIONS = {
 }
 
 
+class _Server(MCPServer[None]):
+    """Refuses arguments that a tool does not have. The SDK ignores them, so a misspelt timeout would be none."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """See `MCPServer.call_tool`."""
+        for tool in await self.list_tools():
+            known = tool.input_schema.get("properties", {})
+            if tool.name == name and (unknown := [one for one in arguments if one not in known]):
+                hint = did_you_mean(unknown[0], known) or f"; it has {', '.join(known)}"
+                why = f"nothing was done: {name} has no argument {shown(unknown[0])}{hint}"
+                return answers.text(f"InvalidInputError: {why}", error=True)
+        return await super().call_tool(name, arguments, context)
+
+
 def build(clients: Clients) -> MCPServer[None]:
     """Return an MCP server for these clients. Its caller closes their sessions."""
-    server: MCPServer[None] = MCPServer("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = _Server("cellblock", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     tools = Tools(clients)
     for name, notes in _ANNOTATIONS.items():
         if name == "run_program" and not clients.options.programs:
