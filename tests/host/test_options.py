@@ -42,6 +42,14 @@ def test_a_path_with_a_nul_is_named(name: str) -> None:
         SessionOptions(**given)
 
 
+@pytest.mark.parametrize("name", ["working_dir", "images_dir", "spill_dir"])
+def test_an_empty_path_is_not_the_current_directory(name: str) -> None:
+    """A program passes one whose variable is not set."""
+    given: dict[str, Any] = {name: ""}
+    with pytest.raises(InvalidInputError, match=f"{name} is empty: leave it out for the default"):
+        SessionOptions(**given)
+
+
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     with pytest.raises(InvalidInputError, match="no option 'workdir'; did you mean 'working_dir'"):
         host.session(workdir=".")  # type: ignore[call-arg]

@@ -172,6 +172,10 @@ class SessionOptions:
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
                 raise InvalidInputError(f"{name} must be the path of a directory, not {path!r}")
+            if path is not None and not os.fspath(path):
+                raise InvalidInputError(
+                    f"{name} is empty: leave it out for the default, or pass '.' for the current directory"
+                )
             if path is not None and "\0" in os.fsdecode(path):
                 raise InvalidInputError(f"{name} has a NUL character, which no path can contain: {shown(path)}")
 

@@ -28,6 +28,7 @@ from cellblock import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    StateError,
 )
 from cellblock.fronts.client import transport
 from daemons import own_daemon
@@ -244,6 +245,9 @@ def test_what_is_wrong_is_the_same_error(gateway: Gateway, client: Client) -> No
         nobody.list_kernels()
     with Client(gateway.url, token("read")) as reader, pytest.raises(AccessError, match="'run'"):
         reader.get_or_create("mine")
+    nobody.close()
+    with pytest.raises(StateError, match="this client is closed"):
+        nobody.list_kernels()
     with Client("http://127.0.0.1:1") as nowhere, pytest.raises(DaemonError, match=r"http://127\.0\.0\.1:1 cannot be reached"):
         nowhere.list_kernels()
     with pytest.raises(InvalidInputError, match="http"):

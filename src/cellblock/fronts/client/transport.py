@@ -13,7 +13,15 @@ import httpx2
 
 from cellblock import errors as tree
 from cellblock.common.whole_file import WholeFile
-from cellblock.errors import BusyError, CellblockError, DaemonError, FilesError, InvalidInputError, OutcomeUnknownError
+from cellblock.errors import (
+    BusyError,
+    CellblockError,
+    DaemonError,
+    FilesError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    StateError,
+)
 from cellblock.fronts.problems import error_of
 from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.overview import Change
@@ -58,9 +66,14 @@ def errors(*, once: bool = False) -> Iterator[None]:
         BusyError: Too many requests of this client are in progress; it was not sent.
         OutcomeUnknownError: The connection was lost during a request that must not be made twice.
         InvalidInputError: The URL is not valid.
+        StateError: The client is closed.
     """
     try:
         yield
+    except RuntimeError as error:  # of httpx, which has no kind of its own for it
+        if "closed" in str(error):
+            raise StateError("this client is closed: make a new one") from error
+        raise
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         raise unreachable(error) from error
     except httpx2.PoolTimeout as error:

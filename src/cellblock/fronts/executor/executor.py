@@ -140,7 +140,7 @@ class CodeExecutor(AsyncOnly):
             raise StateError(
                 "the executor is stopped; start() it again or make a new one"
                 if self._stopped or (run is not None and run.closing)
-                else "the executor is not started: use 'async with CodeExecutor()', or await start() first"
+                else "the executor is not started: use 'async with' ('with' for a SyncCodeExecutor), or start() it first"
             )
         return run.session
 
