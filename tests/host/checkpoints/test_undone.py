@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,81 @@ async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Ho
         await session.undo(2)
         found = tree(tmp_path)
         assert (found["d/inner/x"], found["e/inner/x"], found["d/inner/y"]) == ("d", "e", "own")
+
+
+CHANGES = """
+import os, random, shutil, subprocess
+
+def change(seed):
+    chance = random.Random(seed)
+    for _ in range(chance.randint(1, 6)):
+        found = [(top, name) for top, folders, files in os.walk('.') for name in (*folders, *files) if name[0] != '.']
+        paths = sorted(os.path.join(*one) for one in found if '/.' not in one[0])
+        folders = ['.', *(path for path in paths if os.path.isdir(path) and not os.path.islink(path))]
+        new = os.path.join(chance.choice(folders), chance.choice('abcdef'))
+        old = chance.choice(paths or ['none'])
+        way = chance.choice(['write', 'append', 'remove', 'rename', 'rename', 'mode', 'link', 'hard', 'make', 'shell'])
+        try:
+            if way == 'write':
+                open(new, 'w').write(str(chance.random()))
+            elif way == 'append':
+                open(old, 'a').write('more')
+            elif way == 'remove':
+                shutil.rmtree(old) if os.path.isdir(old) and not os.path.islink(old) else os.remove(old)
+            elif way == 'rename':
+                os.rename(old, new)
+            elif way == 'mode':
+                os.chmod(old, chance.choice([0o700, 0o755, 0o1777]))
+            elif way == 'link':
+                os.symlink(chance.choice('abcdef'), new)
+            elif way == 'hard':
+                os.link(old, new)
+            elif way == 'make':
+                os.makedirs(os.path.join(new, 'inner'))
+            else:
+                subprocess.run(f'echo {chance.random()} > {new}', shell=True, stderr=subprocess.DEVNULL)
+        except OSError:
+            continue
+"""
+
+
+def everything(top: Path) -> dict[str, object]:
+    """Return what is at each path of a workspace: permissions, and content or target."""
+    found: dict[str, object] = {}
+    for path in top.rglob("*"):
+        if path.is_symlink():
+            found[str(path.relative_to(top))] = os.readlink(path)
+        elif not path.name.startswith(".cellblock-"):
+            content = path.read_bytes() if path.is_file() else b""
+            found[str(path.relative_to(top))] = (stat.S_IMODE(path.stat().st_mode), path.is_dir(), content)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Path, seed: int) -> None:
+    """In steps of any size, in turns with new cells and crashes, and with nothing between them."""
+    chance = random.Random(f"{seed} {date.today()}")  # each day others
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, f"{CHANGES}\nv = -1")
+        states: list[tuple[str, dict[str, object]]] = [("-1", everything(tmp_path))]
+        done: list[object] = []
+        for step in range(40):
+            count = chance.randint(1, min(4, len(states)))
+            if chance.random() < 0.6 or count == len(states):
+                number = chance.randrange(10**6)
+                done.append(number)
+                await run(session, f"change({number}); v = {step}")
+                states = [*states, (str(step), everything(tmp_path))][-6:]  # as many as can be undone, and the present one
+            elif chance.random() < 0.2:
+                done.append("crash")
+                assert (await session.execute("v = 'crash'; os._exit(1)")).recovery == "restored"
+            else:
+                done.append(f"undo {count}")
+                await session.undo(count)
+                del states[-count:]
+            assert everything(tmp_path) == states[-1][1], done
+        assert await value(session, "v") == states[-1][0], done
 
 
 async def test_sticky_bits_are_back(any_host: Host, tmp_path: Path) -> None:
