@@ -88,17 +88,19 @@ async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Ho
 
 
 CHANGES = """
-import os, random, shutil, subprocess
+import contextlib, os, random, shutil, subprocess
 
 def change(seed):
     chance = random.Random(seed)
+    with contextlib.suppress(OSError):  # something else may have this name
+        os.makedirs('a/b/c')
     for _ in range(chance.randint(1, 6)):
         found = [(top, name) for top, folders, files in os.walk('.') for name in (*folders, *files) if name[0] != '.']
         paths = sorted(os.path.join(*one) for one in found if '/.' not in one[0])
         folders = ['.', *(path for path in paths if os.path.isdir(path) and not os.path.islink(path))]
         new = os.path.join(chance.choice(folders), chance.choice('abcdef'))
         old = chance.choice(paths or ['none'])
-        way = chance.choice(['write', 'append', 'remove', 'rename', 'rename', 'mode', 'link', 'hard', 'make', 'shell'])
+        way = chance.choice([*3 * ['write'], 'append', 'remove', 'rename', 'move', 'move', 'mode', 'link', 'hard', 'shell'])
         try:
             if way == 'write':
                 open(new, 'w').write(str(chance.random()))
@@ -114,11 +116,11 @@ def change(seed):
                 os.symlink(chance.choice('abcdef'), new)
             elif way == 'hard':
                 os.link(old, new)
-            elif way == 'make':
-                os.makedirs(os.path.join(new, 'inner'))
+            elif way == 'move':
+                os.rename(chance.choice(folders[1:]), new)
             else:
                 subprocess.run(f'echo {chance.random()} > {new}', shell=True, stderr=subprocess.DEVNULL)
-        except OSError:
+        except (OSError, IndexError):
             continue
 """
 
