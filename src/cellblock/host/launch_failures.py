@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from cellblock.errors import LaunchError, SandboxError
@@ -38,6 +39,8 @@ def _explained(what: str, failure: Failure) -> str:
         ways = "Ways out: close files, or allow more (ulimit -n)"
         return f"{what}: this program has too many files open ({failure.said}). {ways}. 'cellblock doctor' says more"
     except ImportError:
+        if os.path.exists(__file__):
+            raise
         ways = "Ways out: start this program again; for named sessions, end the daemon ('cellblock daemon stop')"
         return (
             f"{what}: cellblock was installed anew or moved since this program started, and its earlier files are gone. {ways}"

@@ -15,14 +15,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
+from cellblock.errors import CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread
-from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.new_file import UnnamedFile
 from cellblock.host.remote_file import RemoteFile, as_path
 from cellblock.host.saved_file import PIECE, VARIABLES, WORKSPACE, LoadedFile, SavedFile
@@ -33,7 +31,6 @@ from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.saved import DATA, END, Loaded, State, read, write
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
     from cellblock.host.checkpoints.checkpoints import Checkpoints
     from cellblock.host.files import Files
     from cellblock.host.kernels.cell import OnInput
@@ -82,53 +79,6 @@ class LastState(NamedTuple):
     number: int
     running: str
     busy: bool
-
-
-class _Return:
-    """Takes a session back to where it was, if another one cannot be loaded into it."""
-
-    def __init__(self, checkpoints: Checkpoints, workspace: bool) -> None:
-        """Prepare nothing yet.
-
-        Args:
-            checkpoints: The session's checkpoints.
-            workspace: Whether files of its workspace may be replaced.
-        """
-        self._checkpoints = checkpoints
-        self._workspace = workspace
-        self._before: Checkpoint | None = None
-        self._lost = ""
-
-    async def prepare(self) -> None:
-        """Make a checkpoint of the present state, if its kernel can be copied and its files can be kept."""
-        files = self._checkpoints.files_of_branches(None) if self._workspace else "shared"
-        try:
-            self._before = await self._checkpoints.passing_checkpoint(files)
-        except (CheckpointError, SnapshotError) as error:
-            self._lost = f"the session's earlier state is lost, as it could not be kept: {error}"
-
-    async def __aenter__(self) -> None:
-        """Begin."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Go back, if there was an error; a cancelled caller waits for that, too."""
-        if error is not None and self._lost:
-            error.add_note(self._lost)
-        if self._before is None:
-            return
-        try:
-            if error is not None:
-                await despite_cancellation(asyncio.create_task(self._go_back(self._before, error)))
-        finally:
-            await self._before.drop()
-
-    async def _go_back(self, before: Checkpoint, error: BaseException) -> None:
-        try:
-            await self._checkpoints.restore(before)
-        except (CellblockError, OSError) as failure:
-            error.add_note(f"the session's earlier state is lost, as it could not go back: {failure}")
 
 
 class Saving:
@@ -257,16 +207,10 @@ class Saving:
             name = ""
             if (remote := RemoteFile.at(path)) is not None:
                 path, name = await stack.enter_async_context(remote.read()), remote.url
-            way_back = _Return(self._checkpoints, workspace)
-
-            async def prepare() -> None:
-                await way_back.prepare()
-                await self._renew()
-
-            async with way_back:
-                self.loaded, cells = await _load(
-                    self._ends, LoadedFile(path, name), prepare, workspace=workspace, timeout=timeout, changed=changed
-                )
+            file = LoadedFile(path, name)
+            self.loaded, cells = await _load(
+                self._ends, file, self._renew, workspace=workspace, timeout=timeout, changed=changed
+            )
         self._cells.past.replace(cells)
         self._checkpoints.begin_with_line()
         self._checkpoints.rewrite()

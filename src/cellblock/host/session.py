@@ -883,10 +883,7 @@ class Session(AsyncOnly):
     async def load(
         self, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float | None = DEFAULT_TIMEOUT
     ) -> LoadReport:
-        """Continue a session that was saved to a file, in a fresh kernel. This session's own state is left.
-
-        If that fails, the session goes back to where it was. If its kernel cannot be copied, as for `checkpoint`, it has the
-        fresh one instead, and a note of the exception says so. In both cases, earlier cells cannot be undone any more.
+        """Continue a session that was saved to a file. This session's own state is lost: it gets a fresh kernel.
 
         The report lists what cannot be restored, such as a variable of a library that is not installed here. The file may come
         from anywhere: its code runs only in this session's sandbox, like a cell.

@@ -193,7 +193,7 @@ def save(
 def load(
     kernel: SessionRecord | str, path: str | os.PathLike[str], *, workspace: bool = False, timeout: float = 120.0
 ) -> LoadReport:
-    """Continue what was saved to a file in a session, as `Session.load` does, which leaves the session's own state.
+    """Continue what was saved to a file in a session, as `Session.load` does. What the session was before is gone.
 
     Args:
         kernel: The session, its name or its id.

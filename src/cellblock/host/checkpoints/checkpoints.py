@@ -263,6 +263,11 @@ class Checkpoints:
         """Whether the session's state is that of a fresh kernel."""
         return self._cells.past.state == self._fresh
 
+    @property
+    def _beginning(self) -> bool:
+        """Whether a fresh kernel undoes all cells: the session began with one, and not with the cells of another session."""
+        return self._fresh != 0 and not self._begun_with
+
     def all(self) -> list[Checkpoint]:
         """Return the usable ones, oldest first."""
         self._kept = [checkpoint for checkpoint in self._kept if checkpoint.alive]
@@ -439,7 +444,7 @@ class Checkpoints:
         if count > len(line):
             raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
         checkpoint = self._last_before(line, count)
-        if checkpoint is None and not (self._fresh and (partial or count == len(line))):
+        if checkpoint is None and not (self._beginning and (partial or count == len(line))):
             raise CheckpointError(self._cannot_undo(line, count))
         state = self._fresh if checkpoint is None else checkpoint.moment.state
         snapshot = self.automatic.filing.first if checkpoint is None else checkpoint.snapshot
@@ -565,10 +570,10 @@ class Checkpoints:
             kept = "that of the last cell is" if most == 1 else f"those of the last {most} cells are"
             reason = f"only {kept} kept, and fewer if memory is short"
         reason = reason or "the next cell came before one was made, or it was dropped since"
-        states = {checkpoint.moment.state for checkpoint in self.all()} | {self._fresh} - {0}
+        states = {checkpoint.moment.state for checkpoint in self.all()} | ({self._fresh} if self._beginning else set())
         exact = [number for number in range(1, len(line) + 1) if line[-number].begun_in in states]
         ways = [f"{_counts(exact, len(line))} can be undone"] if exact else []
-        if (checkpoint := self._last_before(line, count)) is not None or self._fresh:
+        if (checkpoint := self._last_before(line, count)) is not None or self._beginning:
             back = len(line) - (0 if checkpoint is None else len(checkpoint.moment.past))
             ways.append(f"partial=True goes back over {'all' if back == len(line) else back}")
         return "; ".join([f"there is no checkpoint from before {_those(count)}: {reason}", *ways])
@@ -619,6 +624,7 @@ class Checkpoints:
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
         self._fresh, self._fresh_at, self.ended = self._cells.past.state, time.monotonic(), ""
+        self._begun_with.clear()
         self.automatic.begin_anew()
 
     # -- after a crash -------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterable
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from cellblock.host.kernels.state_record import NO_RECORD
@@ -36,8 +36,8 @@ class _Numbers:
 
 _numbers = _Numbers()
 _states = _Numbers()
-_OF_STATE, _MOST_SPANS = 100, 10 * _KEPT
-"""How many spans there are of one state, and of all."""
+_MOST_SPANS = 10 * _KEPT
+"""Maximum number of spans. If there are more, changes of the oldest ones count as those of others, and stay."""
 
 _COARSE = 5 if sys.platform == "linux" else time.CLOCK_REALTIME
 """Linux's CLOCK_REALTIME_COARSE, which Python does not name. Some file systems use this clock, which advances in steps of
@@ -164,8 +164,16 @@ class Past:
         self._brought_back(began, Instant.now())
 
     def _brought_back(self, began: Instant, ended: Instant) -> None:
-        self._spans.append((self.state, began, ended))
+        self._append(self.state, began, ended)
         self.record.write("brought", began, ended)
+
+    def _append(self, state: int, began: Instant, ended: Instant | None) -> None:
+        """Append a span; one that follows another of its state within a step of the clock continues that."""
+        of, first, last = self._spans[-1] if self._spans else (0, began, None)
+        if of == state and last is not None and began.steady - last.steady < _STEP:
+            self._spans[-1] = (state, first, ended)
+        else:
+            self._spans.append((state, began, ended))
 
     def spans_after(self, state: int, line: Iterable[Numbered] | None = None) -> list[tuple[int, int]]:
         """Return the spans of file changes on the way from a state to the present one: start and end in nanoseconds.
@@ -237,10 +245,11 @@ class Past:
         self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
-        place = len(self._spans) - sum(1 for _ in takewhile(lambda span: span[0] >= state, reversed(self._spans)))
-        own = [(state, began, ended) for of, began, ended in self._spans[place:] if of == state or with_files]
-        # A session that goes back to one state again and again has many spans of it, with moments in between.
-        self._spans[place:] = own if len(own) <= _OF_STATE else _joined(own, _OF_STATE // 2)
+        place = len(self._spans) - sum(1 for _ in takewhile(lambda span: span[0] > state, reversed(self._spans)))
+        tail = self._spans[place:] if with_files else []
+        del self._spans[place:]
+        for _, began, ended in tail:
+            self._append(state, began, ended)
         self.state = state
         return [self._cells[number].entry for number in left if number in self._cells]
 
@@ -340,19 +349,6 @@ def _read(written: tuple[Any, ...]) -> Numbered:
 
 def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
     return cell._replace(entry=dataclasses.replace(cell.entry, abandoned=abandoned))
-
-
-def _joined(spans: list[Span], most: int) -> list[Span]:
-    """Return no more than so many spans of one state: those that follow each other soonest become one."""
-    gaps = [began.steady - (ended or began).steady for (_, _, ended), (_, began, _) in pairwise(spans)]
-    joined = {*sorted(range(len(gaps)), key=gaps.__getitem__)[: max(len(spans) - most, 0)]}
-    fewer = spans[:1]
-    for place, span in enumerate(spans[1:]):
-        if place in joined:
-            fewer[-1] = (*fewer[-1][:2], span[2])
-        else:
-            fewer.append(span)
-    return fewer
 
 
 def _file_spans(began: Instant, ended: Instant | None) -> list[tuple[int, int]]:

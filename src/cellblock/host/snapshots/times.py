@@ -22,64 +22,71 @@ def changed_within(top: int, spans: Spans, target: Folder) -> Callable[[str], bo
     """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
 
     What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
-    spans, and the snapshot has something like it somewhere: what others have saved there since is not in the snapshot.
+    spans, and the snapshot has it at a path where it is no more.
 
     Args:
         top: The workspace, opened.
         spans: The spans.
         target: The content of the snapshot.
     """
-    folders: dict[str, bool] = {}
-    known: set[object] = set()
+    folders: dict[str, int] = {}
+    known: dict[object, list[str]] = {}
+    end = max((ended for _, ended in spans), default=0)
 
-    def status(path: str) -> os.stat_result | None:
-        try:
-            with open_parent(top, path) as (parent, name):
-                return os.lstat(name, dir_fd=parent)
-        except OSError:
-            return None
-
-    def in_changed_folder(path: str) -> bool:
-        above = path.rpartition("/")[0]
-        if not above:
-            return False
-        if above not in folders:
-            info = status(above)
-            folders[above] = info is None or _is_within(info.st_ctime_ns, spans) or in_changed_folder(above)
-        return folders[above]
+    def above(path: str) -> Iterator[int]:
+        """Yield when the folders above a path were changed, from the lowest on."""
+        while path := path.rpartition("/")[0]:
+            if path not in folders:
+                info = _status(top, path)
+                folders[path] = 0 if info is None else info.st_ctime_ns
+            yield folders[path]
 
     def changed(path: str) -> bool:
-        info = status(path)
+        info = _status(top, path)
         if info is None or _is_within(info.st_ctime_ns, spans):
             return True
-        if not in_changed_folder(path):
+        times = [*above(path)]
+        if not any(_is_within(time, spans) for time in times):
             return False
         if stat.S_ISDIR(info.st_mode):
-            return True  # an empty one
+            return times[0] <= end  # an empty one, which nobody has made since
         if not known:
-            known.update(_likenesses(target))
-        return (_target_of(top, path) if stat.S_ISLNK(info.st_mode) else (info.st_mtime_ns, info.st_size)) in known
+            for where, likeness in _likenesses("", target):
+                known.setdefault(likeness, []).append(where)
+        likeness = _likeness(top, path)
+        return any(_likeness(top, where) != likeness for where in known.get(likeness, ()))
 
     return changed
 
 
-def _likenesses(folder: Folder) -> Iterator[object]:
-    """Yield how the files of a snapshot are known at other paths: by when they were written, and their size. Links: target."""
-    for entry in folder.entries.values():
-        if isinstance(entry, Folder):
-            yield from _likenesses(entry)
-        elif isinstance(entry, File):
-            yield (facts(entry).mtime_ns, facts(entry).size)
-        elif isinstance(entry, Link):
-            yield entry.target
-
-
-def _target_of(top: int, path: str) -> str | None:
+def _status(top: int, path: str) -> os.stat_result | None:
     try:
         with open_parent(top, path) as (parent, name):
-            return os.readlink(name, dir_fd=parent)
+            return os.lstat(name, dir_fd=parent)
     except OSError:
         return None
+
+
+def _likeness(top: int, path: str) -> object:
+    """Return by what a file or link is known wherever it is: when it was written, and its size. Links: the target."""
+    try:
+        with open_parent(top, path) as (parent, name):
+            info = os.lstat(name, dir_fd=parent)
+            return os.readlink(name, dir_fd=parent) if stat.S_ISLNK(info.st_mode) else (info.st_mtime_ns, info.st_size)
+    except OSError:
+        return None
+
+
+def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object]]:
+    """Yield the path and the likeness of each file and link in a folder of a snapshot."""
+    for name, entry in folder.entries.items():
+        where = f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from _likenesses(where, entry)
+        elif isinstance(entry, File):
+            yield where, (facts(entry).mtime_ns, facts(entry).size)
+        elif isinstance(entry, Link):
+            yield where, entry.target
 
 
 def _is_within(last: int, spans: Spans) -> bool:

@@ -11,6 +11,7 @@ import select
 import stat
 import struct
 import sys
+import time
 from asyncio import events
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,9 @@ _TRACKERS = (
 )
 _OF_PROCESSES = ("pidfd:", "anon_inode:[pidfd]")
 _GUESSED = 1024
+_ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW | (os.O_TMPFILE & ~os.O_DIRECTORY)
+"""Flags that are for the first opening of a file."""
+
 _DELETED = " (deleted)"
 _CTL_ADD = 1
 
@@ -55,7 +59,7 @@ class Moved:
 
     def path(self, path: str) -> str:
         """Return where a file is now."""
-        within = self.before != self.now and path.startswith(f"{self.before}/")
+        within = self.before != self.now and f"{path}/".startswith(f"{self.before}/")
         return self.now + path[len(self.before) :] if within else path
 
     def replaced(self, opened: str) -> str:
@@ -94,10 +98,12 @@ class Descriptors:
     Attributes:
         paths: The descriptors, with the targets of their links in /proc.
         watched: The interest list of each epoll object: descriptor, events and data.
+        at: When they were looked at for a copy (`time.time_ns`).
     """
 
     paths: dict[int, str] = field(default_factory=dict)
     watched: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    at: int = 0
 
     @classmethod
     def now(cls) -> Descriptors:
@@ -109,7 +115,7 @@ class Descriptors:
         try:
             names = os.listdir("/proc/self/fd")
         except OSError:
-            return cls({descriptor: "" for descriptor in range(_GUESSED) if _is_open(descriptor)})
+            return cls({descriptor: _path_of(descriptor) for descriptor in range(_GUESSED) if _is_open(descriptor)})
         for descriptor in map(int, names):
             try:
                 path = found.paths[descriptor] = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -135,7 +141,15 @@ class Descriptors:
             waking = waking_sockets()
         same = {path for descriptor in waking if (path := self.paths.get(descriptor))}
         others = {one: path for one, path in self.paths.items() if one not in waking and path not in same}
-        return Descriptors(others, self.watched)
+        return Descriptors(others, self.watched, time.time_ns())
+
+
+def _path_of(descriptor: int) -> str:
+    """Return the target of a descriptor's link in /proc; empty if it cannot be read."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
 
 
 def _is_open(descriptor: int) -> bool:
@@ -229,7 +243,7 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
             elif stat.S_ISSOCK(status.st_mode):
                 sockets[descriptor] = status.st_ino
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-                told += _reopen(descriptor, path, status, moved)
+                told += _reopen(descriptor, path, status, seen.at, moved)
             elif stat.S_ISFIFO(status.st_mode):
                 way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
@@ -258,45 +272,68 @@ def _of_trackers() -> set[int]:
     return {descriptor for descriptor in found if isinstance(descriptor, int)}
 
 
-def _reopen(descriptor: int, path: str, status: os.stat_result, moved: Moved | None) -> list[str]:
-    """Open a file or a directory again. Returns a sentence if it was replaced, and cannot be opened."""
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC) | os.O_CLOEXEC
-    instead = ""
-    if moved is not None:
-        if not path:
-            known = stat.S_ISDIR(status.st_mode)  # nobody writes to a directory
-            return [] if known else [f"The open file with descriptor {descriptor} may have been replaced: open it again."]
-        if path.endswith(_DELETED) and not status.st_nlink and not path.startswith("/memfd:"):
-            unnamed = f"The open file {shown(path.removesuffix(_DELETED))} has no name: what was written to it since stays."
-            return [] if flags & os.O_ACCMODE == os.O_RDONLY else [unnamed]
+def _reopen(descriptor: int, path: str, status: os.stat_result, at: int, moved: Moved | None) -> list[str]:
+    """Open a file or a directory again: the one that has taken its place, if there is one.
+
+    Args:
+        descriptor: Its descriptor.
+        path: Its path when the process was copied; empty if that is not known.
+        status: Its status.
+        at: When the process was copied (`time.time_ns`).
+        moved: As for `separate`.
+
+    Returns:
+        What was lost, in a sentence.
+    """
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~_ONCE | os.O_CLOEXEC
+    regular, told = stat.S_ISREG(status.st_mode), []
+    if moved is not None and path:
         instead = moved.instead(os.readlink(f"/proc/self/fd/{descriptor}"), path)
-    if instead:
         try:
-            new = os.open(instead, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with contextlib.suppress(FileNotFoundError):  # it stays what it is, as if no file had come back
+                if instead and _open_in_place(descriptor, instead, flags, status):
+                    return []
         except OSError as error:
             return [f"The open file {shown(instead)} was replaced, and cannot be opened again: {error.strerror}."]
+        if regular and path.endswith(_DELETED) and not status.st_nlink and status.st_mtime_ns > at:
+            told = [f"The open file {shown(path.removesuffix(_DELETED))} has no name: what was written to it since stays."]
+    elif moved is not None and regular:
+        told = [f"The open file with descriptor {descriptor} may have been replaced: open it again."]
+    if regular:
         try:
-            if stat.S_IFMT(os.fstat(new).st_mode) == stat.S_IFMT(status.st_mode):
-                os.set_blocking(new, os.get_blocking(descriptor))
-                if stat.S_ISREG(status.st_mode):
-                    os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-                replace_descriptor(descriptor, new)
-        finally:
-            os.close(new)
-        return []
-    if not stat.S_ISREG(status.st_mode):
-        return []
-    try:
-        new = os.open(f"/proc/self/fd/{descriptor}", flags)
-    except OSError:
-        new = os.open(path, flags | os.O_NOFOLLOW)
+            new = os.open(f"/proc/self/fd/{descriptor}", flags & ~os.O_DIRECTORY)
+        except OSError:
+            new = os.open(path, flags | os.O_NOFOLLOW)
+        _put(descriptor, new, status)
+    return told
+
+
+def _open_in_place(descriptor: int, path: str, flags: int, status: os.stat_result) -> bool:
+    """Open another file of the same kind in the place of an open one; return whether that is possible.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    new = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(new)
+    if stat.S_IFMT(found.st_mode) != stat.S_IFMT(status.st_mode):
+        os.close(new)
+        return False
+    if not flags & os.O_NONBLOCK and not flags & os.O_PATH:
+        os.set_blocking(new, True)
+    _put(descriptor, new, found)
+    return True
+
+
+def _put(descriptor: int, new: int, status: os.stat_result) -> None:
+    """Put a new descriptor in the place of another one, at the same position, if it refers to the expected file."""
     try:
         if os.path.samestat(os.fstat(new), status):
-            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            if stat.S_ISREG(status.st_mode) and not fcntl.fcntl(new, fcntl.F_GETFL) & os.O_PATH:
+                os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
             replace_descriptor(descriptor, new)
     finally:
         os.close(new)
-    return []
 
 
 def _renew_pipe(ends: dict[int, int]) -> str | None:

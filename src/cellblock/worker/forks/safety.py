@@ -93,7 +93,7 @@ class _Prepared:
     connections: list[str] = field(default_factory=list)
     seen: Descriptors = field(default_factory=Descriptors)
     last: int = 2
-    timers: list[tuple[int, float, float]] = field(default_factory=list)
+    timers: bool = False
     directory: str = ""
 
 
@@ -215,14 +215,11 @@ def prepare() -> None:
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that do not exist. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
-    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part(NURSERY), timers=_timers())
+    _prepared = _Prepared(
+        threads.resets, _processes(), seen=seen.to_part(NURSERY), timers=any(signal.getitimer(which)[0] for which in _TIMERS)
+    )
     with contextlib.suppress(OSError):  # it was removed
         _prepared.directory = os.getcwd()
-
-
-def _timers() -> list[tuple[int, float, float]]:
-    """Return the running timers of this process, which a fork does not have: which, and their seconds (setitimer)."""
-    return [(which, *seconds) for which in _TIMERS if (seconds := signal.getitimer(which))[0]]
 
 
 def _enter_directory(moved: Moved) -> str | None:
@@ -240,9 +237,8 @@ def _enter_directory(moved: Moved) -> str | None:
     return None
 
 
-def _start_timers() -> None:
-    for timer in _prepared.timers:
-        signal.setitimer(*timer)
+def _stopped_timers() -> str | None:
+    return "Timers (signal.alarm, signal.setitimer) have stopped: start them again." if _prepared.timers else None
 
 
 def _processes() -> list[str]:
@@ -320,7 +316,7 @@ def part(last: int) -> None:
 
 
 def repair(moved: Moved | None = None) -> list[str]:
-    """In a kernel made from a copy: make pools, connections, files, databases and timers work again.
+    """In a kernel made from a copy: make pools, connections, files and databases work again.
 
     The session's files must be in their final state: they are reopened.
 
@@ -344,7 +340,7 @@ def repair(moved: Moved | None = None) -> list[str]:
     told += separate(_prepared.seen, _prepared.last, place)
     told += _prepared.connections
     databases, memory = (lambda: reopen_databases(_prepared.seen, place)), (lambda: _shared_memory(place))
-    for step in (*_prepared.resets, databases, memory, _start_timers, lambda: _enter_directory(place)):
+    for step in (*_prepared.resets, databases, memory, _stopped_timers, lambda: _enter_directory(place)):
         attempt(step)
     if names := _prepared.processes:
         attempt(leave_processes)
