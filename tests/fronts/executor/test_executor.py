@@ -121,7 +121,7 @@ _USES: dict[str, Callable[[CodeExecutor], Any]] = {
 
 @pytest.mark.parametrize("use", _USES.values(), ids=_USES.keys())
 async def test_use_before_the_start_says_how_to_start(host: Host, use: Callable[[CodeExecutor], Any]) -> None:
-    with pytest.raises(StateError, match=r"not started: use 'async with CodeExecutor\(\)', or await start\(\) first"):
+    with pytest.raises(StateError, match=r"not started: use 'async with' .*, or start\(\) it first"):
         await use(CodeExecutor(host=host, sandbox=False))
 
 
