@@ -22,7 +22,7 @@ def changed_within(top: int, spans: Spans, target: Folder) -> Callable[[str], bo
     """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
 
     What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
-    spans, and the snapshot has it at a path where it is no more.
+    spans, and if the snapshot has it at another path, where it no longer is.
 
     Args:
         top: The workspace, opened.
@@ -152,12 +152,8 @@ def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
         spans: When files may have been changed since. Times advance in steps: two changes can share one.
     """
     for path, file in unkept(root):
-        try:
-            with open_parent(top, path) as (parent, name):
-                info = os.lstat(name, dir_fd=parent)
-        except OSError:
-            return path
-        if not was_seen(file, seen(info)) or _is_within(info.st_ctime_ns, spans):
+        info = _status(top, path)
+        if info is None or not was_seen(file, seen(info)) or _is_within(info.st_ctime_ns, spans):
             return path
     return None
 

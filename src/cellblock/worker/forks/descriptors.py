@@ -39,8 +39,6 @@ _ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW | (os.O_TMPFILE & ~o
 
 _DELETED = " (deleted)"
 _CTL_ADD = 1
-
-
 _LONG = 300
 """Maximum length of a name to show."""
 
