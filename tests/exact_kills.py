@@ -13,6 +13,7 @@ session: at its own point from FIRST up to LAST.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -41,7 +42,22 @@ FEWEST = 2
 
 TAKE_OVER = "take over"
 
-NAMES = "sorted(int(name[1:]) for name in globals() if name[0] == 'v' and name[1:].isdigit())"
+TICK = """
+import asyncio
+async def tick():
+    global ticks
+    while True:
+        ticks = globals().get("ticks", 0) + 1
+        with open("log", "a") as log:
+            print(ticks, file=log)
+        await asyncio.sleep(0.0005)
+ticking = asyncio.get_running_loop().create_task(tick())
+"""
+LOOK = """import json, os
+json.dumps([
+    sorted(int(name[1:]) for name in globals() if name[0] == 'v' and name[1:].isdigit()),
+    [*map(int, open('log'))] == [*range(1, ticks + 1)] if 'ticks' in globals() else not os.path.exists('log'),
+])"""
 
 
 class Script:
@@ -60,9 +76,10 @@ class Script:
     async def look(self) -> list[int]:
         """Return the cells of the present state, by the history, the variables and the files."""
         history = [number for number in self.present() if number]
-        variables = json.loads((await self.session.execute(NAMES)).return_value or "")
-        files = sorted(int(name[1:]) for name in os.listdir(self.workspace) if name[0] != ".")  # in which branches are
+        variables, consistent = json.loads(ast.literal_eval((await self.session.execute(LOOK)).return_value or ""))
+        files = sorted(int(name[1:]) for name in os.listdir(self.workspace) if name[0] == "f")
         assert history == variables == files, (history, variables, files)
+        assert consistent, "the file of the task and its variable"
         return history
 
     def present(self) -> list[int]:
@@ -75,6 +92,14 @@ class Script:
         after = [*self.state, number]
         self.note(self.state, after)
         await self.session.execute(f"v{number} = open('f{number}', 'w').close()", tag="t")
+        self.now(after)
+
+    async def task(self) -> None:
+        """Run a cell that leaves a task, which changes a variable and a file all the time."""
+        number = max(self.state, default=0) + 1
+        after = [*self.state, number]
+        self.note(self.state, after)
+        await self.session.execute(f"v{number} = open('f{number}', 'w').close()\n{TICK}", tag="t")
         self.now(after)
 
     async def crash(self) -> None:
@@ -146,6 +171,7 @@ DOES: dict[str, Sequence[Callable[[Script], Awaitable[None]]]] = {
     "crash": (Script.cell, Script.crash, Script.cell),
     "restore": (Script.cell, Script.restore),
     "adopt": (Script.cell, Script.adopt, Script.cell),
+    "task": (Script.task, Script.cell, Script.undo, Script.restore),
 }
 
 
@@ -207,7 +233,7 @@ def main(state: str, workspace: str, isolate: str, does: str, first: str, step: 
     if does == "any":
         chance = random.Random(point)
         while point < int(last):
-            hosts.host(chance.choice([*DOES]), chance.randrange(1, 120))
+            hosts.host(chance.choice([does for does in DOES if does != "task"]), chance.randrange(1, 120))
             hosts.host(TAKE_OVER, point)
             point += int(step)
     else:

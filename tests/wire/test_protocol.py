@@ -28,6 +28,7 @@ EXAMPLES: dict[str, m.Message] = {
     "complete": m.Complete("a", 1),
     "inspect": m.Inspect("a", 1),
     "park": m.Park(1),
+    "continue": m.Continue(),
     "shutdown": m.Shutdown(),
     "ready": m.Ready(1),
     "stream": m.Stream("stdout", b"x"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 import signal
+import socket
 from collections.abc import Iterator
 
 import pytest
 
-from cellblock.worker.loop import Interrupter
+from cellblock.worker.loop import Interrupter, has_work
 from worker_end import run
 
 
@@ -166,3 +167,24 @@ def test_asyncio_run_works_within_a_loop_and_leaves_the_loop_as_it_was() -> None
         loop.close()
         """
     )
+
+
+def test_a_loop_has_work_if_anything_happens_without_a_request(loop: asyncio.AbstractEventLoop) -> None:
+    assert not has_work(loop, own=0)
+    ready, timer = loop.call_soon(int), loop.call_later(60, int)
+    assert has_work(loop, own=0)
+    ready.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    assert has_work(loop, own=0)  # the timer
+    timer.cancel()
+    waiting = loop.create_task(asyncio.Event().wait())
+    loop.run_until_complete(asyncio.sleep(0))
+    assert not has_work(loop, own=0)  # nothing wakes the task up
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop.add_reader(ours, int)
+        assert has_work(loop, own=0)
+        assert not has_work(loop, own=1)
+        loop.remove_reader(ours)
+    waiting.cancel()
+    loop.run_until_complete(asyncio.gather(waiting, return_exceptions=True))

@@ -135,6 +135,13 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
+class Continue:
+    """Host → worker: continue what the code has left running, after a copy with `Parked.pending`; no effect otherwise."""
+
+    type: ClassVar[str] = "continue"
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Host → worker: run the exit handlers, flush files and leave."""
 
@@ -305,9 +312,14 @@ class Parked:
 
     type: ClassVar[str] = "parked"
     refusal: OptionalText = None
+    pending: bool = False
+    """Whether the code has left tasks, callbacks or timers that change the state between cells. Then the worker runs none of
+    them until the next message arrives: the host has time to keep the files as they were when the copy was made."""
 
 
-ToWorker: TypeAlias = Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Shutdown
+ToWorker: TypeAlias = (
+    Execute | InputReply | Installed | Decided | Ended | Changes | Complete | Inspect | Park | Continue | Shutdown
+)
 ToHost: TypeAlias = (
     Ready
     | Stream

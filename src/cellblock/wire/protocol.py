@@ -55,6 +55,7 @@ def _table() -> dict[State, dict[tuple[Side, str], State]]:
             (host, "complete"): State.QUERY,
             (host, "inspect"): State.QUERY,
             (host, "park"): State.QUERY,
+            (host, "continue"): State.IDLE,
             (host, "shutdown"): State.CLOSED,
         },
         State.BUSY: {

@@ -44,6 +44,10 @@ class Channel:
         """Whether a message has arrived, or the host has closed the channel."""
         return bool(select.select([self._sock], [], [], 0)[0])
 
+    def wait(self) -> None:
+        """Wait until a message has arrived, or the host has closed the channel. Signal handlers run meanwhile."""
+        select.select([self._sock], [], [])
+
     def unread(self) -> bool:
         """Whether the host has not read yet what was sent."""
         try:
@@ -76,7 +80,7 @@ class Channel:
             wait: Block until something arrives. Signal handlers run meanwhile, and may raise.
         """
         if wait:
-            select.select([self._sock], [], [])
+            self.wait()
         GATE.shut += 1
         try:
             data = self._sock.recv(_RECEIVE, socket.MSG_DONTWAIT)

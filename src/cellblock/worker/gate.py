@@ -48,6 +48,11 @@ class Gate:
         while self._late and not self.shut:
             signal.raise_signal(self._late.pop(0))  # if it raises, the others run the next time the gate is opened
 
+    @property
+    def waited_for(self) -> bool:
+        """Whether handlers run when the gate is opened."""
+        return bool(self._late)
+
     def reset(self) -> None:
         """In a child that was forked while the gate was shut: open it."""
         self.shut = 0

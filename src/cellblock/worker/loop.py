@@ -48,6 +48,21 @@ def renew_wakeup(loop: asyncio.AbstractEventLoop) -> None:
         new.close()
 
 
+def has_work(loop: asyncio.AbstractEventLoop, own: int) -> bool:
+    """Whether the loop has callbacks or timers to run before anything else happens, or descriptors to wait for.
+
+    A task that waits for something else, such as another task, continues by a callback.
+
+    Args:
+        loop: A loop of `new_loop`.
+        own: The number of descriptors for which the caller waits.
+    """
+    private: Any = loop  # no public way to any of these; one more descriptor is for wakeups from other threads
+    if private._ready or len(private._selector.get_map()) > own + 1:  # noqa: SLF001
+        return True
+    return any(not timer.cancelled() for timer in private._scheduled)  # noqa: SLF001
+
+
 class Interrupter:
     """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
 

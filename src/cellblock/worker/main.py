@@ -26,6 +26,7 @@ from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import (
     Changes,
     Complete,
+    Continue,
     Decided,
     Ended,
     Execute,
@@ -47,7 +48,7 @@ from cellblock.worker.forks import safety as fork_safety
 from cellblock.worker.forks.descriptors import Moved
 from cellblock.worker.forks.sockets import note_pairs
 from cellblock.worker.gate import GATE
-from cellblock.worker.loop import Interrupter, new_loop, renew
+from cellblock.worker.loop import Interrupter, has_work, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.questions import Questions
@@ -229,6 +230,8 @@ class Worker:
                     self.loop.call_soon(self._park, request)
                 case InputReply() | Installed() | Decided() | Ended():
                     pass  # the question was withdrawn by an interrupt
+                case Continue():
+                    pass  # `_park` has waited for it
                 case Shutdown():
                     self._stop()
 
@@ -322,27 +325,41 @@ class Worker:
         soon = time.monotonic() - self._idle_since < _SOON
         GATE.shut += 1
         try:
-            refusal, anew = self._copy(request, soon)
-            if anew is None:
+            refusal, pending = self._prepare_copy()
+            anew = None
+            if refusal is None:
+                refusal, anew = self._copy(request, soon)
+            if anew is not None:
+                self._begin_anew(anew)
+            elif refusal is not None:
                 self._outbox.send(Parked(refusal))
             else:
-                self._begin_anew(anew)
+                self._outbox.send(Parked(pending=pending))
+                if soon:
+                    hot_pages.copy(self._channel.readable)
+                if pending and not self._waiting:
+                    self._channel.wait()
+            self._idle_since = time.monotonic()
         finally:
             GATE.open()
-        if soon and refusal is None and anew is None:
-            hot_pages.copy(self._channel.readable)
-        self._idle_since = time.monotonic()
 
-    def _copy(self, request: Park, soon: bool) -> tuple[str | None, StartedAnew | None]:
+    def _prepare_copy(self) -> tuple[str | None, bool]:
+        """Return why no copy can be made, or None; and whether the code has left anything that goes on between cells."""
         if self.fork_copy is None:
-            return "this system cannot copy a running kernel", None
+            return "this system cannot copy a running kernel", False
         self._outbox.settle()
         try:
             if (reason := end_scripts(self._shell) or fork_safety.refusal()) is not None:
-                return reason, None
+                return reason, False
+            # In this order: the handler of a timer that runs out meanwhile waits at the gate.
+            pending = has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for
             fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here
-            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", None
+            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", False
+        return None, pending
+
+    def _copy(self, request: Park, soon: bool) -> tuple[str | None, StartedAnew | None]:
+        assert self.fork_copy is not None
         self._outbox.parking = True
         try:
             return None, self.fork_copy(request.number, soon)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -90,6 +91,7 @@ async def test_folders_that_were_moved_are_back(any_host: Host, tmp_path: Path, 
 async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, TWO, SWAPPED, "x = 1")
+        await wait_for_clock()
         (tmp_path / "d" / "inner" / "y").write_text("own")
         await session.undo(2)
         found = tree(tmp_path)
@@ -150,6 +152,7 @@ async def test_what_others_do_beside_files_of_a_cell_stays(zygote_host: Host, tm
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "import os\nos.makedirs('x/sub/deep')\nopen('x/a', 'w').write('1'); os.symlink('a', 'x/link')")
         await run(session, "open('x/new', 'w').write('2')", "y = 1")
+        await wait_for_clock()
         shutil.copy2(tmp_path / "x" / "a", tmp_path / "x" / "sub" / "copy")
         (tmp_path / "x" / "sub" / "empty").mkdir()
         (tmp_path / "x" / "sub" / "link").symlink_to("a")
@@ -295,3 +298,121 @@ async def test_a_map_of_a_file_that_was_replaced_is_told(native_host: Host, tmp_
         (branch,) = await session.fork()
         assert "memory map" in (await branch.execute("1")).stderr
         await branch.close()
+
+
+# -- between two cells -------------------------------------------------------------------------------------------------
+
+TICK = """
+import asyncio
+ticks = 0
+def tick():
+    global ticks
+    ticks += 1
+    with open('log', 'a') as log:
+        print(ticks, file=log)
+"""
+TASK = """
+async def keep_ticking():
+    while True:
+        tick()
+        await asyncio.sleep(0.0005)
+ticking = asyncio.create_task(keep_ticking())
+"""
+CALLBACK = """
+def again():
+    tick()
+    asyncio.get_running_loop().call_later(0.0005, again)
+again()
+"""
+TIMER = """
+import signal
+def again(*_):
+    tick()
+    signal.setitimer(signal.ITIMER_REAL, 0.0005)
+signal.signal(signal.SIGALRM, again)
+again()
+"""
+READER = """
+import contextlib, os
+ours, theirs = os.pipe2(os.O_NONBLOCK)
+def again():
+    with contextlib.suppress(BlockingIOError):  # in a copy it is empty
+        os.read(ours, 1)
+    tick()
+    os.write(theirs, b'.')
+asyncio.get_running_loop().add_reader(ours, again)
+os.write(theirs, b'.')
+"""
+
+
+async def ticks(session: Session, workspace: Path) -> int:
+    """Return how often code has ticked: by its variable, and by a file, which must agree at any moment."""
+    agrees = "[*map(int, open('log'))] == [*range(1, ticks + 1)]"
+    blocked = "import signal; signal.pthread_sigmask(signal.{}, [signal.SIGALRM])"
+    check = f"said = ticks if {agrees} else (ticks, open('log').read())"
+    said = await value(session, f"{blocked.format('SIG_BLOCK')}\n{check}\n{blocked.format('SIG_UNBLOCK')}\nsaid")
+    assert said.isdigit(), said
+    return int(said)
+
+
+@pytest.mark.parametrize("left", [TASK, CALLBACK, TIMER, READER], ids=["task", "callback", "timer", "reader"])
+async def test_what_goes_on_between_cells_is_undone_up_to_the_cell(any_host: Host, tmp_path: Path, left: str) -> None:
+    """The state before a cell is that in which it began, and not the end of the cell before it."""
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, TICK, left)
+        for round_ in range(6):
+            gone = await ticks(session, tmp_path)  # cells, too
+            await run(session, "before = ticks", f"y = {round_}")
+            await session.undo(1 + round_ % 2)
+            assert await ticks(session, tmp_path) >= gone  # what happened before those cells has stayed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_tasks_and_cells_in_any_order_are_undone(any_host: Host, tmp_path: Path, seed: int) -> None:
+    """With checkpoints, branches, and pauses of any length."""
+    chance = random.Random(f"{seed} {date.today()}")
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, TICK, TASK, "x = 0")
+        for number in range(40):
+            match chance.choice(["cell", "cell", "cell", "undo", "undo", "checkpoint", "branch", "complete"]):
+                case "cell":
+                    await run(session, f"x = {number}")
+                case "undo" if len([cell for cell in session.history() if not cell.abandoned]) > 5:
+                    await session.undo(chance.choice([1, 1, 2]))
+                case "checkpoint":
+                    mark = await session.checkpoint(files="copy")
+                    await run(session, f"x = {number}")
+                    await session.restore(mark)
+                case "branch":
+                    (branch,) = await session.fork(files="copy")
+                    async with branch:
+                        await ticks(branch, tmp_path)
+                        if chance.random() < 0.5:
+                            await session.adopt(branch)
+                case "complete":
+                    await session.complete("tick")
+            if chance.random() < 0.5:
+                await asyncio.sleep(0.02 * chance.random())
+            await ticks(session, tmp_path)
+
+
+async def test_tasks_go_on_after_a_checkpoint_of_any_kind(any_host: Host, tmp_path: Path) -> None:
+    for recovery in ("exact", "rolling", "none"):
+        workspace = tmp_path / recovery
+        workspace.mkdir()
+        async with any_host.session(working_dir=workspace, recovery=recovery) as session:
+            await session.execute(f"{TICK}{TASK}")
+            await session.checkpoint()
+            seen = (workspace / "log").stat().st_size
+            await eventually(lambda: (workspace / "log").stat().st_size > seen + 10)  # noqa: B023  # it is over by then
+
+
+async def test_nobody_waits_for_tasks_that_wait_for_nothing(zygote_host: Host) -> None:
+    """A task that nothing wakes up changes nothing: one checkpoint a cell is enough."""
+    async with zygote_host.session() as session:
+        await run(session, "import asyncio\ntask = asyncio.create_task(asyncio.Event().wait())", "x = 1", "y = 2")
+        kernel = session._kernels.current
+        assert kernel is not None
+        assert not kernel.paused
+        assert not session._cells.past.changing

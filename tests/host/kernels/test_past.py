@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -167,3 +168,36 @@ def test_going_back_to_a_state_again_and_again_forgets_no_change() -> None:
     assert len(spans) < 10  # they follow each other at once, and so became one
     assert spans[0][0] == written[0]
     assert past.spans_after(state) == []
+
+
+def test_files_that_tasks_change_belong_to_the_state_that_they_change() -> None:
+    """Up to the beginning of the next state; also if that turns out not to have begun, and for a later host."""
+
+    def changing(one: Past) -> bool:
+        return one.changing
+
+    past = Past()
+    before = past.state
+    past.begin()
+    state = past.state
+    past.rest(state)
+    past.goes_on_changing()
+    past.rest(state)  # has no effect: it goes on
+    later = Past()
+    later.restore(past.saved())
+    for one in (past, later):
+        assert changing(one)
+        assert [end for _, end in one.spans_after(before)] == [sys.maxsize]
+        one.begin()
+        assert not changing(one)
+        one.rest(one.state)
+        one.unbegin()
+        assert changing(one)
+        assert [end for _, end in one.spans_after(before)] == [sys.maxsize]
+        one.begin()
+        ends = [end for _, end in one.spans_after(before)]
+        assert ends[0] < sys.maxsize
+        one.go_to((), state)
+        assert changing(one)
+        one.goes_on_changing(Instant.now())
+        assert [end == sys.maxsize for _, end in one.spans_after(before)] == [False, True]

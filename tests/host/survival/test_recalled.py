@@ -14,7 +14,7 @@ from cellblock.model import HistoryEntry
 
 
 def base(past: Past, states: list[Any] | None = None) -> tuple[Any, ...]:
-    return "base", past.saved(), states or [], 0, None, 0, ("", "", False), None, []
+    return "base", past.saved(), states or [], 0, [], None, 0, ("", "", False), None, []
 
 
 def shown(past: Past) -> tuple[Any, ...]:

@@ -395,7 +395,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
 @pytest.mark.parametrize(
     ("killed", "step"), [("none", 12), pytest.param("native", 3, marks=pytest.mark.slow)], indirect=["killed"]
 )
-@pytest.mark.parametrize("does", ["cells", "undo", "undo all", "crash", "restore", "adopt", "any"])
+@pytest.mark.parametrize("does", ["cells", "undo", "undo all", "crash", "restore", "adopt", "task", "any"])
 def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, does: str, step: int) -> None:
     """Killed between any two calls by which something moves; see `exact_kills.py`."""
     first = random.randint(1, step)

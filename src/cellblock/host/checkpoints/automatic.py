@@ -54,8 +54,9 @@ class CheckpointList(Protocol):
 class AutomaticCheckpoints:
     """Makes checkpoints of one session, and drops the oldest. Observes its cells and its kernels for that.
 
-    An exact session makes one at the end of each cell, with the files, and the next request waits for it. A rolling session
-    makes them after it has been idle for a moment, first of the memory, then of the files; the next cell cancels that.
+    An exact session makes one at the end of each cell, with the files, and the next request waits for it. If the cell has left
+    tasks, which go on between cells, it makes another one before the next request. A rolling session makes them after it has
+    been idle for a moment, first of the memory, then of the files; the next cell cancels that.
 
     Attributes:
         skipped: Why the last one was not made; empty if it was.
@@ -174,9 +175,16 @@ class AutomaticCheckpoints:
     async def turn_begins(self) -> None:
         """In an exact session, before a request begins, in its turn: wait until the previous state and its files are kept."""
         await self._wait_awaited()
-        if isinstance(self._kind, Exact) and self._every.files.touched():  # from outside the session, since the last cell
+        # Files were changed from outside the session, or anything by its tasks, since the last cell.
+        if isinstance(self._kind, Exact) and (self._moved_on or self._every.files.touched()):
             self._keep_now()
             await self._wait_awaited()
+
+    @property
+    def _moved_on(self) -> bool:
+        """Whether tasks of the code may have changed the present state since its checkpoint was made."""
+        kernel = self._kernels.current
+        return self._cells.past.changing and kernel is not None and kernel.fit and not kernel.paused
 
     async def _wait_awaited(self) -> None:
         while isinstance(self._kind, Exact) and self._task is not None and not self._task.done():
@@ -200,13 +208,26 @@ class AutomaticCheckpoints:
             self._task = asyncio.create_task(self._keep_all())
 
     async def _keep_all(self) -> None:
+        try:
+            await self._keep_present()
+        finally:
+            if not self.filing.awaited:  # otherwise a request follows
+                self._kernels.go_on()
+
+    async def _keep_present(self) -> None:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
-            # The kernel forks while the files are examined; not if the last fork was refused, as the reason may remain.
-            files = None if self.skipped else self.filing.keep()
+            # The kernel forks while the files are examined; not if the last fork was refused, as the reason may remain, and
+            # not if tasks change files meanwhile.
+            files = None if self.skipped or self._moved_on else self.filing.keep()
+            if self._moved_on:
+                self._cells.past.begin()
             checkpoint = self.present()
             if checkpoint is None and not self._every.fresh:
                 checkpoint = await self._copy()
+                if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
+                    await self._keep_files(files, None)
+                    files = None
             if checkpoint is not None or self._every.fresh:
                 files = files or self.filing.keep()
             if files is not None:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
@@ -17,6 +17,7 @@ from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stop
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.exit_status import Restored
+from cellblock.host.kernels.past import Instant
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.host.launch.kernel_spec import DeathNotice
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
-    from cellblock.host.kernels.past import Instant, Numbered, Past
+    from cellblock.host.kernels.past import Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import Exact, ResolvedOptions, Rolling, SessionOptions
     from cellblock.host.snapshots import Snapshot
@@ -140,9 +141,9 @@ class Checkpoints:
         self.branch = branch
         self._kept: list[Checkpoint] = []
         self._fresh, self._fresh_at = 0, 0.0
+        """The state that its last fresh kernel began with, 0 if it has had none; and when that was."""
         self._begun_with: set[int] = set()
         """The cells before the beginning of a session that continues another one, or a saved one."""
-        """The state that its last fresh kernel began with; 0 if it has had none."""
         self.ended = ""
         self.record = NOT_RECORDED
         self._deadly: set[int] = set()
@@ -200,11 +201,15 @@ class Checkpoints:
         ask = functools.partial(answer_to, kernel)
         copy = await kernel.family.copy(kernel.control, ask)
         past = self._cells.past
+        if past.changing and not automatic:  # tasks have run since the automatic one, if there is one
+            past.begin()
         moment = Moment(copy, self._host, self._options, self._resolved, past.line, past.state, self._wanted, self.branch)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
         checkpoint.passing = passing
         self._kept.append(checkpoint)
         self.record.made(checkpoint)
+        if copy.pending:
+            past.goes_on_changing()
         return checkpoint
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
@@ -296,6 +301,11 @@ class Checkpoints:
         return self._fresh
 
     @property
+    def begun_with(self) -> list[int]:
+        """The numbers of the cells from before the beginning of the session."""
+        return sorted(self._begun_with)
+
+    @property
     def first(self) -> Snapshot | None:
         """The files before the first cell of that kernel, if they were kept."""
         return self.automatic.filing.first
@@ -322,17 +332,25 @@ class Checkpoints:
 
     # -- of an earlier host --------------------------------------------------------------------------------------------
 
-    def recall(self, past: Past, fresh: int, first: Snapshot | None, outside: Sequence[tuple[float, str]]) -> None:
+    def recall(
+        self,
+        past: Past,
+        fresh: int,
+        begun_with: Iterable[int],
+        first: Snapshot | None,
+        outside: Sequence[tuple[float, str]],
+    ) -> None:
         """Continue with the states of an earlier host; `add_earlier` follows for each checkpoint, and `recalled` at last.
 
         Args:
             past: The session's history.
             fresh: The state that its last fresh kernel began with; 0 if it has had none.
+            begun_with: The numbers of the cells from before the beginning of the session.
             first: The files before the first cell of that kernel, if they were kept.
             outside: Outside calls that were allowed, with their times (`time.monotonic`).
         """
         self._cells.past = past
-        self._fresh = fresh
+        self._fresh, self._begun_with = fresh, set(begun_with)
         self.automatic.filing.first = first
         self._adopted.extend(outside)
 
@@ -583,13 +601,21 @@ class Checkpoints:
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
         kernel = await self._move_to(checkpoint, beginning=beginning).prepare()
-        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self._go_to_memory_of(checkpoint)
         self.begin_with_line()
         return kernel
+
+    def _go_to_memory_of(self, checkpoint: Checkpoint) -> None:
+        """Handle that the kernel continues from a checkpoint, while files stay as they are."""
+        past = self._cells.past
+        past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        if checkpoint.moment.copy.pending:
+            past.goes_on_changing(Instant.before_changes())
 
     def begin_with_line(self) -> None:
         """Handle that the session begins with cells that another one has run: it has no checkpoints from before them."""
         self._begun_with = {cell.number for cell in self._cells.past.line}
+        self.write("begun with", self.begun_with)
 
     def begin_after_another(self) -> None:
         """Continue with the kernel of a killed process whose states are unknown."""
@@ -665,7 +691,7 @@ class Checkpoints:
         except (CheckpointError, LaunchError) as error:
             _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
             return None
-        self._cells.past.go_to(checkpoint.moment.past, checkpoint.moment.state)
+        self._go_to_memory_of(checkpoint)
         self.automatic.forget_files()
         self.automatic.turn_ended()
         kernel.restored = restored

@@ -87,6 +87,8 @@ class GoingBack:
         with_files = self._within is not None or self._checkpoint.snapshot is not None
         self._past.go_to(self._checkpoint.moment.past, self._checkpoint.moment.state, with_files=with_files)
         self._past.brought_back(self.began)
+        if self._checkpoint.moment.copy.pending:
+            self._past.goes_on_changing()
         self._automatic.gone_to(self._checkpoint)
         self._past.record.settle()
 

@@ -168,18 +168,21 @@ class Cells:
         """Run a cell in its turn."""
         self._observer.request_begins()
         async with self._turn:
-            await self._observer.turn_begins()
-            await self._kernels.forget_dead()
-            kernel = self._kernels.ready
-            if kernel is None or self.state != "running":
-                kernel = await self._next_kernel(cell)
             try:
-                with self._trace.cell(cell) as step:
-                    result = await self._run_in(kernel, cell, timeout)
-                    step.end(result)
-                    return result
+                await self._observer.turn_begins()
+                await self._kernels.forget_dead()
+                kernel = self._kernels.ready
+                if kernel is None or self.state != "running":
+                    kernel = await self._next_kernel(cell)
+                try:
+                    with self._trace.cell(cell) as step:
+                        result = await self._run_in(kernel, cell, timeout)
+                        step.end(result)
+                        return result
+                finally:
+                    self._observer.turn_ended()
             finally:
-                self._observer.turn_ended()
+                self._kernels.go_on()  # if the cell was not sent
 
     @property
     def count(self) -> int:
@@ -210,10 +213,13 @@ class Cells:
             if self._questioned is not None:
                 await self._questioned.interrupt()
         async with self._turn:
-            await self._observer.turn_begins()
-            await self._kernels.forget_dead()
-            self.check_running()
-            yield
+            try:
+                await self._observer.turn_begins()
+                await self._kernels.forget_dead()
+                self.check_running()
+                yield
+            finally:
+                self._kernels.go_on()
 
     async def stream(self, cell: Cell, timeout: float | None) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell in its turn, and yield its events and its result."""
@@ -465,12 +471,13 @@ class Cells:
         """Have a question answered in its turn."""
         self.check()
         async with self._turn:
-            await self._observer.turn_begins()
-            self._questioned = await self._live_kernel()
             try:
+                await self._observer.turn_begins()
+                self._questioned = await self._live_kernel()
                 return await answer_to(self._questioned, question)
             finally:
                 self._questioned = None
+                self._kernels.go_on()  # if the question was not sent
 
     def take_changed(self) -> Changed | None:
         """Return the changes that the last cells have reported (`Kernel.take_changed`)."""

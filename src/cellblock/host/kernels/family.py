@@ -40,12 +40,14 @@ class Copy:
 
     Attributes:
         number: Its number for init.
+        pending: Whether its code has left tasks or timers, which go on in each kernel that is made from it.
         gone: Done when it has ended, or was dropped.
     """
 
     def __init__(self, family: Family, number: int) -> None:
         self.family = family
         self.number = number
+        self.pending = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -233,6 +235,7 @@ class Family:
                     raise KernelDiedError("the kernel died while it was copied")
                 raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()
+            copy.pending = isinstance(answer, Parked) and answer.pending
         finally:
             del self._expected[number]
             if copy is None:  # it may still come, or exist without a user

@@ -33,6 +33,7 @@ from cellblock.wire.messages import (
     Comm,
     Command,
     Completed,
+    Continue,
     Display,
     Execute,
     InputRequest,
@@ -76,6 +77,7 @@ class Kernel(ControlObserver):
         death_reported: Whether a result has reported its death.
         death: Why it ended; None while it lives.
         of_copy: Whether it was made from a copy of another one, with its variables.
+        paused: Whether what its code has left running waits for `go_on`, or for a request (`Parked.pending`).
         restored: The state that it continues from, if it replaces a kernel that died.
     """
 
@@ -129,7 +131,7 @@ class Kernel(ControlObserver):
         self.cells = 0
         self.death: Death | None = None
         self.restored: Restored | None = None
-        self.of_copy = False
+        self.of_copy = self.paused = False
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control, self, wanted.takers, recording.before_exit)
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self.output.cell is not None, self._condemn)
@@ -174,6 +176,7 @@ class Kernel(ControlObserver):
             self.write_base(more=True)
             asks = cell.on_input is not None
             self.channel.send(Execute(cell.code, asks, cell.silent, cell.parent, cell.traceparent))
+            self.paused = False
         except OSError as error:
             self.cells -= 1
             self.output.withdraw()
@@ -220,8 +223,20 @@ class Kernel(ControlObserver):
             self.channel.send(question)
         except OSError as error:
             raise _unrecorded(error) from error
+        self.paused = False
         self._query = self._loop.create_future()
         return self._query
+
+    def go_on(self, *, anyway: bool = False) -> None:
+        """Let what its code has left running continue, if it waits for that.
+
+        Args:
+            anyway: Also if this is unknown: an earlier host may have asked for the copy.
+        """
+        if (self.paused or anyway) and self.death is None and self.channel.state is State.IDLE:
+            with suppress(OSError):  # it cannot be recorded now: the next request lets it continue, too
+                self.channel.send(Continue())
+                self.paused = False
 
     async def answered(self, patience: float) -> None:
         """Wait until it has answered the question of another host: it takes nothing before."""
@@ -403,6 +418,8 @@ class Kernel(ControlObserver):
             case Changed() if self.output.cell is not None:
                 self._changed = message if self._changed is None else self._changed.then(message)
             case Changed() | Completed() | Inspected() | Parked():
+                if isinstance(message, Parked):
+                    self.paused = message.pending
                 if self._query is not None and not self._query.done():
                     self._query.set_result(message)
             case Ready(version=version):

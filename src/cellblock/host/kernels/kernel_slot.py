@@ -88,6 +88,11 @@ class KernelSlot:
         """The kernel, if it takes a cell at once, as far as can be seen; otherwise await `live`."""
         return self.current if self._starting is None and self.current is not None and self.current.fit else None
 
+    def go_on(self) -> None:
+        """See `Kernel.go_on`."""
+        if self.current is not None:
+            self.current.go_on()
+
     async def live(self) -> Kernel:
         """Return a kernel that lives: the current one, or the next one if that has died.
 

@@ -111,6 +111,8 @@ class Past:
         self.state = _states.next()
         self.before = 0
         self.after = ""
+        self._changing = 0
+        """The state that tasks of its code go on changing, if it is the present one."""
         self._earlier = 0, ""
         """`before` and `after` as they were before the last `begin`, for `unbegin`."""
         self._spans: list[Span] = []
@@ -131,12 +133,37 @@ class Past:
         """The same cells with their numbers."""
         return tuple(self._cells[number] for number in self._line)
 
+    @property
+    def changing(self) -> bool:
+        """Whether tasks of the code go on changing the present state, and files, between cells."""
+        return self._changing == self.state
+
+    def goes_on_changing(self, since: Instant | None = None) -> None:
+        """Record that tasks of the code go on changing the present state: files that they change belong to it.
+
+        Args:
+            since: Since when they do; None: since the end of what has led to the state.
+        """
+        self._changing = self.state
+        if since is None:
+            self._end_span(None)
+        else:
+            self._spans.append((self.state, since, None))
+        self.record.write("changing", since)
+
+    def _end_span(self, at: Instant | None) -> None:
+        """Set the end of the last span, if it is one of the present state."""
+        if self._spans and self._spans[-1][0] == self.state:
+            self._spans[-1] = (*self._spans[-1][:2], at)
+
     def begin(self) -> None:
-        """Begin a cell, possibly a silent one: whatever it does, it makes another state."""
+        """Begin a cell, possibly a silent one, which makes another state whatever it does; or a state made by tasks."""
         self._begin(_states.next(), Instant.before_changes())
 
     def _begin(self, state: int, at: Instant) -> None:
         self._earlier = self.before, self.after
+        if self.changing:
+            self._end_span(at)
         self.before, self.state = self.state, state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self._spans.append((state, at, None))
@@ -147,6 +174,8 @@ class Past:
         """Undo `begin`: the cell was not sent to any kernel."""
         self._spans = [span for span in self._spans if span[0] != self.state]
         self.state = self.before
+        if self.changing:
+            self._end_span(None)
         self.before, self.after = self._earlier
         self.record.write("unbegun")
 
@@ -155,7 +184,7 @@ class Past:
         self._rest(state, Instant.now())
 
     def _rest(self, state: int, at: Instant) -> None:
-        if self._spans and self._spans[-1][0] == state and self._spans[-1][2] is None:
+        if self._spans and self._spans[-1][0] == state != self._changing and self._spans[-1][2] is None:
             self._spans[-1] = (state, self._spans[-1][1], at)
             self.record.write("rest", state, at)
 
@@ -285,11 +314,12 @@ class Past:
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
-        return self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
+        rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
+        return (*rest, self._changing)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host has saved."""
-        self.state, self.before, self.after, cells, self._line, self._ended, self._spans = saved
+        self.state, self.before, self.after, cells, self._line, self._ended, self._spans, self._changing = saved
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
 
@@ -304,6 +334,8 @@ class Past:
                 self._rest(state, at)
             case "brought", (began, ended):
                 self._brought_back(began, ended)
+            case "changing", (since,):
+                self.goes_on_changing(since)
             case "add", (cell, died):
                 self._add(_read(cell), died)
             case "anew", (state,):

@@ -72,6 +72,7 @@ class Kept(NamedTuple):
         family: The number that the launcher gave the first kernel of the copy's init.
         copy: The copy's number, given by that init.
         passing: See `Checkpoint`.
+        pending: See `Copy`.
     """
 
     id: str
@@ -84,6 +85,7 @@ class Kept(NamedTuple):
     copy: int
     state: int
     passing: bool = False
+    pending: bool = False
 
 
 @dataclass
@@ -115,6 +117,7 @@ class Recalled:
         past: Its history.
         states: Its checkpoints, by their ids, oldest first.
         fresh: The state that its last fresh kernel began with; 0 if it has had none.
+        begun_with: The numbers of the cells from before the beginning of the session.
         first: The files before the first cell of that kernel, if they were kept.
         first_snapshot: These files, once they are found.
         kernel: The number of its kernel.
@@ -126,6 +129,7 @@ class Recalled:
     past: Past = field(default_factory=Past)
     states: dict[str, KeptState] = field(default_factory=dict)
     fresh: int = 0
+    begun_with: list[int] = field(default_factory=list)
     first: Description | None = None
     first_snapshot: Snapshot | None = None
     kernel: int = 0
@@ -187,6 +191,8 @@ class Recalled:
                 (self.kernel,) = rest
             case "outside":
                 self.outside.append((rest[0], rest[1]))
+            case "begun with":
+                (self.begun_with,) = rest
             case "going":
                 self.going = Going(*rest)
             case "stayed":
@@ -199,6 +205,7 @@ class Recalled:
         past: tuple[Any, ...],
         states: list[tuple[Any, ...]],
         fresh: int,
+        begun_with: list[int],
         first: Description | None,
         kernel: int,
         cell: tuple[Any, ...],
@@ -208,7 +215,7 @@ class Recalled:
         self.past.restore(past)
         for kept, line, files, without in states:
             self._make(Kept(*kept), self.past.read_line(line), files, without)
-        self.fresh, self.first, self.kernel = fresh, first, kernel
+        self.fresh, self.begun_with, self.first, self.kernel = fresh, begun_with, first, kernel
         self.going = None if going is None else Going(*going)
         self.outside = outside
         self.cell = LastCell(*cell)
@@ -217,7 +224,7 @@ class Recalled:
         self.past.apply(word, *rest)
         match word:
             case "anew":
-                self.fresh, self.first, self.going = self.past.state, None, None
+                self.fresh, self.begun_with, self.first, self.going = self.past.state, [], None, None
             case "go to":
                 self.going = None
 

@@ -107,6 +107,7 @@ class KeptSession(SessionKeeper):
         self.adopted, self.adopted_at = True, kernel.position
         kernel.thaw()  # that host may have been killed on the way to another state
         await kernel.answered(_PATIENCE)  # before the cell's end is handled: that makes a checkpoint, which asks the kernel
+        kernel.go_on(anyway=True)
         return None if cell is None else (kernel, cell)
 
     async def recover_left(self) -> Kernel | None:

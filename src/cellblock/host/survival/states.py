@@ -88,10 +88,11 @@ class StateKeeping(CheckpointRecorder):
         ]
         first = states.files.describe(states.first)
         rest = (self._kernel, self._cell, self._going, [*self._outside])
-        return "base", past.saved(), checkpoints, states.fresh_state, first, *rest
+        return "base", past.saved(), checkpoints, states.fresh_state, states.begun_with, first, *rest
 
 
 def _kept(checkpoint: Checkpoint) -> Kept:
     copy, made = checkpoint.moment.copy, checkpoint.made.isoformat()
     of = (checkpoint.id, checkpoint.name, checkpoint.automatic, checkpoint.execution_count)
-    return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, checkpoint.moment.state, checkpoint.passing)
+    rest = checkpoint.moment.state, checkpoint.passing, copy.pending
+    return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, *rest)

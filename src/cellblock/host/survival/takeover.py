@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError
 from cellblock.host.checkpoints.checkpoint import Birth, find_checkpoint
+from cellblock.host.kernels.past import Instant
 from cellblock.host.launch.kernel_spec import DeathNotice
 from cellblock.host.survival.recalled import LastCell
 from cellblock.host.survival.states import StateKeeping
@@ -35,7 +36,7 @@ class Takeover:
         """
         self._checkpoints = checkpoints
         self._recalled: Recalled | None = recalled
-        checkpoints.recall(recalled.past, recalled.fresh, recalled.first_snapshot, recalled.outside)
+        checkpoints.recall(recalled.past, recalled.fresh, recalled.begun_with, recalled.first_snapshot, recalled.outside)
         for state in recalled.states.values():
             self._add(state)
         checkpoints.recalled()
@@ -57,6 +58,7 @@ class Takeover:
             execution_count=kept.execution_count,
         )
         checkpoint.without_files, checkpoint.passing = state.without_files, kept.passing
+        state.copy.pending = kept.pending
         if state.snapshot is not None:
             checkpoint.hold(state.snapshot, files.drop)
         elif state.files is not None:
@@ -100,6 +102,8 @@ class Takeover:
             self._checkpoints.past.go_to(state.past, state.kept.state, with_files=with_files)
             if going.began is not None:
                 self._checkpoints.past.brought_back(going.began)
+            if state.kept.pending:
+                self._checkpoints.past.goes_on_changing(None if going.began is not None else Instant.before_changes())
             self._checkpoints.automatic.forget_files()
             kernel.count, kernel.of_copy = state.kept.execution_count, True
 

@@ -11,7 +11,6 @@ import select
 import stat
 import struct
 import sys
-import time
 from asyncio import events
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,12 +95,12 @@ class Descriptors:
     Attributes:
         paths: The descriptors, with the targets of their links in /proc.
         watched: The interest list of each epoll object: descriptor, events and data.
-        at: When they were looked at for a copy (`time.time_ns`).
+        nameless: For files without a name, when they were last changed, and their size, when they were looked at for a copy.
     """
 
     paths: dict[int, str] = field(default_factory=dict)
     watched: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
-    at: int = 0
+    nameless: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def now(cls) -> Descriptors:
@@ -139,7 +138,12 @@ class Descriptors:
             waking = waking_sockets()
         same = {path for descriptor in waking if (path := self.paths.get(descriptor))}
         others = {one: path for one, path in self.paths.items() if one not in waking and path not in same}
-        return Descriptors(others, self.watched, time.time_ns())
+        nameless = {one: _last_written(os.fstat(one)) for one, path in others.items() if path.endswith(_DELETED)}
+        return Descriptors(others, self.watched, nameless)
+
+
+def _last_written(status: os.stat_result) -> tuple[int, int]:
+    return status.st_mtime_ns, status.st_size
 
 
 def _path_of(descriptor: int) -> str:
@@ -241,7 +245,7 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
             elif stat.S_ISSOCK(status.st_mode):
                 sockets[descriptor] = status.st_ino
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-                told += _reopen(descriptor, path, status, seen.at, moved)
+                told += _reopen(descriptor, path, status, seen.nameless.get(descriptor), moved)
             elif stat.S_ISFIFO(status.st_mode):
                 way = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
                 pipes.setdefault((status.st_dev, status.st_ino), {})[descriptor] = way
@@ -270,14 +274,16 @@ def _of_trackers() -> set[int]:
     return {descriptor for descriptor in found if isinstance(descriptor, int)}
 
 
-def _reopen(descriptor: int, path: str, status: os.stat_result, at: int, moved: Moved | None) -> list[str]:
+def _reopen(
+    descriptor: int, path: str, status: os.stat_result, nameless: tuple[int, int] | None, moved: Moved | None
+) -> list[str]:
     """Open a file or a directory again: the one that has taken its place, if there is one.
 
     Args:
         descriptor: Its descriptor.
         path: Its path when the process was copied; empty if that is not known.
         status: Its status.
-        at: When the process was copied (`time.time_ns`).
+        nameless: For a file without a name, its entry in `Descriptors.nameless`.
         moved: As for `separate`.
 
     Returns:
@@ -293,7 +299,7 @@ def _reopen(descriptor: int, path: str, status: os.stat_result, at: int, moved: 
                     return []
         except OSError as error:
             return [f"The open file {shown(instead)} was replaced, and cannot be opened again: {error.strerror}."]
-        if regular and path.endswith(_DELETED) and not status.st_nlink and status.st_mtime_ns > at:
+        if regular and nameless is not None and not status.st_nlink and _last_written(status) != nameless:
             told = [f"The open file {shown(path.removesuffix(_DELETED))} has no name: what was written to it since stays."]
     elif moved is not None and regular:
         told = [f"The open file with descriptor {descriptor} may have been replaced: open it again."]

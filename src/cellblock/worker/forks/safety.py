@@ -215,9 +215,7 @@ def prepare() -> None:
     for file in threads.openmp:
         # Otherwise the next parallel loop in the copy waits for threads that do not exist. Here it starts them again.
         getattr(ctypes.CDLL(file), _PAUSE)(_PAUSE_HARD)
-    _prepared = _Prepared(
-        threads.resets, _processes(), seen=seen.to_part(NURSERY), timers=any(signal.getitimer(which)[0] for which in _TIMERS)
-    )
+    _prepared = _Prepared(threads.resets, _processes(), seen=seen.to_part(NURSERY), timers=timers_run())
     with contextlib.suppress(OSError):  # it was removed
         _prepared.directory = os.getcwd()
 
@@ -235,6 +233,11 @@ def _enter_directory(moved: Moved) -> str | None:
     except OSError as error:
         return f"The current directory, {shown(instead)}, cannot be entered again: {error.strerror}."
     return None
+
+
+def timers_run() -> bool:
+    """Whether a timer of this process sends signals, and so runs handlers of the code."""
+    return any(signal.getitimer(which)[0] for which in _TIMERS)
 
 
 def _stopped_timers() -> str | None:
