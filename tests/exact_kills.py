@@ -102,6 +102,12 @@ class Script:
         await self.session.execute(f"v{number} = open('f{number}', 'w').close()\n{TICK}", tag="t")
         self.now(after)
 
+    async def values(self) -> None:
+        """Put a value into the session, and get it: no cell of the history, but code that asks for it."""
+        self.note(self.state)
+        await self.session.put("w", [*range(1000)])
+        assert await self.session.get("w") == [*range(1000)]
+
     async def crash(self) -> None:
         self.note(self.state)
         await self.session.execute("print('last words'); import os; os._exit(1)", tag="crash")
@@ -171,6 +177,7 @@ DOES: dict[str, Sequence[Callable[[Script], Awaitable[None]]]] = {
     "crash": (Script.cell, Script.crash, Script.cell),
     "restore": (Script.cell, Script.restore),
     "adopt": (Script.cell, Script.adopt, Script.cell),
+    "values": (Script.cell, Script.values, Script.cell, Script.undo),
     "task": (Script.task, Script.cell, Script.undo, Script.restore),
 }
 

@@ -395,7 +395,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
 @pytest.mark.parametrize(
     ("killed", "step"), [("none", 12), pytest.param("native", 3, marks=pytest.mark.slow)], indirect=["killed"]
 )
-@pytest.mark.parametrize("does", ["cells", "undo", "undo all", "crash", "restore", "adopt", "task", "any"])
+@pytest.mark.parametrize("does", ["cells", "undo", "undo all", "crash", "restore", "adopt", "values", "task", "any"])
 def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, does: str, step: int) -> None:
     """Killed between any two calls by which something moves; see `exact_kills.py`."""
     first = random.randint(1, step)
@@ -425,6 +425,20 @@ async def test_what_a_cell_writes_after_its_host_was_killed_is_undone_with_it(ki
         assert killed.read() == {"on": "", "f1": ""}
         await session.undo()
         assert (await names(session), killed.read()) == ("['v0']", {})  # what others write meanwhile counts as the cell's
+
+
+async def test_cells_from_before_a_loaded_session_are_not_undone_by_a_later_host(killed: Killed, tmp_path: Path) -> None:
+    """That would lead to an empty kernel. And the questions by which it was loaded are known to be answered."""
+    killed.run(f"""
+        await session.execute("v0 = 1")
+        await session.save({str(tmp_path / "saved")!r})
+        await session.load({str(tmp_path / "saved")!r})
+        die()
+    """)
+    async with killed.session() as session:
+        with pytest.raises(CheckpointError, match="the session began after it"):
+            await session.undo()
+        assert await names(session) == "['v0']"
 
 
 @pytest.mark.parametrize(("recovery", "chain"), [("restored_earlier", 1), ("restored", 2)])

@@ -578,11 +578,13 @@ class Checkpoints:
         return max(found, key=rank, default=None)
 
     def _cannot_undo(self, line: Sequence[Numbered], count: int) -> str:
-        reason = self.automatic.skipped or (self.ended if count == len(line) else "")
+        reason = ""
+        if line[-count].number in self._begun_with:
+            after = "it" if count == 1 else "some of them"
+            reason = f"the session began after {after}, as a branch, or with a checkpoint or a saved session"
+        reason = reason or self.automatic.skipped or (self.ended if count == len(line) else "")
         if not reason and not self.automatic.wanted:
             reason = "the session was made with recovery='none'"
-        if not reason and line[-count].number in self._begun_with:
-            reason = "the session began after them, as a branch, or with a checkpoint or a saved session"
         if not reason and self.automatic.exact and len(self.automatic.all()) >= self.automatic.exact:
             most = self.automatic.exact
             kept = "that of the last cell is" if most == 1 else f"those of the last {most} cells are"
@@ -614,6 +616,8 @@ class Checkpoints:
 
     def begin_with_line(self) -> None:
         """Handle that the session begins with cells that another one has run: it has no checkpoints from before them."""
+        for one in self.automatic.all():  # made while a saved session was being loaded
+            one.discard()
         self._begun_with = {cell.number for cell in self._cells.past.line}
         self.write("begun with", self.begun_with)
 

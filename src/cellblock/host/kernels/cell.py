@@ -233,10 +233,11 @@ class Cell:
 
         Args:
             saved: Its state, from `saved`.
-            on_input: Answers `input()`; used if the cell had an answerer before.
+            on_input: Answers `input()`; used if the cell had an answerer before. None: the code gets an EOFError. It may have
+                asked that host already, which is read again.
         """
         events, asks, *values = saved
-        cell = cls("", on_input if asks else None, None)
+        cell = cls("", (on_input or _no_answer) if asks else None, None)
         for name, value in zip(_SAVED, values, strict=True):
             setattr(cell, name, value)
         cell.events = CellEvents.restored(events)
@@ -280,6 +281,10 @@ class Cell:
     def died(self) -> bool:
         """Whether it ended with its kernel."""
         return isinstance(self._ending, Death)
+
+
+def _no_answer(_: str) -> None:
+    """Answer as if there were no more lines."""
 
 
 _SAVED = (
