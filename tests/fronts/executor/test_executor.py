@@ -464,6 +464,22 @@ def test_what_cannot_be_is_refused_by_the_constructor(options: dict[str, Any], e
         CodeExecutor(**options)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"language": "bash"}, "execute() has no argument 'language': a cell whose first line is %%bash is a script for bash"),
+        ({"timout": 5}, "execute() has no argument 'timout'; did you mean 'timeout'?"),
+        ({"kernel": "x"}, "execute() has no argument 'kernel'"),
+    ],
+)
+async def test_an_argument_that_execute_does_not_have_is_named(
+    executor: CodeExecutor, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        await executor.execute("ran = True", **given)
+    assert str(caught.value) == said
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5", True])
 async def test_a_timeout_that_is_none_is_refused_and_nothing_runs(executor: CodeExecutor, timeout: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"timeout must be a positive number of seconds, or None for no limit"):

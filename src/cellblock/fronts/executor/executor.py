@@ -12,9 +12,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
-from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError, did_you_mean
 from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checks import DEFAULT_TIMEOUT
@@ -463,6 +463,7 @@ class CodeExecutor(AsyncOnly):
 
     async def execute(
         self,
+        /,
         code: str,
         timeout: float | None = AS_MADE,
         *,
@@ -471,6 +472,7 @@ class CodeExecutor(AsyncOnly):
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
         on_result: OnResult | None = None,
+        **unknown: Never,
     ) -> CodeExecutionResult:
         """Execute code and return its result.
 
@@ -486,6 +488,7 @@ class CodeExecutor(AsyncOnly):
             on_stderr: Takes what is written to stderr, as it comes.
             on_result: Takes each displayed value, and that of the last expression, as an `OutputItem`. If one of the three
                 raises an exception, the code is stopped, and `execute` raises it.
+            unknown: No others; a `TypeError` says what to use instead.
 
         Returns:
             The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
@@ -496,6 +499,8 @@ class CodeExecutor(AsyncOnly):
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
             StateError: The executor is not started, or stopped.
         """
+        if unknown:
+            raise TypeError(_not_an_argument(next(iter(unknown))))
         seconds = self.timeout if isinstance(timeout, AsMade) else timeout
         if on_stdout is None and on_stderr is None and on_result is None:
             on_notice = _refuse if self._asks else None
@@ -550,6 +555,14 @@ class CodeExecutor(AsyncOnly):
                         yield event
                     case Notice(about=ApprovalRequest() as asked):
                         yield asked
+
+
+def _not_an_argument(name: str) -> str:
+    """Return the message about an argument that `CodeExecutor.execute` does not have."""
+    if name in ("language", "lang"):
+        return f"execute() has no argument {name!r}: a cell whose first line is %%bash is a script for bash"
+    known = [name for name in CodeExecutor.execute.__annotations__ if name not in ("unknown", "return")]
+    return f"execute() has no argument {name!r}{did_you_mean(name, known)}"
 
 
 def _refuse(request: object) -> None:
