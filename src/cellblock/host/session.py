@@ -195,7 +195,7 @@ class Session(AsyncOnly):
             KeptResults(self.wanted.limits.history),
             around.withdraw_questions,
         )
-        self._values = Values(self._cells.run_silently, self._room)
+        self._values = Values(self._name, self._cells.run_silently, self._room)
         self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
         self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
