@@ -96,6 +96,7 @@ class CodeExecutor(AsyncOnly):
         self._gateway: EmbeddedGateway | None = None
         self._offered: dict[str, OfferedFunctions] = {}
         self._stopped = False
+        self._adopted_by = ""
         self.beginning: Beginning | None = None
 
     async def __aenter__(self) -> Self:
@@ -137,12 +138,19 @@ class CodeExecutor(AsyncOnly):
             StateError: The executor is not started, or stopped.
         """
         if (run := self._run) is None or not run.started or run.session is None:
-            raise StateError(
-                "the executor is stopped; start() it again or make a new one"
-                if self._stopped or (run is not None and run.closing)
-                else "the executor is not started: use 'async with' ('with' for a SyncCodeExecutor), or start() it first"
-            )
+            raise StateError(self._why_not(run))
         return run.session
+
+    def _why_not(self, run: RunningSession | None) -> str:
+        """Return why it has no session."""
+        if self._adopted_by:
+            return (
+                f"the executor was adopted by executor {self._adopted_by}, which goes on with its state: use that one; "
+                "start() gives this one a fresh kernel"
+            )
+        if self._stopped or (run is not None and run.closing):
+            return "the executor is stopped; start() it again or make a new one"
+        return "the executor is not started: use 'async with' ('with' for a SyncCodeExecutor), or start() it first"
 
     @property
     def files(self) -> Files:
@@ -363,6 +371,7 @@ class CodeExecutor(AsyncOnly):
     async def adopt(self, branch: CodeExecutor) -> Changes:
         """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
         changes = await self.session.adopt(branch.session)
+        branch._adopted_by = self.session_id
         await branch.stop()
         return changes
 
@@ -370,7 +379,7 @@ class CodeExecutor(AsyncOnly):
         try:
             state = f"started in {self.session.workspace}"
         except StateError as error:
-            state = "stopped" if "stopped;" in str(error) else "not started"
+            state = "not started" if "is not started" in str(error) else "stopped"
         return f"<CodeExecutor {self.session_id} {state}>"
 
     async def start(self) -> None:
@@ -386,7 +395,7 @@ class CodeExecutor(AsyncOnly):
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
-            start_from, self.beginning = self.beginning, None
+            start_from, self.beginning, self._adopted_by = self.beginning, None, ""
             await run.start(
                 *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
                 start_from=start_from,
