@@ -211,7 +211,7 @@ async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: Named
     number = sessions.find("branch").record.kernel_id
     await adopt(sessions, "one", number)
     for name in ("branch", number):
-        with pytest.raises(NotFoundError, match=f"session '{name}' has ended: it was adopted by 'one', which goes on with"):
+        with pytest.raises(NotFoundError, match=f"session '{name}' was adopted by 'one', which goes on with its state"):
             sessions.find(name)
     await sessions.create("branch", OPTIONS)
     assert sessions.find("branch").record.kernel_id != number

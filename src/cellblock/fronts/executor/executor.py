@@ -51,6 +51,11 @@ _NOBODY = (
     "(docs/approvals.md)"
 )
 
+_LOOP_ENDED = (
+    "the executor belongs to the event loop that started it, and its session has ended with that loop: start and use it "
+    "within one asyncio.run(), or stop() it and start() it again. A SyncCodeExecutor needs no event loop"
+)
+
 
 class CodeExecutor(AsyncOnly):
     """Executes Python code in an IPython kernel in which variables, imports and definitions persist.
@@ -65,6 +70,8 @@ class CodeExecutor(AsyncOnly):
         session_id: The session's name in the record of decisions (docs/approvals.md).
         beginning: The checkpoint that the next `start` begins with; None for a fresh kernel.
     """
+
+    _sync_twin = "SyncCodeExecutor"
 
     @takes(ExecutorOptions.__init__)
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -139,6 +146,8 @@ class CodeExecutor(AsyncOnly):
         """
         if (run := self._run) is None or not run.started or run.session is None:
             raise StateError(self._why_not(run))
+        if run.loop.is_closed():
+            raise StateError(_LOOP_ENDED)
         return run.session
 
     def _why_not(self, run: RunningSession | None) -> str:
@@ -391,7 +400,7 @@ class CodeExecutor(AsyncOnly):
             LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         if self._run is not None:
-            raise StateError("the executor is already started")
+            raise StateError(_LOOP_ENDED if self._run.loop.is_closed() else "the executor is already started")
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:

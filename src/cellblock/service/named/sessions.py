@@ -422,7 +422,7 @@ class NamedSessions:
                 raise moving_error(session)
             if session in self._adopted:
                 other = self._adopted[session]
-                raise NotFoundError(f"session {session!r} has ended: it was adopted by {other!r}, which goes on with its state")
+                raise NotFoundError(f"session {session!r} was adopted by {other!r}, which goes on with its state")
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         if found.held:
             raise moving_error(found.record.name)
