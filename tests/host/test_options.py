@@ -67,7 +67,7 @@ async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
             "there is no option 'memory'; the sandbox's policy limits it: policy=Policy(resources=Resources(memory=…))",
         ),
         ("name", "there is no option 'name' of a session: get_or_create(name) makes sessions with names"),
-        ("on_input", "there is no option 'on_input' of a session: it is an argument of execute() and stream()"),
+        ("on_input", "there is no option 'on_input' of a session: CodeExecutor.execute() and stream() take it"),
     ],
 )
 @pytest.mark.parametrize("kind", [CodeExecutor, SyncCodeExecutor])

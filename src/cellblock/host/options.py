@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _ELSEWHERE = {
     "timeout": " of a session: each execution has its own",
-    "on_input": " of a session: it is an argument of execute() and stream()",
+    "on_input": " of a session: CodeExecutor.execute() and stream() take it",
     "name": " of a session: get_or_create(name) makes sessions with names",
 }
 """Names that belong to another call; suggesting the nearest option would be misleading."""
