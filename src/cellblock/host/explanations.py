@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable
@@ -21,6 +22,9 @@ _MISSING = re.compile(r"No module named '([A-Za-z_][\w.]{0,200})\.(\w{1,100})'",
 _NOT_IN = re.compile(r"cannot import name '(\w{1,100})' from '([A-Za-z_][\w.]{0,200})'", re.ASCII)
 _TOO_MANY = re.compile(r"\[Errno 11\]|can't start new thread$")
 _STARTS = re.compile(r"fork|spawn|Popen|start_new_thread|start\(\)")
+
+_MOST_NAMES = 1000
+"""Names that are compared: a session can make any number of them."""
 
 _RESET = "reset the session, which loses its variables"
 
@@ -112,8 +116,9 @@ class Explanations:
             there = await self._files().list(package.replace(".", "/"))
         except CellblockError:  # of any kind: there is none, or it cannot be read
             return ""
-        stems = [one.path.rpartition("/")[2].removesuffix(".py") for one in there if one.kind != "symlink"]
-        near = did_you_mean(name, [stem for stem in stems if stem.isidentifier() and not stem.startswith("_")])
+        stems = (one.path.rpartition("/")[2].removesuffix(".py") for one in there if one.kind != "symlink")
+        known = [stem for stem in stems if stem.isidentifier() and not stem.startswith("_")]
+        near = await asyncio.to_thread(did_you_mean, name, known[:_MOST_NAMES])
         return near.removeprefix("; ").replace("mean '", f"mean '{package}.")
 
 
