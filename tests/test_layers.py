@@ -94,6 +94,7 @@ ROOMS: dict[str, set[str]] = {
         "host/telemetry",
     },
     "host/exchange": {"host/kernels"},
+    "host/explanations": {"host/files", "host/kernels"},
     "host/programs": {"host/checks", "host/descriptors", "host/kernels", "host/telemetry"},
     "host/checkpoints": {
         "host/checks",

@@ -27,8 +27,9 @@ def test_an_application_with_fastapi_runs_code() -> None:
     names: dict[str, Any] = {}
     exec(compile(block("FastAPI"), "recipes.md", "exec", dont_inherit=True), names)
     with TestClient(names["app"]) as client:
-        assert client.post("/run", params={"code": "import pandas\n1 + 1"}).json()["return_value"] == "2"
-        failed = client.post("/run", params={"code": "1 / 0"}).json()
+        assert client.post("/run", json={"code": "import pandas\n1 + 1"}).json()["return_value"] == "2"
+        assert client.post("/run", json={"code": "open('kept', 'w').close()"}).json()["status"] == "success"
+        failed = client.post("/run", json={"code": "import os\nassert not os.listdir()\n1 / 0"}).json()
         assert (failed["status"], failed["error"]["ename"]) == ("error", "ZeroDivisionError")
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 NO_NETWORK = (
     "this session has no network: allow hosts with allow_hosts= (on the command line: --allow-host), or in its "
-    "sandbox_config (network.allowedDomains)"
+    "sandbox_config (network.allowedDomains), when it is made"
 )
 """The explanation for a failed connection in a session without a network."""
 

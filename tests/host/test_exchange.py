@@ -37,6 +37,13 @@ async def test_a_large_value_goes_in_and_out_in_pieces(session: Session) -> None
     assert await session.get("value") == value
 
 
+async def test_a_variable_that_is_missing_is_named_and_so_is_the_session(session: Session) -> None:
+    number = repr(session).split()[1]
+    with pytest.raises(InvalidInputError) as caught:
+        await session.get("dato")
+    assert str(caught.value) == f"session {number} has no variable 'dato'; variables() lists those that it has"
+
+
 async def test_what_cannot_be_carried_is_named(session: Session) -> None:
     await session.execute("import fractions; x = fractions.Fraction(1, 2)")
     with pytest.raises(InvalidInputError, match=r"of type fractions\.Fraction"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions
+from cellblock import CodeExecutor, Host, InvalidInputError, Limits, SessionOptions, SyncCodeExecutor
 from cellblock.host.options import SessionKeywords
 from cellblock.service.session.options import ServiceOptions
 
@@ -53,6 +53,33 @@ def test_an_empty_path_is_not_the_current_directory(name: str) -> None:
 async def test_an_unknown_keyword_is_an_error_at_once(host: Host) -> None:
     with pytest.raises(InvalidInputError, match="no option 'workdir'; did you mean 'working_dir'"):
         host.session(workdir=".")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("cwd", "there is no option 'cwd'; did you mean 'working_dir'?"),
+        ("workspace", "there is no option 'workspace'; did you mean 'working_dir'?"),
+        ("env", "there is no option 'env'; did you mean 'kernel_env'?"),
+        ("network", "there is no option 'network'; did you mean 'allow_hosts'?"),
+        (
+            "memory",
+            "there is no option 'memory'; the sandbox's policy limits it: policy=Policy(resources=Resources(memory=…))",
+        ),
+        ("name", "there is no option 'name' of a session: get_or_create(name) makes sessions with names"),
+        ("on_input", "there is no option 'on_input' of a session: CodeExecutor.execute() and stream() take it"),
+    ],
+)
+@pytest.mark.parametrize("kind", [CodeExecutor, SyncCodeExecutor])
+def test_the_name_that_other_libraries_have_for_an_option_leads_to_it(kind: Any, name: str, said: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        kind(**{name: "x"})
+    assert str(caught.value) == said
+
+
+async def test_a_session_has_its_hosts_from_its_policy(host: Host) -> None:
+    with pytest.raises(InvalidInputError, match=r"'network'; the sandbox's policy has it: policy=Policy\(network="):
+        host.session(network=["pypi.org"])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 
 class AsyncOnly:
     """For classes that need ``async with``: raises a helpful error for ``with``."""
+
+    _sync_twin: ClassVar[str] = ""
+    """The name of the class for programs without an event loop; empty if there is none."""
 
     def __enter__(self) -> NoReturn:
         """Raise an error that says what to write.
@@ -17,10 +20,32 @@ class AsyncOnly:
             TypeError: Always.
         """
         name = type(self).__name__
-        raise TypeError(f"a {name} is an async context manager: write 'async with' instead of 'with', in an async function")
+        twin = f"; or use {self._sync_twin}, which needs no event loop" if self._sync_twin else ""
+        raise TypeError(
+            f"a {name} is an async context manager: write 'async with' instead of 'with', in an async function{twin}"
+        )
 
     def __exit__(self, *_: object) -> None:
         """Never called: `__enter__` raises."""
+
+
+class SyncOnly:
+    """For classes that need ``with``, and have an asynchronous twin: raises a helpful error for ``async with``."""
+
+    async def __aenter__(self) -> NoReturn:
+        """Raise an error that says what to write.
+
+        Raises:
+            TypeError: Always.
+        """
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} needs no event loop: write 'with' instead of 'async with', and no 'await'; or use "
+            f"{name.removeprefix('Sync')}, whose methods are awaited"
+        )
+
+    async def __aexit__(self, *_: object) -> None:
+        """Never called: `__aenter__` raises."""
 
 
 class Closing:

@@ -27,13 +27,15 @@ _MODULE = "__import__('cellblock.worker.values.exchange', fromlist=['take'])"
 class Values:
     """The variables of a session."""
 
-    def __init__(self, run: Run, limit: int) -> None:
+    def __init__(self, name: str, run: Run, limit: int) -> None:
         """Prepare to move values.
 
         Args:
+            name: The session's name in messages.
             run: Runs a cell that leaves no trace.
             limit: Maximum bytes of a value.
         """
+        self._name = name
         self._run = run
         self._limit = limit
 
@@ -78,6 +80,8 @@ class Values:
         message = sent(await self._run(f"{_MODULE}.give({name!r}, {self._limit - _ROOM}, {unpickle!r})", None))
         if message is None:
             raise InvalidInputError(f"the session did not send the value of {name!r}")
+        if message == f"refused\nthe session has no variable {name!r}".encode():
+            raise InvalidInputError(f"{self._name} has no variable {name!r}; variables() lists those that it has")
         _check_not_refused(message)
         from cellblock.wire.values.forms import decode  # loads pickle; few programs need it
 

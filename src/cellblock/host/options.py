@@ -23,8 +23,22 @@ if TYPE_CHECKING:
     from cellblock.walls.sandbox.tiers import Tier
 
 
-_ELSEWHERE = {"timeout": " of a session: each execution has its own"}
+_ELSEWHERE = {
+    "timeout": " of a session: each execution has its own",
+    "on_input": " of a session: CodeExecutor.execute() and stream() take it",
+    "name": " of a session: get_or_create(name) makes sessions with names",
+}
 """Names that belong to another call; suggesting the nearest option would be misleading."""
+
+_SAME = {
+    **dict.fromkeys(("cwd", "dir", "directory", "workspace", "root"), "working_dir"),
+    **dict.fromkeys(("env", "envs", "environ", "environment", "env_vars"), "kernel_env"),
+    **dict.fromkeys(("network", "hosts", "domains", "internet"), "allow_hosts"),
+}
+"""Options by the names that other libraries have for them."""
+
+_RESOURCES = ("memory", "processes", "cpu")
+"""What is limited by the sandbox's policy."""
 
 
 def check_names(names: Iterable[str], known: Collection[str]) -> None:
@@ -35,7 +49,21 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
     """
     for name in names:
         if name not in known:
-            raise InvalidInputError(f"there is no option {name!r}{_ELSEWHERE.get(name) or did_you_mean(name, known)}")
+            raise InvalidInputError(f"there is no option {name!r}{_instead(name, known)}")
+
+
+def _instead(name: str, known: Collection[str]) -> str:
+    """Return what to use in the place of an option that does not exist; empty if that is not known."""
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    if name in _RESOURCES:
+        policy = f"policy=Policy(resources=Resources({name}=…))"
+        data = f"sandbox_config={{'resources': {{{name!r}: …}}}}"
+        return f"; the sandbox's policy limits it: {policy if 'policy' in known else data}"
+    same = _SAME.get(name)
+    if same == "allow_hosts" and same not in known:
+        return "; the sandbox's policy has it: policy=Policy(network=Network(allow=[…]))"
+    return f"; did you mean {same!r}?" if same in known else did_you_mean(name, known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

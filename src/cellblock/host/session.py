@@ -30,6 +30,7 @@ from cellblock.host.checks import (
 )
 from cellblock.host.closing import AsyncOnly, Closing
 from cellblock.host.exchange import Values
+from cellblock.host.explanations import Explanations
 from cellblock.host.holding import Holding
 from cellblock.host.kernels.cell import Cell, OnInput
 from cellblock.host.kernels.cell_events import Event
@@ -157,6 +158,7 @@ class Session(AsyncOnly):
     ) -> None:
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
+        self._adopted_by = ""
         resolved = resolve_for(host, options, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
@@ -195,7 +197,8 @@ class Session(AsyncOnly):
             KeptResults(self.wanted.limits.history),
             around.withdraw_questions,
         )
-        self._values = Values(self._cells.run_silently, self._room)
+        self._values = Values(self._name, self._cells.run_silently, self._room)
+        self._explanations = Explanations(self._cwd, resolved.tier, resolved.policy, lambda: self.files)
         self._questions = Questions(self._cells)
         self._exact = isinstance(kind_of(options.recovery), Exact)
         self._programs = Programs(self._name, self._kernels.live, self._cells.check_running, self.trace)
@@ -336,11 +339,14 @@ class Session(AsyncOnly):
         if self._start_from is not None:
             kernel = await self._checkpoints.begin_with(self._start_from)
             self._start_from = None
+            self._explanations.kernel_begins(afresh=False)
             return kernel
         if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
             return recovered
         if dead is None and (left := await self._keeper.recover_left()) is not None:
+            self._explanations.kernel_begins(afresh=False)
             return left
+        self._explanations.kernel_begins()
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()
         kernel = await self._host.kernels.launch(replace(self.wanted, notice=notice), self._around.prepare)
@@ -468,7 +474,7 @@ class Session(AsyncOnly):
             on_begin=on_begin,
             on_notice=on_notice,
         )
-        return await self._cells.run(cell, timeout)
+        return await self._explanations.explained(await self._cells.run(cell, timeout))
 
     async def stream(
         self,
@@ -519,7 +525,7 @@ class Session(AsyncOnly):
         )
         async with aclosing(self._cells.stream(cell, timeout)) as events:
             async for event in events:
-                yield event
+                yield await self._explanations.explained(event) if isinstance(event, CodeExecutionResult) else event
 
     def eager(self, *, timeout: float | None = DEFAULT_TIMEOUT, on_input: OnInput | None = None) -> Eager:
         """Run a cell while a model still writes it: each statement as soon as it is complete, and all of them as one cell.
@@ -548,8 +554,13 @@ class Session(AsyncOnly):
     def _checked(self, code: str, timeout: float | None) -> str:
         check_code(code)
         check_timeout(timeout)
+        self._check_not_adopted()
         self._cells.check()
         return without_fence(code.removeprefix(_BYTE_ORDER_MARK))
+
+    def _check_not_adopted(self) -> None:
+        if self._adopted_by:
+            raise StateError(f"{self._name} was adopted by {self._adopted_by}, which goes on with its state: use that one")
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, like ``%pip install`` in a cell.
@@ -841,6 +852,7 @@ class Session(AsyncOnly):
             InvalidInputError: It is this session.
         """
         changes = await self.continue_as(branch)
+        branch._adopted_by = self._name
         await branch.close()
         return changes
 
@@ -852,6 +864,7 @@ class Session(AsyncOnly):
         """
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
+        branch._check_not_adopted()
         return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
 
     # -- saved sessions ------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _refused(told: str) -> str:
     rule = match[1]
     return (
         f'{rule} was refused: allow it with allow_hosts=["{rule}"] (on the command line: --allow-host {rule}), or in '
-        "sandbox_config (network.allowedDomains)"
+        "sandbox_config (network.allowedDomains), when a session is made"
     )
 
 

@@ -67,6 +67,17 @@ def test_who_waits_for_other_code_learns_how_to_stop_it() -> None:
         assert first.end() == 130
 
 
+def test_who_waits_for_code_that_waits_for_a_decision_learns_where_to_see_it() -> None:
+    cellblock.get_or_create("asks", approve_shell_cmds=True)
+    with terminal(*command("exec", "--name", "asks", "!echo done")) as first:
+        first.wait_for("echo done")
+        with terminal(*command("exec", "--name", "asks", "6 * 7"), columns=150) as second:
+            second.wait_for("waiting for code in asks that waits for a decision ('cellblock approvals pending' lists it)")
+            assert main(["interrupt", "asks"]) == 0
+            assert second.end() == 0
+        first.end()
+
+
 @pytest.mark.parametrize(
     ("status", "recovery", "note"),
     [

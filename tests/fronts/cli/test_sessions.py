@@ -58,6 +58,12 @@ def test_several_are_ended_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["destroy", "one", "--name", "two"]) == 2
 
 
+def test_no_name_at_all_says_how_to_give_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["destroy"]) == 2
+    said = "cellblock: name one session, as NAME, --name NAME or --id ID ('cellblock list' shows them)\n"
+    assert capsys.readouterr().err == said
+
+
 def test_wiping_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
     names = {run(capsys, "create")[1]["kernel_id"] for _ in range(2)}
     status, wiped = run(capsys, "wipe")

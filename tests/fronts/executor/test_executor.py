@@ -464,6 +464,22 @@ def test_what_cannot_be_is_refused_by_the_constructor(options: dict[str, Any], e
         CodeExecutor(**options)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"language": "bash"}, "execute() has no argument 'language': a cell whose first line is %%bash is a script for bash"),
+        ({"timout": 5}, "execute() has no argument 'timout'; did you mean 'timeout'?"),
+        ({"kernel": "x"}, "execute() has no argument 'kernel'"),
+    ],
+)
+async def test_an_argument_that_execute_does_not_have_is_named(
+    executor: CodeExecutor, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        await executor.execute("ran = True", **given)
+    assert str(caught.value) == said
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), "5", True])
 async def test_a_timeout_that_is_none_is_refused_and_nothing_runs(executor: CodeExecutor, timeout: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"timeout must be a positive number of seconds, or None for no limit"):
@@ -580,8 +596,24 @@ async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_pa
 
 
 def test_a_plain_with_says_what_to_write() -> None:
-    with pytest.raises(TypeError, match="a CodeExecutor is an async context manager: write 'async with'"), CodeExecutor():
-        pass
+    with pytest.raises(TypeError, match="a CodeExecutor is an async context manager: write 'async with'") as caught:
+        CodeExecutor().__enter__()
+    assert str(caught.value).endswith("; or use SyncCodeExecutor, which needs no event loop")
+
+
+def test_use_in_another_asyncio_run_says_that_the_session_ended_with_the_first(tmp_path: Path) -> None:
+    executor = CodeExecutor(sandbox=False, working_dir=tmp_path)
+    asyncio.run(executor.start())
+    for use in (lambda: executor.execute("1"), executor.start, executor.variables):
+        with pytest.raises(StateError, match="belongs to the event loop that started it, and its session has ended"):
+            asyncio.run(use())
+
+    async def again() -> str | None:
+        await executor.stop()
+        async with executor:
+            return (await executor.execute("1")).text
+
+    assert asyncio.run(again()) == "1"
 
 
 async def test_an_executor_and_its_session_are_one_line(executor: CodeExecutor) -> None:

@@ -56,6 +56,11 @@ def test_it_takes_the_same_arguments_and_has_the_same_methods() -> None:
                 assert [*inspect.signature(getattr(ours, name)).parameters] == [*inspect.signature(method).parameters]
 
 
+def test_an_async_with_says_what_to_write(executor: SyncCodeExecutor) -> None:
+    with pytest.raises(TypeError, match="'with' instead of 'async with', and no 'await'; or use CodeExecutor, whose methods"):
+        executor.__aenter__().send(None)
+
+
 def test_variables_stay_and_errors_are_raised(executor: SyncCodeExecutor) -> None:
     executor.execute("x = 20")
     assert executor.execute("x + 1").return_value == "21"

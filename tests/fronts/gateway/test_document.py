@@ -28,9 +28,10 @@ def test_the_commands_print_what_is_shown(gateway: Gateway) -> None:
         assert found.stdout.strip() == shown.strip(), command
 
 
-def test_the_python_prints_what_is_shown(gateway: Gateway) -> None:
+def test_the_python_prints_what_is_shown(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```py\n(.*?)^```\n\n```text\n(.*?)^```\n", TEXT, re.DOTALL | re.MULTILINE)
-    names: dict[str, object] = {"TOKEN": token("run")}
+    monkeypatch.setenv("TOKEN", token("run"))
+    names: dict[str, object] = {}
     for code, shown in blocks:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(code.replace("http://127.0.0.1:8080", gateway.url), names)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, InvalidInputError, Session, SnapshotError
+from cellblock import CodeExecutor, Host, InvalidInputError, Session, SnapshotError, StateError
 from cellblock.host.checkpoints import branches as branching
 from cellblock.model.checkpoints import ForkKeywords
 
@@ -67,6 +67,28 @@ async def test_executors_have_branches_with_files(zygote_host: Host, workspace: 
         assert (await executor.adopt(first)).written == ("a",)
         assert (workspace / "a").read_text() == "2"
         await second.stop()
+
+
+async def test_a_branch_that_was_adopted_says_by_which_session(session: Session) -> None:
+    name = f"session {repr(session).split()[1]}"
+    (branch,) = await session.fork()
+    await session.adopt(branch)
+    for use in (lambda: branch.execute("1"), lambda: session.adopt(branch)):
+        with pytest.raises(StateError, match=f"session [0-9]+ was adopted by {name}, which goes on with its state: use that"):
+            await use()
+
+
+async def test_an_executor_that_was_adopted_says_by_which_one_and_can_be_started_again(executor: CodeExecutor) -> None:
+    (branch,) = await executor.fork()
+    await executor.adopt(branch)
+    assert repr(branch).endswith("stopped>")
+    for use in (lambda: branch.execute("1"), lambda: executor.adopt(branch)):
+        with pytest.raises(StateError, match=f"the executor was adopted by executor {executor.session_id}, which goes on"):
+            await use()
+    async with branch:
+        assert (await branch.execute("1")).text == "1"
+    with pytest.raises(StateError, match="the executor is stopped"):
+        await branch.execute("1")
 
 
 def test_the_arguments_for_type_checkers_are_those_that_there_are() -> None:

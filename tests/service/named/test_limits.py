@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cellblock import BusyError, Host, NotRunError
+from cellblock.service.named.executions import Execution
 from cellblock.service.named.limits import NamedLimits
+from cellblock.service.named.moving import held
 from cellblock.service.named.sessions import NamedSessions
 from named_sessions import OPTIONS, submit
 from processes import eventually
@@ -33,6 +35,35 @@ async def test_limits(zygote_host: Host, state: Path, tmp_path: Path, monkeypatc
     assert await running.cancel(named.current)
     assert (await running.wait()).status == "interrupted"
     assert [(await one.wait()).return_value for one in waiting[1:]] == ["1", "1"]
+    await sessions.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "stdin", "said"),
+    [
+        ("!echo done", False, r"; its code waits for a decision \('cellblock approvals pending' lists it\)$"),
+        ("input('name? ')", True, r"; its code waits for an answer to input\(\)$"),
+        ("while True: pass", False, r"\(max_waiting\)$"),
+    ],
+)
+async def test_a_session_whose_code_waits_for_somebody_says_so(
+    zygote_host: Host, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, stdin: bool, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sessions = NamedSessions(zygote_host, limits=NamedLimits(waiting=1))
+    named = await sessions.create("one", {**OPTIONS, "approve_shell_cmds": True})
+    running = submit(sessions, named, code, live=True, stdin=stdin)
+    assert isinstance(running, Execution)
+    asks = sessions.approvals.waiting if "echo" in code else lambda: running.stdin.asks
+    await eventually((lambda: running.record.state == "running") if "while" in code else asks)
+    waiting = submit(sessions, named, "1")
+    with pytest.raises(BusyError, match=said):
+        submit(sessions, named, "1")
+    with pytest.raises(BusyError, match="it runs code" + said.removeprefix(r"\(max_waiting\)")):
+        async with held(named, 0.1, sessions.executions.waits_for):
+            raise AssertionError
+    assert await running.cancel(named.current)
+    assert (await waiting.wait()).return_value == "1"
     await sessions.close()
 
 

@@ -24,6 +24,9 @@ def test_options_go_to_whom_they_are_for(tmp_path: Path) -> None:
     [
         ({"working_dri": "."}, "there is no option 'working_dri'; did you mean 'working_dir'"),
         ({"timeout": 5}, "there is no option 'timeout' of a session: each execution has its own"),
+        ({"cwd": "."}, "there is no option 'cwd'; did you mean 'working_dir'"),
+        ({"workspace": "."}, "there is no option 'workspace'; did you mean 'working_dir'"),
+        ({"memory": 1}, r"the sandbox's policy limits it: sandbox_config=\{'resources': \{'memory': …\}\}$"),
         ({"nothing like it": 1}, "there is no option 'nothing like it'$"),
         ({"policy": {}}, "there is no option 'policy'"),  # an object of Python, and no data
         ({"on_command": "x"}, "there is no option 'on_command'"),

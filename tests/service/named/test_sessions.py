@@ -205,6 +205,20 @@ async def test_an_adopted_branch_is_forgotten_before_its_kernel_ends(
     await sessions.destroy("one")
 
 
+async def test_a_session_that_was_adopted_says_which_one_goes_on(sessions: NamedSessions) -> None:
+    await sessions.create("one", OPTIONS)
+    await fork(sessions, "one", ["branch"])
+    number = sessions.find("branch").record.kernel_id
+    await adopt(sessions, "one", number)
+    for name in ("branch", number):
+        with pytest.raises(NotFoundError, match=f"session '{name}' was adopted by 'one', which goes on with its state"):
+            sessions.find(name)
+    await sessions.create("branch", OPTIONS)
+    assert sessions.find("branch").record.kernel_id != number
+    await sessions.destroy("branch")
+    await sessions.destroy("one")
+
+
 async def test_a_session_whose_end_was_not_written_down_does_not_come_back(
     sessions: NamedSessions, zygote_host: Host, state: Path
 ) -> None:

@@ -34,7 +34,10 @@ async def test_a_question_is_told_and_gets_one_answer() -> None:
     assert not asked.stdin.answer("too early")
     asking = await asked.ask("name? ")
     assert asked.questions == [{"prompt": "name? ", "password": False}]
+    asks = [asked.stdin.asks]
     assert asked.stdin.answer("Ada")
+    asks.append(asked.stdin.asks)
+    assert asks == [True, False]
     assert not asked.stdin.answer("again")
     assert await asking == "Ada"
     assert not asked.stdin.answer("too late")

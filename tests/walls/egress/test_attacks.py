@@ -469,7 +469,7 @@ async def test_denials_say_which_rule_is_missing(start: Starter) -> None:
     running = await start.proxy("allowed.test", "db.test:5432", names={"db.test": ["10.0.0.5"]})
     answer = await running.ask(plain("pypi.test"))
     assert answer.startswith(b'HTTP/1.1 403 Forbidden: no rule names this host; to allow it, add "pypi.test" to allow_hosts')
-    remedy = 'to allow it, add "pypi.test" to allow_hosts (network.allowedDomains)'
+    remedy = 'to allow it, add "pypi.test" to allow_hosts (--allow-host, network.allowedDomains) of a new session'
     line = f"egress to pypi.test:80 denied: no rule names this host; {remedy}"
     assert answer.endswith(f"\r\n\r\ncellblock: {line}\n".encode())
     assert running.denials == [Denial("pypi.test", 80, "no rule names this host", "pypi.test", "GET")]

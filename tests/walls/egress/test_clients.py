@@ -173,7 +173,8 @@ async def test_curl(world: World) -> None:
         assert await world.run("curl", "-sS", url) == "hello from the web"
         assert await world.run("curl", "-sS", "--noproxy", "", "-x", f"socks5h://127.0.0.1:{world.running.port}", url)
     refused = await world.run("curl", "-sS", "http://other.test/")
-    reason = 'no rule names this host; to allow it, add "other.test" to allow_hosts (network.allowedDomains)'
+    options = "allow_hosts (--allow-host, network.allowedDomains) of a new session"
+    reason = f'no rule names this host; to allow it, add "other.test" to {options}'
     assert refused == f"cellblock: egress to other.test:80 denied: {reason}\n"
     assert "403" in await world.run("curl", "-sS", "https://other.test/", check=False)
     assert [denial.method for denial in world.running.denials] == ["GET", "CONNECT"]

@@ -77,7 +77,7 @@ def chosen(*names: str | None) -> str:
     """
     given = [name for name in names if name is not None]
     if len(given) != 1 or not given[0]:
-        raise InvalidInputError("name one session with --name NAME or --id ID ('cellblock list' shows them)")
+        raise InvalidInputError("name one session, as NAME, --name NAME or --id ID ('cellblock list' shows them)")
     return given[0]
 
 

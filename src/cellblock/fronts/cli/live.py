@@ -21,11 +21,14 @@ from cellblock.fronts.cli.problems import say
 from cellblock.fronts.cli.progress import Progress
 from cellblock.fronts.cli.questions import Questions, say_what_waits
 from cellblock.model.checkpoints import undo_note
+from cellblock.operations.approvals import Pending
 from cellblock.operations.executions import Cancel, Follow
 from cellblock.service.daemon.connection import SessionConnection
 
 _LEAVE = 3
 """Presses of Ctrl-C that leave a cell that does not stop."""
+
+_OTHER_CODE = "waiting for other code in {0} ('cellblock interrupt {0}' stops it)"
 
 Data = Mapping[str, Any]
 
@@ -73,14 +76,15 @@ def follow(connection: SessionConnection, submit: Callable[[], str], reader: Rea
     """
     with _Interrupts() as interrupts, Progress("making the session") as progress, closing(reader):
         execution = submit()
-        progress.text = f"waiting for other code in {session} ('cellblock interrupt {session}' stops it)"
+        progress.text = _OTHER_CODE.format(session)
+        progress.find_text = lambda: _waiting(session)
         interrupts.stop_by(execution)
         result: dict[str, Any] | None = None
         events = _Events(connection, execution)
         for event in events:
             kind, data = event["kind"], event["data"]
             if kind == "begun":
-                progress.text = "running"
+                progress.find_text, progress.text = None, "running"
                 reader.take(kind, data, execution)
                 continue
             progress.hide()
@@ -128,6 +132,19 @@ class _Events:
     def waits_for(self, descriptor: int) -> bool:
         """Wait until a descriptor is readable or an event arrives; return whether it is the descriptor."""
         return not self._connection.hears_before(descriptor)
+
+
+def _waiting(session: str) -> str:
+    """Return what an execution waits for that has not begun."""
+    try:
+        connection = connect_if_running()
+        if connection is not None:
+            with closing(connection):
+                if connection.call(Pending(session)):
+                    return f"waiting for code in {session} that waits for a decision ('cellblock approvals pending' lists it)"
+    except CellblockError:
+        pass  # the follower receives the error
+    return _OTHER_CODE.format(session)
 
 
 def _failure(data: Data, execution: str, *, interrupted: bool) -> BaseException:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -22,10 +23,12 @@ class Progress:
 
     Attributes:
         text: Its text, which may change at any time.
+        find_text: Called once, in a thread, when the line is about to be shown for the first time; returns another text.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self.find_text: Callable[[], str] | None = None
         self._begun = time.monotonic()
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -53,6 +56,9 @@ class Progress:
     def _run(self) -> None:
         if self._done.wait(_PATIENCE):
             return
+        before = self.text
+        if (find_text := self.find_text) is not None and (found := find_text()) and self.text == before:
+            self.text = found
         while True:
             with self._lock:
                 if self._done.is_set():

@@ -12,9 +12,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, Unpack, overload
 
-from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError
+from cellblock.errors import CodeExecutionError, ExecutionTimeoutError, FilesError, StateError, did_you_mean
 from cellblock.fronts.executor.options import AS_MADE, DEFAULT_LEVEL, AsMade, ExecutorOptions
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checks import DEFAULT_TIMEOUT
@@ -51,6 +51,11 @@ _NOBODY = (
     "(docs/approvals.md)"
 )
 
+_LOOP_ENDED = (
+    "the executor belongs to the event loop that started it, and its session has ended with that loop: start and use it "
+    "within one asyncio.run(), or stop() it and start() it again. A SyncCodeExecutor needs no event loop"
+)
+
 
 class CodeExecutor(AsyncOnly):
     """Executes Python code in an IPython kernel in which variables, imports and definitions persist.
@@ -65,6 +70,8 @@ class CodeExecutor(AsyncOnly):
         session_id: The session's name in the record of decisions (docs/approvals.md).
         beginning: The checkpoint that the next `start` begins with; None for a fresh kernel.
     """
+
+    _sync_twin = "SyncCodeExecutor"
 
     @takes(ExecutorOptions.__init__)
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -96,6 +103,7 @@ class CodeExecutor(AsyncOnly):
         self._gateway: EmbeddedGateway | None = None
         self._offered: dict[str, OfferedFunctions] = {}
         self._stopped = False
+        self._adopted_by = ""
         self.beginning: Beginning | None = None
 
     async def __aenter__(self) -> Self:
@@ -137,12 +145,21 @@ class CodeExecutor(AsyncOnly):
             StateError: The executor is not started, or stopped.
         """
         if (run := self._run) is None or not run.started or run.session is None:
-            raise StateError(
-                "the executor is stopped; start() it again or make a new one"
-                if self._stopped or (run is not None and run.closing)
-                else "the executor is not started: use 'async with' ('with' for a SyncCodeExecutor), or start() it first"
-            )
+            raise StateError(self._why_not(run))
+        if run.loop.is_closed():
+            raise StateError(_LOOP_ENDED)
         return run.session
+
+    def _why_not(self, run: RunningSession | None) -> str:
+        """Return why it has no session."""
+        if self._adopted_by:
+            return (
+                f"the executor was adopted by executor {self._adopted_by}, which goes on with its state: use that one; "
+                "start() gives this one a fresh kernel"
+            )
+        if self._stopped or (run is not None and run.closing):
+            return "the executor is stopped; start() it again or make a new one"
+        return "the executor is not started: use 'async with' ('with' for a SyncCodeExecutor), or start() it first"
 
     @property
     def files(self) -> Files:
@@ -363,6 +380,7 @@ class CodeExecutor(AsyncOnly):
     async def adopt(self, branch: CodeExecutor) -> Changes:
         """Go on with the state of another executor of the same host, which is stopped by that; see `Session.adopt`."""
         changes = await self.session.adopt(branch.session)
+        branch._adopted_by = self.session_id
         await branch.stop()
         return changes
 
@@ -370,7 +388,7 @@ class CodeExecutor(AsyncOnly):
         try:
             state = f"started in {self.session.workspace}"
         except StateError as error:
-            state = "stopped" if "stopped;" in str(error) else "not started"
+            state = "not started" if "is not started" in str(error) else "stopped"
         return f"<CodeExecutor {self.session_id} {state}>"
 
     async def start(self) -> None:
@@ -382,11 +400,11 @@ class CodeExecutor(AsyncOnly):
             LaunchError: The kernel cannot be started; `InterpreterError` and `PreloadError` are kinds of it.
         """
         if self._run is not None:
-            raise StateError("the executor is already started")
+            raise StateError(_LOOP_ENDED if self._run.loop.is_closed() else "the executor is already started")
         tool_server = None if self.tool_server_port is None else (self.tool_server_host, self.tool_server_port)
         run = self._run = RunningSession(self._given_host)
         try:
-            start_from, self.beginning = self.beginning, None
+            start_from, self.beginning, self._adopted_by = self.beginning, None, ""
             await run.start(
                 *(self._options, self._service_options, self.session_id, tool_server, self.kernel_init_timeout),
                 start_from=start_from,
@@ -463,6 +481,7 @@ class CodeExecutor(AsyncOnly):
 
     async def execute(
         self,
+        /,
         code: str,
         timeout: float | None = AS_MADE,
         *,
@@ -471,6 +490,7 @@ class CodeExecutor(AsyncOnly):
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
         on_result: OnResult | None = None,
+        **unknown: Never,
     ) -> CodeExecutionResult:
         """Execute code and return its result.
 
@@ -486,6 +506,7 @@ class CodeExecutor(AsyncOnly):
             on_stderr: Takes what is written to stderr, as it comes.
             on_result: Takes each displayed value, and that of the last expression, as an `OutputItem`. If one of the three
                 raises an exception, the code is stopped, and `execute` raises it.
+            unknown: No others; a `TypeError` says what to use instead.
 
         Returns:
             The result. If the execution was cancelled, its `text` is None and its status is ``interrupted``.
@@ -496,6 +517,8 @@ class CodeExecutor(AsyncOnly):
             InvalidInputError: The code cannot be source code, or the timeout is not a positive number.
             StateError: The executor is not started, or stopped.
         """
+        if unknown:
+            raise TypeError(_not_an_argument(next(iter(unknown))))
         seconds = self.timeout if isinstance(timeout, AsMade) else timeout
         if on_stdout is None and on_stderr is None and on_result is None:
             on_notice = _refuse if self._asks else None
@@ -550,6 +573,14 @@ class CodeExecutor(AsyncOnly):
                         yield event
                     case Notice(about=ApprovalRequest() as asked):
                         yield asked
+
+
+def _not_an_argument(name: str) -> str:
+    """Return the message about an argument that `CodeExecutor.execute` does not have."""
+    if name in ("language", "lang"):
+        return f"execute() has no argument {name!r}: a cell whose first line is %%bash is a script for bash"
+    known = [name for name in CodeExecutor.execute.__annotations__ if name not in ("unknown", "return")]
+    return f"execute() has no argument {name!r}{did_you_mean(name, known)}"
 
 
 def _refuse(request: object) -> None:

@@ -16,6 +16,7 @@ from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.executor.options import AS_MADE
 from cellblock.fronts.executor.signatures import takes
 from cellblock.host.checkpoints.checkpoint import Checkpoint
+from cellblock.host.closing import SyncOnly
 from cellblock.host.eager import Eager
 from cellblock.host.files import Files
 from cellblock.host.kernels.cell import OnInput
@@ -241,7 +242,7 @@ def _original(checkpoint: SyncCheckpoint | str) -> Checkpoint | str:
     return checkpoint.original if isinstance(checkpoint, SyncCheckpoint) else checkpoint
 
 
-class SyncCodeExecutor:
+class SyncCodeExecutor(SyncOnly):
     """Executes Python code in an IPython kernel, as `CodeExecutor` does, and returns instead of being awaited.
 
     It works in scripts, threads, notebooks, and inside a running event loop, which it then blocks. All executors of a process

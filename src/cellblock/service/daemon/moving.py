@@ -36,7 +36,7 @@ async def give_away(server: Server, request: GiveAway) -> AsyncGenerator[Any, No
 async def _given(server: Server, named: NamedSession, request: GiveAway) -> AsyncGenerator[Any, None]:
     check_can_move(named, whole=request.whole)
     session = await server.sessions.live(named.record.kernel_id)
-    async with held(named, request.patience / 1000) as hold:
+    async with held(named, request.patience / 1000, server.sessions.executions.waits_for) as hold:
         check_can_move(named, whole=request.whole)
         with _place(server) as directory:
             path = Path(directory) / "save"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,12 +93,15 @@ def check_can_move(named: NamedSession, *, whole: bool) -> None:
 
 
 @asynccontextmanager
-async def held(named: NamedSession, patience: float) -> AsyncGenerator[str, None]:
+async def held(
+    named: NamedSession, patience: float, waits_for: Callable[[NamedSession], str] = lambda _named: ""
+) -> AsyncGenerator[str, None]:
     """Hold a session between two cells, while this is entered: other requests about it are refused.
 
     Args:
         named: The session.
         patience: Seconds to wait until it is idle.
+        waits_for: Returns what its code waits for (`Submissions.waits_for`).
 
     Yields:
         By what it is held.
@@ -123,7 +126,7 @@ async def held(named: NamedSession, patience: float) -> AsyncGenerator[str, None
                 hold = named.held = secrets.token_hex(8)
                 await named.unasked.wait()
         except TimeoutError:
-            what = "requests for it are being carried out" if took else "it runs code"
+            what = "requests for it are being carried out" if took else f"it runs code{waits_for(named)}"
             raise BusyError(what, 1.0) from None
         if named.ended:
             raise StateError("it has ended")

@@ -43,6 +43,7 @@ _log = logging.getLogger("cellblock.named")
 
 _MAX_LOSSES = 20
 _MOST_GIVEN_AWAY = 20_000
+_MOST_ADOPTED = 1000
 _NAME = re.compile(r"[\w.@:+-][\w.@:+ -]{0,127}")
 
 
@@ -101,6 +102,8 @@ class NamedSessions:
         self._losses: list[str] = []
         self._given_away: dict[str, str] = {}
         """By what sessions were held that have moved to other nodes, by name and by id. Who asks for one has to look there."""
+        self._adopted: dict[str, str] = {}
+        """Names of the sessions that have adopted others, by the names and ids of these."""
         for stored in self.store.sessions.all():
             named = NamedSession(self._host, stored.record, stored.options, store=self.store)
             named.lost = True
@@ -289,6 +292,20 @@ class NamedSessions:
         self._given_away |= dict.fromkeys((named.record.name, named.record.kernel_id), named.held)
         await self._end(named, remove=False)
 
+    async def end_adopted(self, branch: str, by: str) -> None:
+        """End a session with whose state another one goes on.
+
+        Args:
+            branch: Its name or its id.
+            by: The name or the id of the other one.
+        """
+        ending, other = self.known(branch), self.known(by)
+        if ending is not None and other is not None:  # somebody else may have ended one of them meanwhile
+            while len(self._adopted) >= _MOST_ADOPTED:
+                self._adopted.pop(next(iter(self._adopted)))
+            self._adopted |= dict.fromkeys((ending.record.name, ending.record.kernel_id), other.record.name)
+        await self.destroy(branch)
+
     def gave_away(self, session: str, hold: str) -> bool:
         """Return whether a session has moved to another node that was held by this, here."""
         return self._given_away.get(session) == hold
@@ -403,6 +420,9 @@ class NamedSessions:
         if (found := self.known(session)) is None:
             if session in self._given_away:
                 raise moving_error(session)
+            if session in self._adopted:
+                other = self._adopted[session]
+                raise NotFoundError(f"session {session!r} was adopted by {other!r}, which goes on with its state")
             raise NotFoundError(f"there is no session {session!r}{did_you_mean(session, self._names)}")
         if found.held:
             raise moving_error(found.record.name)

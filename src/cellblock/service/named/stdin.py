@@ -27,6 +27,11 @@ class Stdin:
         self._line: asyncio.Future[str | None] | None = None
         self._ended, self._readers = False, 0
 
+    @property
+    def asks(self) -> bool:
+        """Whether it waits for a line."""
+        return self._line is not None and not self._line.done()
+
     async def ask(self, prompt: Prompt) -> str | None:
         """Ask the clients for a line, and return it; None at the end of the input."""
         if self._ended:

@@ -76,7 +76,7 @@ class Submissions:
                 return self._of(named, known)
             raise BusyError(
                 f"{self._limits.waiting} executions wait in session {named.record.name!r} already, which is the limit "
-                "(max_waiting)",
+                f"(max_waiting){self.waits_for(named)}",
                 1.0,
             )
         task = execution.start(
@@ -84,6 +84,14 @@ class Submissions:
         )
         self._keep(named, execution, task)
         return execution
+
+    def waits_for(self, named: NamedSession) -> str:
+        """Return what the running code of a session waits for, to append to a message; empty if it waits for nobody."""
+        if self._approvals.waiting(named.record.kernel_id):
+            return "; its code waits for a decision ('cellblock approvals pending' lists it)"
+        if any(one.stdin.asks for one in named.executions.values()):
+            return "; its code waits for an answer to input()"
+        return ""
 
     async def _prepared(self, named: NamedSession) -> Session:
         session = await self._live(named)

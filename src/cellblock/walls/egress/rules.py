@@ -54,7 +54,8 @@ class Denial:
     @property
     def remedy(self) -> str:
         """Advice to append to the reason; empty if no rule could allow it."""
-        return f'; to allow it, add "{self.rule_needed}" to allow_hosts (network.allowedDomains)' if self.rule_needed else ""
+        options = "allow_hosts (--allow-host, network.allowedDomains) of a new session"
+        return f'; to allow it, add "{self.rule_needed}" to {options}' if self.rule_needed else ""
 
 
 @dataclass(frozen=True, slots=True)
