@@ -79,6 +79,7 @@ async def test_a_large_file_that_has_changed_is_said_at_once_and_not_undone(
 ) -> None:
     monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_file_bytes=10))
     (tmp_path / "large").write_text("more than ten bytes")
+    await later()
     async with made(zygote_host, tmp_path) as session:
         assert (await session.execute("x = 1; open('new', 'w').write('more than ten bytes')")).not_undoable == ""
         changed = await session.execute("x = 2; open('large', 'a').write('!')")

@@ -138,7 +138,7 @@ class CheckpointMachine(SessionMachine):
         await self.session.adopt(branch)
         if self.rolling is not None:
             self.automatic += [one for one in made[-self.rolling.keep : -1] if one not in self.automatic]
-        with pytest.raises(StateError, match="closed"):
+        with pytest.raises(StateError, match="was adopted by"):
             await branch.execute("a")
         await other.close()
         self.go_to(state)

@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
+from cellblock.host.checkpoints.undoing import find_way
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.past import Instant
@@ -44,9 +45,6 @@ Before: TypeAlias = Callable[[], Awaitable[None]]
 _log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
-_FEW = 3
-"""Maximum number of counts in a message."""
-
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
@@ -269,7 +267,7 @@ class Checkpoints:
         return self._cells.past.state == self._fresh
 
     @property
-    def _beginning(self) -> bool:
+    def begins_fresh(self) -> bool:
         """Whether a fresh kernel undoes all cells: the session began with one, and not with the cells of another session."""
         return self._fresh != 0 and not self._begun_with
 
@@ -458,34 +456,18 @@ class Checkpoints:
                 self.automatic.turn_ended()  # with files that may have stayed as they are
 
     async def _undo(self, line: Sequence[Numbered], count: int, partial: bool, before: Before | None) -> Undone:
-        past = self._cells.past
-        if count > len(line):
-            raise CheckpointError(_too_few(len(line), count) + (f": {self.ended}" if self.ended else ""))
-        checkpoint = self._last_before(line, count)
-        if checkpoint is None and not (self._beginning and (partial or count == len(line))):
-            raise CheckpointError(self._cannot_undo(line, count))
-        state = self._fresh if checkpoint is None else checkpoint.moment.state
-        snapshot = self.automatic.filing.first if checkpoint is None else checkpoint.snapshot
-        spans = past.spans_after(state, () if checkpoint is None else checkpoint.moment.past)
-        exact = state == line[-count].begun_in
-        if not exact and not partial:
-            raise CheckpointError(self._cannot_undo(line, count))
-        left = await self._why_files_stay(checkpoint, snapshot, spans)
-        if left and not partial:
-            raise CheckpointError(
-                f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all "
-                "else is undone"
-            )
+        way = await find_way(self, line, count, partial=partial)
+        checkpoint = way.checkpoint
         if before is not None:
             await before()
-        changes = await (self.begin_again(snapshot, spans) if checkpoint is None else self.go_to(checkpoint, spans))
+        changes = await (self.begin_again(way.files, way.spans) if checkpoint is None else self.go_to(checkpoint, way.spans))
         self.automatic.forget_files()  # they are kept again, including those that stayed as they are
-        kept = {cell.number for cell in past.line}
+        kept = {cell.number for cell in self._cells.past.line}
         return Undone(
             [cell.entry for cell in line if cell.number not in kept],
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
-            left,
+            way.left,
             self.outside(self._fresh_at if checkpoint is None else checkpoint.at),
         )
 
@@ -544,59 +526,6 @@ class Checkpoints:
         self._kept += earlier
         self.automatic.drop_surplus()
         self.rewrite()  # the states of the branch are not in this session's past
-
-    async def _why_files_stay(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
-        """Return why files cannot be restored; empty if they can, or if none have changed."""
-        try:
-            if files is not None:
-                return await self.files.unkept_changed(files, spans)
-            if not (changed := await self.files.changed_within(spans)):
-                return ""
-        except SnapshotError as error:
-            return str(error)
-        if checkpoint is not None and not checkpoint.automatic:
-            why = "the checkpoint was made with files='shared'"
-        else:
-            why = checkpoint.without_files if checkpoint is not None else ""
-            why = why or self.automatic.filing.skipped or "the next cell began before they were kept"
-        return f"{changed}, and {why}"
-
-    def _last_before(self, line: Sequence[Numbered], count: int) -> Checkpoint | None:
-        """Return the checkpoint of the latest state from before the last `count` cells of a line; None if there is none.
-
-        The latest, with or without files: those of an earlier one would not fit the variables. Actions other than cells, such
-        as `put`, also make another state, and going back from it to one before leaves it: the state in which the first of the
-        cells began is better than any later one. Among checkpoints of the same state, an automatic one has the newest files.
-        """
-        before, began = {cell.number for cell in line[:-count]}, line[-count].begun_in
-        found = [checkpoint for checkpoint in self.all() if checkpoint.moment.is_of(before)]
-
-        def rank(one: Checkpoint) -> tuple[bool, int, int, bool, bool]:
-            moment = one.moment
-            return moment.state == began, len(moment.past), moment.state, one.snapshot is not None, one.automatic
-
-        return max(found, key=rank, default=None)
-
-    def _cannot_undo(self, line: Sequence[Numbered], count: int) -> str:
-        reason = ""
-        if line[-count].number in self._begun_with:
-            after = "it" if count == 1 else "some of them"
-            reason = f"the session began after {after}, as a branch, or with a checkpoint or a saved session"
-        reason = reason or self.automatic.skipped or (self.ended if count == len(line) else "")
-        if not reason and not self.automatic.wanted:
-            reason = "the session was made with recovery='none'"
-        if not reason and self.automatic.exact and len(self.automatic.all()) >= self.automatic.exact:
-            most = self.automatic.exact
-            kept = "that of the last cell is" if most == 1 else f"those of the last {most} cells are"
-            reason = f"only {kept} kept, and fewer if memory is short"
-        reason = reason or "the next cell came before one was made, or it was dropped since"
-        states = {checkpoint.moment.state for checkpoint in self.all()} | ({self._fresh} if self._beginning else set())
-        exact = [number for number in range(1, len(line) + 1) if line[-number].begun_in in states]
-        ways = [f"{_counts(exact, len(line))} can be undone"] if exact else []
-        if (checkpoint := self._last_before(line, count)) is not None or self._beginning:
-            back = len(line) - (0 if checkpoint is None else len(checkpoint.moment.past))
-            ways.append(f"partial=True goes back over {'all' if back == len(line) else back}")
-        return "; ".join([f"there is no checkpoint from before {_those(count)}: {reason}", *ways])
 
     async def begin_with(self, beginning: Beginning) -> Kernel:
         """Make the session's first kernel from a checkpoint."""
@@ -715,29 +644,3 @@ class Checkpoints:
 def _has_ended_itself(dead: Kernel) -> bool:
     """Whether a kernel ended without a cell, and was not killed."""
     return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)
-
-
-def _counts(counts: Sequence[int], every: int) -> str:
-    """Return some numbers of cells in words, such as ``the last 1 to 3 cells, or all 8``.
-
-    Args:
-        counts: The numbers, in order.
-        every: The number of all cells.
-    """
-    some = [count for count in counts if count != every]
-    last = 0
-    while last < len(some) and some[last] == last + 1:
-        last += 1
-    spans = [["the last cell", f"the last 1 to {last} cells"][last > 1]] if last else []
-    spans += [f"the last {count}" for count in some[last:][:_FEW]]
-    return ", or ".join([*spans, *([f"all {every}"] if every in counts else [])])
-
-
-def _those(count: int) -> str:
-    return "that cell" if count == 1 else "those cells"
-
-
-def _too_few(there: int, wanted: int) -> str:
-    if there == 0:
-        return "there is no cell to undo"
-    return f"there {'is only 1 cell' if there == 1 else f'are only {there} cells'} to undo, not {shown(wanted)}"
