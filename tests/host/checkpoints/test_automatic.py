@@ -61,19 +61,6 @@ async def test_an_undo_that_is_refused_costs_no_checkpoint_that_is_due(zygote_ho
         assert (await session.execute("x, y")).return_value == "(1, 2)"
 
 
-async def test_no_more_cells_are_undone_than_are_kept_and_what_can_be_is_said(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path, keep=1) as session:
-        for number in range(4):
-            await session.execute(f"x = {number}")
-        why = (
-            r"only that of the last cell is kept, .*; the last cell, or all 4 can be undone; partial=True goes back over all$"
-        )
-        with pytest.raises(CheckpointError, match=why):
-            await session.undo(2)
-        assert (await session.execute("x")).return_value == "3"
-        assert [cell.code for cell in (await session.undo()).cells] == ["x"]
-
-
 async def test_a_large_file_that_has_changed_is_said_at_once_and_not_undone(
     zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

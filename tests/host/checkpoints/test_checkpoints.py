@@ -76,22 +76,6 @@ async def test_undo_goes_back_over_cells_and_says_which(host: Host, tmp_path: Pa
             await session.undo(2)
 
 
-async def test_undo_without_checkpoints_is_an_error_that_says_why(session: Session, host: Host, tmp_path: Path) -> None:
-    async with made(host, tmp_path, "none") as session:
-        await session.execute("1")
-        await session.execute("2")
-        why = (
-            r"^there is no checkpoint from before that cell: the session was made with recovery='none'; all 2 can be "
-            r"undone; partial=True goes back over all$"
-        )
-        with pytest.raises(CheckpointError, match=why):
-            await session.undo()
-        assert len((await session.undo(2)).cells) == 2
-        for wrong in (0, -1, True, "1"):
-            with pytest.raises(InvalidInputError):
-                await session.undo(wrong)  # type: ignore[arg-type]
-
-
 async def test_checkpoints_are_found_by_name_and_id(host: Host, tmp_path: Path) -> None:
     async with made(host, tmp_path, "none") as session:
         for number in range(3):
