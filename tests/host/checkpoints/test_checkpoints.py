@@ -146,19 +146,20 @@ async def test_after_a_checkpoint_that_was_refused_an_automatic_one_is_tried(hos
         await session.execute("go.set()")
 
 
-async def test_an_undo_names_what_was_allowed_outside_in_a_branch_that_was_adopted(session: Session) -> None:
-    await session.execute("x = 1")
-    before = await session.checkpoint()
-    (branch,) = await session.fork()
-    branch._checkpoints._outside = lambda since: ["a call"]
-    await branch.execute("x = 2")
-    await session.adopt(branch)
-    undone = await session.undo()
-    assert ([cell.code for cell in undone.cells], undone.outside) == (["x = 2"], ["a call"])
-    await before.drop()
-    await session.checkpoint()
-    await session.execute("x = 3")
-    assert (await session.undo()).outside == []
+async def test_an_undo_names_what_was_allowed_outside_in_a_branch_that_was_adopted(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await session.execute("x = 1")
+        before = await session.checkpoint()
+        (branch,) = await session.fork()
+        branch._checkpoints._outside = lambda since: ["a call"]
+        await branch.execute("x = 2")
+        await session.adopt(branch)
+        undone = await session.undo()
+        assert ([cell.code for cell in undone.cells], undone.outside) == (["x = 2"], ["a call"])
+        await before.drop()
+        await session.checkpoint()
+        await session.execute("x = 3")
+        assert (await session.undo()).outside == []
 
 
 async def test_why_one_was_refused_is_forgotten_with_the_kernel(host: Host, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ class Checkpoints:
         self.files = files
         self.branch = branch
         self._kept: list[Checkpoint] = []
-        self._fresh, self._fresh_at = 0, 0.0
-        """The state that its last fresh kernel began with, 0 if it has had none; and when that was."""
+        self._fresh = 0
+        """The state that its last fresh kernel began with; 0 if it has had none."""
         self._begun_with: set[int] = set()
         """The cells before the beginning of a session that continues another one, or a saved one."""
         self.ended = ""
@@ -468,7 +468,7 @@ class Checkpoints:
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
             way.left,
-            self.outside(self._fresh_at if checkpoint is None else checkpoint.at),
+            self.outside(way.since),
         )
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
@@ -582,7 +582,7 @@ class Checkpoints:
             self._starting_again.leave()  # recorded in one piece with the fresh kernel: a host may be killed in between
         self.resuming.serving = kernel.family
         self._cells.past.begin_anew()
-        self._fresh, self._fresh_at, self.ended = self._cells.past.state, time.monotonic(), ""
+        self._fresh, self.ended = self._cells.past.state, ""
         self._begun_with.clear()
         self.automatic.begin_anew()
 

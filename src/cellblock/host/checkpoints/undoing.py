@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,12 +27,14 @@ class Way(NamedTuple):
         files: The files to bring back; None if none were kept.
         spans: When files were changed that are brought back.
         left: Why files stay as they are; empty if they do not.
+        since: When the first of the cells began (`time.monotonic`).
     """
 
     checkpoint: Checkpoint | None
     files: Snapshot | None
     spans: Spans
     left: str
+    since: float
 
 
 async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:
@@ -53,7 +56,8 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
         raise CheckpointError(_cannot_undo(states, line, count))
     state = states.fresh_state if checkpoint is None else checkpoint.moment.state
     files = states.first if checkpoint is None else checkpoint.snapshot
-    spans = states.past.spans_after(state, () if checkpoint is None else checkpoint.moment.past)
+    kept = () if checkpoint is None else checkpoint.moment.past
+    spans = states.past.spans_after(state, kept)
     if state != line[-count].begun_in and not partial:
         raise CheckpointError(_cannot_undo(states, line, count))
     left = await _why_files_stay(states, checkpoint, files, spans)
@@ -62,7 +66,8 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
             f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all else is "
             "undone"
         )
-    return Way(checkpoint, files, spans, left)
+    since = states.past.left_at(state, kept)
+    return Way(checkpoint, files, spans, left, time.monotonic() if since is None else since)
 
 
 async def _why_files_stay(states: Checkpoints, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:

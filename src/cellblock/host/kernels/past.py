@@ -212,13 +212,26 @@ class Past:
             line: The cells that led to it, if it may be another state than the one in which the cells after it began: after
                 an undo of all cells and a restore of one, the fresh kernel of the undo has a larger number than all of these.
         """
-        if line is not None:
-            state = min([state, *(begun for number in self.left_by(line) if (begun := self._cells[number].begun_in))])
-        spans = [*takewhile(lambda span: span[0] > state, reversed(self._spans))][::-1]
+        spans = self._after(state, line)
         nexts = [*(began for _, began, _ in spans), None][1:]
         return [
             span for (_, began, ended), after in zip(spans, nexts, strict=True) for span in _file_spans(began, ended or after)
         ]
+
+    def left_at(self, state: int, line: Iterable[Numbered]) -> float | None:
+        """Return when the first thing began that led from a state to the present one, or None (`time.monotonic`).
+
+        Args:
+            state: As for `spans_after`.
+            line: As for `spans_after`.
+        """
+        spans = self._after(state, line)
+        return spans[0][1].steady / 1e9 if spans else None
+
+    def _after(self, state: int, line: Iterable[Numbered] | None) -> list[Span]:
+        if line is not None:
+            state = min([state, *(begun for number in self.left_by(line) if (begun := self._cells[number].begun_in))])
+        return [*takewhile(lambda span: span[0] > state, reversed(self._spans))][::-1]
 
     def add(self, entry: HistoryEntry, *, died: bool = False) -> None:
         """Add a cell that has ended; if the kernel died with it, it has led to no state."""
