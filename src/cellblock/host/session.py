@@ -158,7 +158,6 @@ class Session(AsyncOnly):
     ) -> None:
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
-        self._adopted_by = ""
         resolved = resolve_for(host, options, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
@@ -554,13 +553,8 @@ class Session(AsyncOnly):
     def _checked(self, code: str, timeout: float | None) -> str:
         check_code(code)
         check_timeout(timeout)
-        self._check_not_adopted()
         self._cells.check()
         return without_fence(code.removeprefix(_BYTE_ORDER_MARK))
-
-    def _check_not_adopted(self) -> None:
-        if self._adopted_by:
-            raise StateError(f"{self._name} was adopted by {self._adopted_by}, which goes on with its state: use that one")
 
     async def install(self, *requirements: str, timeout: float | None = 600.0) -> CodeExecutionResult:
         """Install packages for this session, like ``%pip install`` in a cell.
@@ -852,7 +846,7 @@ class Session(AsyncOnly):
             InvalidInputError: It is this session.
         """
         changes = await self.continue_as(branch)
-        branch._adopted_by = self._name
+        branch._cells.adopted_by = self._name
         await branch.close()
         return changes
 
@@ -864,7 +858,7 @@ class Session(AsyncOnly):
         """
         if branch is self:
             raise InvalidInputError("a session cannot adopt itself")
-        branch._check_not_adopted()
+        branch._cells.check_running()
         return await adopt(self._checkpoints, branch._checkpoints, branch.files_mode)
 
     # -- saved sessions ------------------------------------------------------------------------------------------------

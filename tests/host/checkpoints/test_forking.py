@@ -73,7 +73,7 @@ async def test_a_branch_that_was_adopted_says_by_which_session(session: Session)
     name = f"session {repr(session).split()[1]}"
     (branch,) = await session.fork()
     await session.adopt(branch)
-    for use in (lambda: branch.execute("1"), lambda: session.adopt(branch)):
+    for use in (lambda: branch.execute("1"), lambda: branch.put("x", 1), lambda: session.adopt(branch)):
         with pytest.raises(StateError, match=f"session [0-9]+ was adopted by {name}, which goes on with its state: use that"):
             await use()
 

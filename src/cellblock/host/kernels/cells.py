@@ -80,6 +80,7 @@ class Cells:
         current: The cell that runs, or the last one while its result is being made.
         past: The history, and which part of it led to the present state.
         watchers: Are told of cells that have ended.
+        adopted_by: The session that has adopted this one, which is closed by that; empty if none has.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Cells:
         self.current: Cell | None = None
         self.past = Past()
         self.watchers: list[SessionWatcher] = []
+        self.adopted_by = ""
         self._told = ""
         """Why the last cell could not be undone."""
         self._observer: CellObserver
@@ -148,6 +150,8 @@ class Cells:
         """
         if self.state == "not started":
             raise StateError(f"{self._name} is not started: use 'async with', or await start() first")
+        if self.adopted_by:
+            raise StateError(f"{self._name} was adopted by {self.adopted_by}, which goes on with its state: use that one")
         if self.state == "closed":
             raise StateError(f"{self._name} is closed; make a new one")
         self._check_usable()
