@@ -48,5 +48,5 @@ def test_a_message_over_the_limit_is_not_sent() -> None:
 
 
 def test_what_comes_from_a_trusted_sender_is_the_same_without_checks() -> None:
-    sent = Start(3, {"A": "ü"}, None, seed=7, same_random_state=False)
+    sent = Start(3, {"A": "ü"}, None, seed=7, same_random_state=False, to_inspect=True)
     assert TO_COPY.read(encode_control(sent)) == TO_COPY.decode(encode_control(sent)) == sent

@@ -256,7 +256,7 @@ class Kernels:
             if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
                 # It may be stopped; start the next kernel elsewhere.
                 self.launchers.retire(key_of(kernel.wanted), kernel.family.launcher)
-            await kernel.close()
+            await kernel.discard()
             raise
         return kernel
 

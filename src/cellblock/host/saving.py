@@ -150,7 +150,7 @@ class Saving:
                 file = SavedFile(path)
                 report = await _save(self._ends_of(kernel), file, past, workspace=False, timeout=timeout, archive=archive)
             finally:
-                await kernel.close()
+                await kernel.discard()  # its exit handlers, and text for open files, are the session's
         finally:
             if files is not None:
                 checkpoints.files.drop(files)

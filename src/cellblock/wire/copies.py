@@ -26,6 +26,7 @@ class Resume:
         stay_in: As for `Setup`.
         seed: The seed of random generators; None: a new one. If they continue, only those without a state use it.
         same_random_state: Whether they continue from the copy's state.
+        to_inspect: Whether it is only inspected: nothing continues that the code has left running.
     """
 
     op: ClassVar[str] = "resume"
@@ -35,6 +36,7 @@ class Resume:
     stay_in: str | None
     seed: int | None
     same_random_state: bool
+    to_inspect: bool
 
 
 @record
@@ -93,6 +95,7 @@ class Start:
     stay_in: str | None
     seed: int | None
     same_random_state: bool
+    to_inspect: bool
 
 
 @record

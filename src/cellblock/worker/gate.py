@@ -53,6 +53,10 @@ class Gate:
         """Whether handlers run when the gate is opened."""
         return bool(self._late)
 
+    def forget(self) -> None:
+        """Drop the signals that have arrived while the gate is shut."""
+        self._late = []
+
     def reset(self) -> None:
         """In a child that was forked while the gate was shut: open it."""
         self.shut = 0

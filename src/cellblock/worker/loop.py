@@ -63,6 +63,22 @@ def has_work(loop: asyncio.AbstractEventLoop, own: int) -> bool:
     return any(not timer.cancelled() for timer in private._scheduled)  # noqa: SLF001
 
 
+def drop_work(loop: asyncio.AbstractEventLoop, own: int) -> None:
+    """In a callback of a loop of `new_loop`: let nothing else run that the loop has to run, or waits for.
+
+    Args:
+        loop: The loop.
+        own: A descriptor for which it still waits, beside wakeups from other threads.
+    """
+    private: Any = loop
+    for handle in (*private._ready, *private._scheduled):  # noqa: SLF001  # as in `has_work`
+        handle.cancel()
+    stays = {own, private._ssock.fileno()}  # noqa: SLF001
+    for key in [*private._selector.get_map().values()]:  # noqa: SLF001
+        if key.fd not in stays:
+            private._selector.unregister(key.fd)  # noqa: SLF001
+
+
 class Interrupter:
     """Turns SIGINT into a KeyboardInterrupt of the running cell, wherever the cell is.
 

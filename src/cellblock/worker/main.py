@@ -48,7 +48,7 @@ from cellblock.worker.forks import safety as fork_safety
 from cellblock.worker.forks.descriptors import Moved
 from cellblock.worker.forks.sockets import note_pairs
 from cellblock.worker.gate import GATE
-from cellblock.worker.loop import Interrupter, has_work, new_loop, renew
+from cellblock.worker.loop import Interrupter, drop_work, has_work, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.questions import Questions
@@ -72,6 +72,10 @@ class StartedAnew(Protocol):
     @property
     def stay_in(self) -> str | None:
         """The directory that it returns to after each cell, or None to stay where the code goes."""
+
+    @property
+    def to_inspect(self) -> bool:
+        """Whether it is only inspected."""
 
 
 class Worker:
@@ -375,6 +379,9 @@ class Worker:
         renew(self.loop)
         lost = fork_safety.repair(Moved(self.stay_in or "", anew.stay_in or ""))
         self._waiting.clear()
+        if anew.to_inspect:
+            drop_work(self.loop, self._channel.fileno())
+            GATE.forget()
         self.stay_in = anew.stay_in
         with contextlib.suppress(OSError):  # the directory was removed
             self._enter_own_directory()

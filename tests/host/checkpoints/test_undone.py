@@ -408,6 +408,25 @@ async def test_tasks_go_on_after_a_checkpoint_of_any_kind(any_host: Host, tmp_pa
             await eventually(lambda: (workspace / "log").stat().st_size > seen + 10)  # noqa: B023  # it is over by then
 
 
+@pytest.mark.parametrize("left", [TASK, TIMER], ids=["task", "timer"])
+async def test_what_is_compared_goes_on_nowhere_and_ends_without_a_trace(any_host: Host, tmp_path: Path, left: str) -> None:
+    """The kernels for that have exit handlers, and text that they have not written to files yet."""
+    exit_handler = "import atexit; atexit.register(lambda: open('exit', 'w').close())"
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    async with any_host.session(working_dir=workspace) as session:
+        await run(session, f"{TICK}{left}", f"{exit_handler}\nlater = open('later', 'w'); n = later.write('later')")
+        before = await session.checkpoint()
+        await session.save(tmp_path / "saved")
+        for until in (None, await session.checkpoint()):
+            await session.diff(before, until)
+        state = session.saving.last_state
+        await session.saving.save_aside(state.number, tmp_path / "aside")
+        assert await ticks(session, workspace) > 0
+        assert (workspace / "later").read_text() == ""
+        assert not (workspace / "exit").exists()
+
+
 async def test_nobody_waits_for_tasks_that_wait_for_nothing(zygote_host: Host) -> None:
     """A task that nothing wakes up changes nothing: one checkpoint a cell is enough."""
     async with zygote_host.session() as session:

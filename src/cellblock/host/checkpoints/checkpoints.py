@@ -252,7 +252,7 @@ class Checkpoints:
         try:
             return await survey(functools.partial(self._cells.run_elsewhere, kernel), _COMPARING)
         finally:
-            await kernel.close()
+            await kernel.discard()  # its exit handlers, and text for open files, are the session's
 
     @property
     def crowded(self) -> bool:

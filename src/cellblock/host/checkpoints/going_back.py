@@ -74,7 +74,7 @@ class GoingBack:
                 self.changes = await self._files.restore(self._checkpoint.snapshot, self._make_kernel, within=self._within)
         except BaseException:  # also a cancellation: nothing else owns the kernel. The files are rolled back by now.
             if self._kernel is not None:
-                await self._kernel.close()
+                await self._kernel.discard()
             raise
         assert self._kernel is not None
         return self._kernel

@@ -93,9 +93,9 @@ class Resuming:
         return kernel
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
-        """Make a kernel from a checkpoint, to inspect its variables. It can reach nothing; the caller closes it."""
+        """Make a kernel from a checkpoint, to inspect its variables. It can reach nothing; the caller discards it."""
         wanted = replace(self._wanted, kept=None)  # no later host continues with it
         try:
-            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in))
+            return await self._host.resume(checkpoint.moment.copy, wanted, Anew(stay_in=wanted.setup.stay_in, to_inspect=True))
         except LaunchError as error:
             raise CheckpointError(f"no kernel could be made from checkpoint {checkpoint.id}: {error}") from error

@@ -61,6 +61,7 @@ class Anew:
         stay_in: The directory that it returns to after each cell; None to stay where the code goes.
         seed: Seed of the random generators; None: a new one. If they keep their state, it seeds those without one.
         same_random_state: Whether they continue from where they were when the copy was made.
+        to_inspect: Whether it is only inspected: nothing continues that the code has left running.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Anew:
     stay_in: str | None = None
     seed: int | None = None
     same_random_state: bool = True
+    to_inspect: bool = False
 
 
 class FamilyObserver(Protocol):
@@ -260,7 +262,8 @@ class Family:
         if copy.gone.done() or self._connection is None:
             raise CheckpointError("the process that held the checkpoint has ended")
         connection = self._connection
-        message = Resume(copy.number, how.env, how.listeners, how.stay_in, how.seed, how.same_random_state)
+        rest = how.stay_in, how.seed, how.same_random_state, how.to_inspect
+        message = Resume(copy.number, how.env, how.listeners, *rest)
 
         def start(descriptors: Sequence[int]) -> None:
             socket.send_fds(connection, [encode_control(message)], descriptors)

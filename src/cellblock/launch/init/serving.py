@@ -285,7 +285,7 @@ class Init:
             seat.tell(refusal(error, "files"))
             self._forget(seat)
             return
-        start = Start(control, env, message.stay_in, message.seed, message.same_random_state)
+        start = Start(control, env, message.stay_in, message.seed, message.same_random_state, message.to_inspect)
         if not parked.start(message.number, start, [channel, out, err]):
             self._forget(seat)
 
