@@ -148,7 +148,11 @@ class Kernels:
             ends = copy.family.resume(copy, how)
         except OSError as error:
             raise cannot_start(error) from error
-        return await self._ready(self._take(copy.family, self.next_number(), ends, wanted))
+        kernel = self._take(copy.family, self.next_number(), ends, wanted)
+        kernel.origin = copy
+        await self._ready(kernel)
+        kernel.origin = None
+        return kernel
 
     # -- of a killed host ----------------------------------------------------------------------------------------------
 

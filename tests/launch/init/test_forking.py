@@ -10,7 +10,10 @@ import sys
 import textwrap
 from typing import Any
 
+import pytest
+
 from cellblock import Host
+from cellblock.errors import CheckpointError
 
 
 def test_a_copy_ends_if_init_has_ended_before_the_copy_was_its_child() -> None:
@@ -89,3 +92,57 @@ def test_without_room_for_a_fork_nothing_stays_open_or_locked() -> None:
 def _printed(code: str) -> str:
     code = textwrap.dedent(code)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+ITS_OWN = """
+import os, pathlib, signal
+[pathlib.Path("/proc/self/comm").read_text(), sorted(signal.pthread_sigmask(signal.SIG_BLOCK, []))]
+"""
+
+
+async def test_signals_to_every_process_of_a_session_cost_one_cell(native_host: Host) -> None:
+    """Init takes no SIGTERM from within its namespace, and copies no signals but SIGKILL. `pkill` looks for names."""
+    by_name = """
+for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    if open(f"/proc/{process}/comm").read() == "python\\n" and process != os.getpid():
+        os.kill(process, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    async with native_host.session() as session:
+        await session.execute("import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])")
+        before = await session.execute(ITS_OWN)
+        for cell in ("os.kill(-1, signal.SIGTERM); os.kill(1, signal.SIGTERM); os.kill(os.getpid(), signal.SIGTERM)", by_name):
+            await session.execute("x = 1")
+            died = await session.execute(cell)
+            assert (died.status, died.recovery) == ("died", "restored")
+            assert (await session.execute("x")).return_value == "1"
+        assert (await session.execute(ITS_OWN)).return_value == before.return_value
+        await session.undo(2)
+
+
+async def test_a_kernel_that_cannot_be_made_leaves_the_session_as_it_is(native_host: Host) -> None:
+    async with native_host.session() as session:
+        await session.execute("import os; x = 1")
+        await session.execute("os.register_at_fork(after_in_child=lambda: os._exit(1))")
+        await session.execute("x = 2")
+        for way in (session.undo, session.fork):
+            with pytest.raises(CheckpointError, match="no kernel could be made"):
+                await way()
+        assert (await session.execute("x")).return_value == "2"
+        died = await session.execute("os._exit(1)")
+        assert died.recovery == "restored_earlier"  # the last state from which a kernel can be made
+        assert (await session.execute("x")).return_value == "1"
+
+
+async def test_there_are_descriptors_left_for_the_way_back(native_host: Host) -> None:
+    async with native_host.session() as session:
+        await session.execute("x = 1")
+        await session.execute("""
+            files = []
+            try:
+                while True: files.append(open("/dev/null"))
+            except OSError: del files[-3:]
+        """)
+        assert "files are open, and the way back needs" in (await session.execute("x = 2")).not_undoable
+        assert (await session.execute("import os; os._exit(1)")).recovery == "restored_earlier"
+        assert (await session.execute("x")).return_value == "1"

@@ -85,6 +85,8 @@ class AutomaticCheckpoints:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._outdated = False
+        self._base: Checkpoint | None = None
+        """The checkpoint of the state before the running cell."""
         self._before: Snapshot | None = None
         """The files before the running cell."""
         self.skipped = ""
@@ -112,10 +114,10 @@ class AutomaticCheckpoints:
 
     def before_cell(self) -> str:
         """Handle the beginning of a cell; for an exact session, return why the cell cannot be undone."""
-        self._before = None
+        self._before = self._base = None
         if not isinstance(self._kind, Exact):
             return ""
-        made = self.present()
+        made = self._base = self.present()
         if made is None and not self._every.fresh:
             return self.skipped or "it came before a checkpoint was made"
         self._before = self.filing.first if made is None else made.snapshot
@@ -129,6 +131,8 @@ class AutomaticCheckpoints:
         Args:
             state: The state that it began in.
         """
+        if self._base is not None and not self._base.alive:
+            return "the process that held the checkpoint from before it was killed while it ran, or memory was short"
         if self._before is None:
             return ""
         try:
@@ -139,7 +143,7 @@ class AutomaticCheckpoints:
     def go_on(self) -> None:
         """Continue with a cell of an earlier host: it began in the state before the present one."""
         before = self._cells.past.before
-        made = next((one for one in self.all() if one.moment.state == before), None)
+        made = self._base = next((one for one in self.all() if one.moment.state == before), None)
         self._before = self.filing.first if made is None else made.snapshot
 
     def can_recover(self, dead: Kernel) -> bool:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, shown
@@ -588,10 +588,16 @@ class Checkpoints:
 
     # -- after a crash -------------------------------------------------------------------------------------------------
 
-    def to_recover(self, dead: Kernel) -> Checkpoint | None:
-        """Return the last state of a dead kernel from which the session can continue, if there is one."""
+    def to_recover(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
+        """Return the last state of a dead kernel from which the session can continue, if there is one.
+
+        Args:
+            dead: The kernel.
+            failed: States of which no kernel could be made.
+        """
         line = {cell.number for cell in self._cells.past.line}
         kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
+        kept = [one for one in kept if one.moment.state not in failed]
         found = [one for one in kept if one.moment.is_of(line)]
         if not found or not self.automatic.wanted or dead.memory.hopeless:
             return None
@@ -602,12 +608,14 @@ class Checkpoints:
         if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
             # Something in that state, such as a background task, ends the kernel. It would do so again and again.
             self._deadly.add(self._recovered[1])
-        if (checkpoint := self.to_recover(dead)) is None:
-            return None
-        past = self._cells.past
-        # Effects of actions other than cells, such as `put`, are lost too.
-        restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
-        return await self.replace_kernel(checkpoint, restored, dead.notice(restored))
+        past, failed = self._cells.past, set[int]()
+        while (checkpoint := self.to_recover(dead, failed)) is not None:
+            # Effects of actions other than cells, such as `put`, are lost too.
+            restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
+            if (kernel := await self.replace_kernel(checkpoint, restored, dead.notice(restored))) is not None:
+                return kernel
+            failed.add(checkpoint.moment.state)
+        return None
 
     def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
         """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""

@@ -14,7 +14,7 @@ from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.exit_status import Death, Restored, describe_status, exit_status
-from cellblock.host.kernels.family import Family
+from cellblock.host.kernels.family import Copy, Family
 from cellblock.host.kernels.kernel_output import KernelOutput
 from cellblock.host.kernels.memory import MemoryWatch
 from cellblock.host.kernels.recording import NO_RECORDING, Recording
@@ -77,6 +77,7 @@ class Kernel(ControlObserver):
         death_reported: Whether a result has reported its death.
         death: Why it ended; None while it lives.
         of_copy: Whether it was made from a copy of another one, with its variables.
+        origin: That copy, until the kernel takes cells.
         paused: Whether what its code has left running waits for `go_on`, or for a request (`Parked.pending`).
         restored: The state that it continues from, if it replaces a kernel that died.
     """
@@ -132,6 +133,7 @@ class Kernel(ControlObserver):
         self.death: Death | None = None
         self.restored: Restored | None = None
         self.of_copy = self.paused = False
+        self.origin: Copy | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control, self, wanted.takers, recording.before_exit)
         self.memory = MemoryWatch(wanted.memory, ends.group, self.control, lambda: self.output.cell is not None, self._condemn)
@@ -271,6 +273,10 @@ class Kernel(ControlObserver):
         if self.death is None:
             self._condemned = self._condemned or why
         await self.control.end(self.family.grace(4 * _GRACE if self.family.shared else _GRACE))
+        if not self.control.gone.done() and self.origin is not None:
+            # The copy does not even fork: it is stopped, for example. Init forgets its kernels with it, and nothing else.
+            self.family.drop(self.origin)
+            await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if not self.control.gone.done():
             self.family.kill()
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)

@@ -15,7 +15,17 @@ import struct
 from typing import Any
 
 from cellblock.launch.init.specialise import reseed, seed_unloaded
-from cellblock.launch.init.successor import die_with_parent, end_at_once, fork, go_on_in_successor, look_up
+from cellblock.launch.init.successor import (
+    block_signals,
+    die_with_parent,
+    end_at_once,
+    fork,
+    go_on_in_successor,
+    join_again,
+    look_up,
+    stand_apart,
+    unblock_signals,
+)
 from cellblock.wire.copies import TO_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
 from cellblock.worker.forks import hot_pages
@@ -63,10 +73,12 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
     told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)  # to be detached: it would close the descriptor
     tell, between = told.sendmsg, -1
     _before_fork()
+    block_signals()  # code may signal all processes that it sees
     try:
         between = _fork_below(init)
     finally:
         if between:  # not in the copy: only kernels that are made from it need Python's handlers
+            unblock_signals()
             _after_fork_in_parent()
             ours.close()
             theirs.close()
@@ -79,6 +91,7 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
         return None
     # From here on, only in the copy and its kernels. Nothing may return or raise into code that must not run twice.
     try:
+        stand_apart()
         for descriptor in (1, 2, channel):
             _dup2(null, descriptor, descriptor < channel)
         _close(null)
@@ -119,8 +132,10 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
 def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel: int) -> Start:
     """In a new fork of a copy: become a kernel."""
     state = random.getstate() if start.same_random_state else None
+    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
+    join_again()
     _after_fork_in_child()  # a handler of Python's draws a new state
-    ours.send(_TAKEN % start.kernel)
+    unblock_signals()
     ours.close()
     for source, place in zip(descriptors, (channel, 1, 2), strict=True):
         os.dup2(source, place, inheritable=place < channel)

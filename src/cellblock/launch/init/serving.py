@@ -109,7 +109,8 @@ class Init:
                 if self._around.supervisor is not None and descriptor in self._around.supervisor:
                     self._around.supervisor.serve(descriptor, event)
                 elif descriptor == self._wake:
-                    if signal.SIGTERM in os.read(self._wake, 4096):
+                    # In a namespace of its own, only code of a session sends one (`pkill python`). It ends that kernel, too.
+                    if signal.SIGTERM in os.read(self._wake, 4096) and self._ground is None:
                         self._end()
                     self._reap()
                 elif descriptor in self._ending:

@@ -29,8 +29,13 @@ _FLAGS = abi.CLONE_VM | abi.CLONE_VFORK | abi.CLONE_CHILD_SETTID | abi.CLONE_CHI
 _RSEQ_SIGNATURE = {"x86_64": 0x53053053, "aarch64": 0xD428BC00}
 # By names of this module, which a fork finds without writing to the pages of others.
 _fork, _syscall, _kill, _prctl = _libc.fork, _libc.syscall, _libc.kill, _libc.prctl
+_sigprocmask = _libc.sigprocmask
 _getpid, _SIGKILL = os.getpid, int(signal.SIGKILL)
 _PDEATHSIG = ctypes.c_long(abi.PR_SET_PDEATHSIG), ctypes.c_long(signal.SIGKILL)
+_SET_MASK = int(signal.SIG_SETMASK)
+_EVERY_SIGNAL, _mask = ctypes.create_string_buffer(b"\xff" * 128), ctypes.create_string_buffer(128)  # sigset_t
+_SET_NAME, _GET_NAME = ctypes.c_long(abi.PR_SET_NAME), ctypes.c_long(abi.PR_GET_NAME)
+_NAME, _name = ctypes.create_string_buffer(b"checkpoint"), ctypes.create_string_buffer(16)
 _ignored = ctypes.c_int()
 """Where the system notes the end of the process, which nothing waits for."""
 
@@ -73,6 +78,27 @@ def fork() -> int:
     if pid < 0:
         raise _error()
     return pid
+
+
+def block_signals() -> None:
+    """Before a fork: let no signal reach it, whatever its handlers are, but SIGKILL and SIGSTOP."""
+    _prctl(_GET_NAME, _name)
+    _sigprocmask(_SET_MASK, _EVERY_SIGNAL, _mask)
+
+
+def stand_apart() -> None:
+    """In the fork: have another name, so that `pkill python` does not end it."""
+    _prctl(_SET_NAME, _NAME)
+
+
+def unblock_signals() -> None:
+    """In the process that was forked, or in a fork of the fork: take signals again."""
+    _sigprocmask(_SET_MASK, _mask, None)
+
+
+def join_again() -> None:
+    """In a fork of the fork: have the name of the process that was forked."""
+    _prctl(_SET_NAME, _name)
 
 
 def die_with_parent() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -48,6 +49,9 @@ _MAPPED = re.compile(rb"^\S+ r[w-]-s \S+ \S+ \S+ +(/(?!dev/|memfd:|SYSV)[^\n]*)$
 """Memory maps of files (`numpy.memmap`): going back replaces files that have changed, and branches have files of their own."""
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_SPARE_DESCRIPTORS = 64
+"""Descriptors that must be left for a copy, and for a kernel that is made from it."""
+
 _FEW = 3
 """Maximum number of names to list."""
 
@@ -118,6 +122,8 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     cuda = sys.modules.get("torch.cuda")
     if cuda is not None and cuda.is_initialized():
         return f"CUDA has been used, {_NEVER}"
+    if len(seen.paths) + _SPARE_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        return f"{len(seen.paths)} files are open, and the way back needs to open some more: close those that are not needed"
     threads = _look(ours)
     step, waited = _STEP, 0.0
     while waited < threads.patience:
