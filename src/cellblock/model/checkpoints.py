@@ -90,7 +90,8 @@ class Undone(Plain):
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
         files: The files of the workspace that were changed back, removed or made again; if they are very many, the first ones.
-        files_left: Why not all files were brought back, if `partial` allowed that; empty if they were.
+        files_left: Why not all files were brought back: `partial` allowed that, or snapshots leave out what was changed
+            (`.git`). Empty if they were.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
     """
 
@@ -108,7 +109,7 @@ class Changes(Plain):
     Attributes:
         written: Files and links that were made or replaced.
         removed: Files, links and folders that were removed; what was in such a folder is not named.
-        kept: Paths that the snapshot lacks and that stay all the same, because no snapshot would hold them.
+        kept: Paths that are not as in the snapshot, and stay so, because no snapshot would hold them.
         more: How many further paths there are: at most 1,000 of each kind are listed.
     """
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
+from cellblock.errors import CheckpointError
 from cellblock.host.kernels.past import files_time
 from checkpoint_sessions import value
 from processes import eventually
@@ -172,6 +173,86 @@ async def test_what_others_save_between_many_undos_stays(zygote_host: Host, tmp_
                 await wait_for_clock()
         await session.undo()
         assert tree(tmp_path) == {"own": "own"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_what_others_saved_before_a_cell_that_was_undone_stays(zygote_host: Host, tmp_path: Path, there: bool) -> None:
+    """What an undo has brought back is whose it was, also for the next undo."""
+    if there:
+        (tmp_path / "notes").write_text("before")
+        await wait_for_clock()
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1")
+        await wait_for_clock()
+        (tmp_path / "notes").write_text("mine")
+        await asyncio.sleep(0.06)  # after that, a change shows in any case
+        await run(session, "open('notes', 'a').write(' and the cell')", "y = 1", "open('notes', 'w').write('mine')")
+        await session.undo()
+        await session.undo(2)
+        assert tree(tmp_path) == {"notes": "mine"}
+        await session.undo()
+        assert tree(tmp_path) == {"notes": "mine"}
+
+
+async def test_files_of_any_time_are_back(zygote_host: Host, tmp_path: Path) -> None:
+    """Nanoseconds since 1970 fit into 64 bits up to the year 2262."""
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os; open('f', 'w').close(); os.utime('f', (1e10, 1e10))", "os.utime('f', (1, 1))")
+        await session.undo()
+        assert (tmp_path / "f").stat().st_mtime_ns == 10**19
+        await session.checkpoint(files="copy")
+
+
+async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, tmp_path: Path) -> None:
+    """Cells of the session that it was adopted by keep theirs: they were left before."""
+    (tmp_path / "f").write_text("0")
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1")
+        (branch,) = await session.fork(files="shared")
+        await run(branch, "open('f', 'w').write('branch'); open('new', 'w').close()")
+        await wait_for_clock()
+        await run(session, "open('own', 'w').close()")
+        await wait_for_clock()
+        await session.adopt(branch)
+        await session.undo()
+        assert tree(tmp_path) == {"f": "0", "own": ""}
+        await session.undo()
+        assert tree(tmp_path) == {"f": "0", "own": ""}
+
+
+async def test_files_that_were_kept_after_a_branch_changed_them_are_not_brought_back(
+    zygote_host: Host, tmp_path: Path
+) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1")
+        (branch,) = await session.fork(files="shared")
+        async with branch:
+            await run(branch, "open('f', 'w').close()")
+            there = await branch.checkpoint()
+            await session.restore(there)
+            with pytest.raises(CheckpointError, match="a branch with the same files had changed them"):
+                await session.undo()
+
+
+async def test_what_snapshots_leave_out_is_named(zygote_host: Host, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os")
+        await run(session, "os.makedirs('r/.git'); os.remove('pipe'); open('pipe', 'w').close()")
+        undone = await session.undo()
+        assert "'pipe' and 1 more stay" in undone.files_left
+        await wait_for_clock()
+        (tmp_path / ".venv").mkdir()  # somebody else's
+        await run(session, "x = 1")
+        assert (await session.undo()).files_left == ""
+
+
+async def test_permissions_of_the_workspace_are_back(any_host: Host, tmp_path: Path) -> None:
+    async with any_host.session(working_dir=tmp_path) as session:
+        before = tmp_path.stat().st_mode
+        await run(session, "import os", "os.chmod('.', 0o711)")
+        await session.undo()
+        assert tmp_path.stat().st_mode == before
 
 
 @pytest.mark.slow

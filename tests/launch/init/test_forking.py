@@ -14,6 +14,7 @@ import pytest
 
 from cellblock import Host
 from cellblock.errors import CheckpointError
+from cellblock.host.kernels import family
 
 
 def test_a_copy_ends_if_init_has_ended_before_the_copy_was_its_child() -> None:
@@ -132,6 +133,23 @@ async def test_a_kernel_that_cannot_be_made_leaves_the_session_as_it_is(native_h
         died = await session.execute("os._exit(1)")
         assert died.recovery == "restored_earlier"  # the last state from which a kernel can be made
         assert (await session.execute("x")).return_value == "1"
+
+
+async def test_a_stopped_copy_costs_itself_alone(native_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(family, "_BRANCHED", 0.2)
+    monkeypatch.setattr(native_host.kernels, "_start_timeout", 0.2)
+    stop = """
+for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    if open(f"/proc/{process}/comm").read() == "checkpoint\\n":
+        os.kill(process, 19)
+"""
+    async with native_host.session() as session:
+        await session.execute("import os; x = 1")
+        await session.execute("x = 2")
+        await session.execute(stop)
+        with pytest.raises(CheckpointError, match="the kernel was not ready"):
+            await session.undo()
+        assert (await session.execute("x")).return_value == "2"
 
 
 async def test_there_are_descriptors_left_for_the_way_back(native_host: Host) -> None:

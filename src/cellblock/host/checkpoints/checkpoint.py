@@ -17,7 +17,7 @@ from cellblock.walls.sandbox.paths import is_inside
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.branches import BranchDirectory
     from cellblock.host.kernels.family import Copy
-    from cellblock.host.kernels.past import Numbered
+    from cellblock.host.kernels.past import Numbered, Past
     from cellblock.host.launch.kernel_spec import KernelSpec
     from cellblock.host.options import ResolvedOptions, SessionOptions
     from cellblock.host.snapshots import Snapshot
@@ -64,6 +64,7 @@ class Moment:
         state: The number of the state, as in `Past.state`.
         wanted: The specification of the session's kernels.
         branch: The directory of the session's files, if it is not the workspace.
+        history: The session's history.
     """
 
     copy: Copy
@@ -74,6 +75,7 @@ class Moment:
     state: int
     wanted: KernelSpec
     branch: BranchDirectory | None
+    history: Past
 
     @property
     def root(self) -> str:
@@ -119,6 +121,7 @@ class Checkpoint:
         moment: Its content, for the host.
         snapshot: The files that it holds; None if it holds none.
         without_files: Why they could not be kept; empty if they were, or if that was not requested.
+        held_at: When it got them (`time.monotonic`); 0 if it holds none, or if an earlier host has made it.
         passing: Whether it is only there until the session has gone to it.
     """
 
@@ -133,6 +136,7 @@ class Checkpoint:
         self.moment = moment
         self.snapshot: Snapshot | None = None
         self.without_files = ""
+        self.held_at = 0.0
         self.passing = False
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
@@ -171,7 +175,7 @@ class Checkpoint:
 
     def hold(self, snapshot: Snapshot, drop: Callable[[Snapshot], None]) -> None:
         """Attach files; `drop` is called with them when they are no longer needed."""
-        self.snapshot, self.without_files = snapshot, ""
+        self.snapshot, self.without_files, self.held_at = snapshot, "", time.monotonic()
         finalizer = weakref.finalize(self, drop, snapshot)
         finalizer.atexit = False  # the host removes all of them
         self._drop_files = finalizer

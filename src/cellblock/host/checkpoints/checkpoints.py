@@ -15,7 +15,7 @@ from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
-from cellblock.host.checkpoints.undoing import find_way
+from cellblock.host.checkpoints.undoing import find_way, what_stays
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.past import Instant
@@ -201,14 +201,19 @@ class Checkpoints:
         past = self._cells.past
         if past.changing and not automatic:  # tasks have run since the automatic one, if there is one
             past.begin()
-        moment = Moment(copy, self._host, self._options, self._resolved, past.line, past.state, self._wanted, self.branch)
-        checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=kernel.count)
+        checkpoint = Checkpoint(
+            self._moment(copy, past.line, past.state), self, name=name, automatic=automatic, execution_count=kernel.count
+        )
         checkpoint.passing = passing
         self._kept.append(checkpoint)
         self.record.made(checkpoint)
         if copy.pending:
             past.goes_on_changing()
         return checkpoint
+
+    def _moment(self, copy: Copy, line: tuple[Numbered, ...], state: int) -> Moment:
+        options = self._options, self._resolved
+        return Moment(copy, self._host, *options, line, state, self._wanted, self.branch, self._cells.past)
 
     async def diff(self, checkpoint: Checkpoint | str, until: Checkpoint | str | None = None) -> StateChanges:
         """Return the changes since a checkpoint: variables that are new, changed or deleted.
@@ -364,7 +369,7 @@ class Checkpoints:
         execution_count: int,
     ) -> Checkpoint:
         """Add a checkpoint of an earlier host; see `Checkpoint` and `Moment`."""
-        moment = Moment(copy, self._host, self._options, self._resolved, past, state, self._wanted, self.branch)
+        moment = self._moment(copy, past, state)
         checkpoint = Checkpoint(moment, self, name=name, automatic=automatic, execution_count=execution_count, born=born)
         self._kept.append(checkpoint)
         return checkpoint
@@ -467,7 +472,7 @@ class Checkpoints:
             [cell.entry for cell in line if cell.number not in kept],
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
-            way.left,
+            way.left or what_stays(changes.kept),
             self.outside(way.since),
         )
 
@@ -517,10 +522,14 @@ class Checkpoints:
         now = time.monotonic()
         self._adopted.extend((now, call) for call in branch.outside(0.0))
         line = {cell.number for cell in self._cells.past.line[:-1]}
-        # The branch also has one of the state that it began with. That of a fresh kernel needs none.
-        known = {one.moment.state for one in self.automatic.all()} | {self._fresh}
+        # The branch also has one of the state that it began with. That of a fresh kernel needs none. If both have the same
+        # files, the branch's cells count as somebody else to this session, whose own checkpoint has files of after them.
+        own = {one.moment.state: one for one in self.automatic.all()}
+        known = {*own, self._fresh} if branch.branch is not None else set()
         earlier = [one for one in branch.automatic.all() if one.moment.is_of(line) and one.moment.state not in known]
         for checkpoint in earlier:
+            if (same := own.get(checkpoint.moment.state)) is not None:
+                same.discard()
             branch.forget(checkpoint)
             checkpoint.belongs_to(self)
         self._kept += earlier

@@ -177,7 +177,7 @@ class CheckpointFiles:
             return ""
         return (
             f"{path[:200]!r} has changed, and was not kept before: files of more than {_SMALL.max_file_bytes >> 20} MiB are "
-            "not, nor what there was no time to read before the next cell"
+            "not, nor what cannot be read, or there was no time to read before the next cell"
         )
 
     async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:

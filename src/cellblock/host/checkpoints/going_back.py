@@ -85,7 +85,10 @@ class GoingBack:
     def commit(self) -> None:
         """Record that the session has the checkpoint's state, when the kernel has taken its place."""
         with_files = self._within is not None or self._checkpoint.snapshot is not None
-        self._past.go_to(self._checkpoint.moment.past, self._checkpoint.moment.state, with_files=with_files)
+        moment = self._checkpoint.moment
+        of_branch = not with_files and moment.branch is None and moment.history is not self._past
+        branch = moment.history.spans_of(moment.state) if of_branch else ()
+        self._past.go_to(moment.past, moment.state, with_files=with_files, branch=branch)
         self._past.brought_back(self.began)
         if self._checkpoint.moment.copy.pending:
             self._past.goes_on_changing()

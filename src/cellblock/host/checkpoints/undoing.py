@@ -60,14 +60,25 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
     spans = states.past.spans_after(state, kept)
     if state != line[-count].begun_in and not partial:
         raise CheckpointError(_cannot_undo(states, line, count))
-    left = await _why_files_stay(states, checkpoint, files, spans)
+    since = states.past.left_at(state, kept)
+    if since is not None and checkpoint is not None and checkpoint.held_at > since:
+        left = "they were kept after a branch with the same files had changed them"
+    else:
+        left = await _why_files_stay(states, checkpoint, files, spans)
     if left and not partial:
         raise CheckpointError(
             f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all else is "
             "undone"
         )
-    since = states.past.left_at(state, kept)
     return Way(checkpoint, files, spans, left, time.monotonic() if since is None else since)
+
+
+def what_stays(paths: Sequence[str]) -> str:
+    """Return, for a message, what an undo has left as it is, because snapshots leave it out; empty if there is nothing."""
+    if not paths:
+        return ""
+    more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
+    return f"{paths[0][:200]!r}{more} as after the undone cells: snapshots leave that out"
 
 
 async def _why_files_stay(states: Checkpoints, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:

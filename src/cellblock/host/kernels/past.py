@@ -266,7 +266,9 @@ class Past:
         self._spans.clear()
         self.record.write("anew", state)
 
-    def go_to(self, line: Iterable[Numbered], state: int, *, with_files: bool = False) -> list[HistoryEntry]:
+    def go_to(
+        self, line: Iterable[Numbered], state: int, *, with_files: bool = False, branch: Iterable[Span] = ()
+    ) -> list[HistoryEntry]:
         """Move to another state, and return the cells that this leaves.
 
         Args:
@@ -275,10 +277,13 @@ class Past:
             with_files: Whether files have the content of that state again that were changed on the way from it. Not all were
                 written: some had this content. They must come back with the next older state, too, so their times count for
                 this one from now on.
+            branch: The spans (`spans_of`) of another session's cells in the line, if it has changed the same files.
         """
-        line = [*line]
-        self.record.write("go to", self.written_line(line), state, with_files)
+        line, branch = [*line], [*branch]
+        self.record.write("go to", self.written_line(line), state, with_files, branch)
         left = self.left_by(line)
+        begun = [begun for number in left if (begun := self._cells[number].begun_in)]
+        cut = min([state, *begun, *(of - 1 for of, _, _ in branch)])
         self._abandon(left)
         self._abandon(number for number, ended in self._ended.items() if ended > state)
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}
@@ -287,13 +292,18 @@ class Past:
         self._cells = dict(sorted(self._cells.items()))  # some may return that were forgotten, or come from elsewhere
         self._line = [cell.number for cell in line]
         self._forget()
-        place = len(self._spans) - sum(1 for _ in takewhile(lambda span: span[0] > state, reversed(self._spans)))
+        place = len(self._spans) - sum(1 for _ in takewhile(lambda span: span[0] > cut, reversed(self._spans)))
         tail = self._spans[place:] if with_files else []
         del self._spans[place:]
+        self._spans += branch
         for _, began, ended in tail:
             self._append(state, began, ended)
         self.state = state
         return [self._cells[number].entry for number in left if number in self._cells]
+
+    def spans_of(self, state: int) -> list[Span]:
+        """Return when files were changed on the way to a state of this session."""
+        return [span for span in self._spans if span[0] <= state]
 
     def left_by(self, line: Iterable[Numbered]) -> list[int]:
         """Return the numbers of the cells that `go_to` would leave."""
@@ -353,8 +363,8 @@ class Past:
                 self._add(_read(cell), died)
             case "anew", (state,):
                 self._begin_anew(state)
-            case "go to", (line, state, with_files):
-                self.go_to(self.read_line(line), state, with_files=with_files)
+            case "go to", (line, state, with_files, branch):
+                self.go_to(self.read_line(line), state, with_files=with_files, branch=branch)
             case "abandon", (numbers,):
                 self._abandon(numbers)
             case _:

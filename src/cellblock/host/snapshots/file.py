@@ -19,9 +19,13 @@ Python's garbage collector visits every object except strings and numbers. A wor
 collector visits an object for each, no other thread can run, not even the event loop's.
 """
 
-_FACTS = struct.Struct("=qIqII")
+_FACTS = struct.Struct(
+    "=qIqIII"
+)  # times in seconds and nanoseconds: a number of 64 bits ends in the year 2262, and files do not
 _SIZE = struct.Struct("=q")
-_SEEN = struct.Struct("=QqqqI")
+_SEEN = struct.Struct("=QQQqI")
+_64_BITS = 2**64 - 1
+_SECOND = 10**9
 _DIGEST = _FACTS.size + _SEEN.size
 UNSEEN = bytes(_SEEN.size)
 _DOUBTED = 1 << 31  # no mode has it
@@ -54,23 +58,28 @@ def pack(info: os.stat_result, digest: bytes, size: int, seen: bytes) -> File:
         size: How many bytes were read, or would have been.
         seen: The status to compare with the next time (`seen`); `UNSEEN` if the file must be read again.
     """
-    return _FACTS.pack(size, info.st_mode & PERMISSIONS, info.st_mtime_ns, info.st_uid, info.st_gid) + seen + digest
+    seconds, rest = divmod(info.st_mtime_ns, _SECOND)
+    return _FACTS.pack(size, info.st_mode & PERMISSIONS, seconds, rest, info.st_uid, info.st_gid) + seen + digest
 
 
 def facts(file: File) -> Facts:
     """Unpack the record of a regular file."""
-    size, mode, mtime_ns, user, group = _FACTS.unpack_from(file)
-    return Facts(size, mode, mtime_ns, (user, group), file[_DIGEST:])
+    size, mode, seconds, rest, user, group = _FACTS.unpack_from(file)
+    return Facts(size, mode, seconds * _SECOND + rest, (user, group), file[_DIGEST:])
 
 
 def seen(info: os.stat_result) -> bytes:
     """Return the relevant status of a file: while it is unchanged, so is the content."""
-    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode)
+    return _pack_status(info, info.st_mode)
 
 
 def doubted(info: os.stat_result) -> bytes:
     """Return the status of a file whose content can change without it: the file must be read again."""
-    return _SEEN.pack(info.st_ino, info.st_ctime_ns, info.st_mtime_ns, info.st_size, info.st_mode | _DOUBTED)
+    return _pack_status(info, info.st_mode | _DOUBTED)
+
+
+def _pack_status(info: os.stat_result, mode: int) -> bytes:
+    return _SEEN.pack(info.st_ino, info.st_ctime_ns & _64_BITS, info.st_mtime_ns & _64_BITS, info.st_size, mode)
 
 
 def was_seen(file: File, now: bytes) -> bool:
@@ -91,6 +100,14 @@ def is_kept(file: File) -> bool:
 def is_seen(file: File) -> bool:
     """Whether a file's status at the time of reading is known."""
     return not file.startswith(UNSEEN, _FACTS.size)
+
+
+def changed_at(file: File) -> int | None:
+    """Return when a file had last been changed when it was read (ctime); None if that was not noted."""
+    if not is_seen(file):
+        return None
+    time: int = _SEEN.unpack_from(file, _FACTS.size)[1]
+    return time
 
 
 def size_of(file: File) -> int:

@@ -21,7 +21,7 @@ from cellblock.host.snapshots.ignored import Ignored
 from cellblock.host.snapshots.journal import Journal
 from cellblock.host.snapshots.plan import Plan
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed
+from cellblock.host.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed, found_again
 from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences
 from cellblock.host.snapshots.walk import StoppedError, Walk
 from cellblock.host.snapshots.watch import LostError, UnwatchableError, Watch
@@ -67,6 +67,7 @@ class Snapshots:
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
         """Whether the last look was by another process."""
+        self._origins: dict[str, tuple[int, int]] = {}
         self._unwatched = 0
         """How many more looks are done without watches."""
         self._top: os.stat_result | None = None
@@ -209,6 +210,8 @@ class Snapshots:
                     plan = self._restore_once(top, snapshot, then, within, rescued)
                     if plan is not None:
                         rescued.discard()
+                        if within is not None:
+                            self._origins |= found_again(top, plan.origins)
                         return _done(plan)
             except BaseException:
                 if rescued.files:
@@ -226,7 +229,8 @@ class Snapshots:
         walk, now = self._search(top, snapshot.root)
         try:
             root = snapshot.root
-            plan = Plan(now, root) if within is None else Plan(now, root, changed_within(top, within, root))
+            changed = None if within is None else changed_within(top, within, root, self._origins)
+            plan = Plan(now, root, changed)
             if plan.steps:
                 restoring.restore(top, plan, self._store, self._journal, then, rescued)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from cellblock.host.snapshots.beneath import open_folder, open_parent
@@ -18,16 +18,22 @@ Spans: TypeAlias = Sequence[tuple[int, int]]
 _SECOND = 10**9
 
 
-def changed_within(top: int, spans: Spans, target: Folder) -> Callable[[str], bool]:
+Origins: TypeAlias = Mapping[str, tuple[int, int]]
+"""For paths whose files were restored: when that was, and when the restored files had been changed."""
+
+
+def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> Callable[[str], bool]:
     """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
 
     What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
-    spans, and if the snapshot has it at another path, where it no longer is.
+    spans, and if the snapshot has it at another path, where it no longer is. What was restored, and not changed since, was
+    changed when it was changed before: by a cell, or by somebody else.
 
     Args:
         top: The workspace, opened.
         spans: The spans.
         target: The content of the snapshot.
+        origins: What was restored.
     """
     folders: dict[str, int] = {}
     known: dict[object, list[str]] = {}
@@ -42,7 +48,9 @@ def changed_within(top: int, spans: Spans, target: Folder) -> Callable[[str], bo
             yield folders[path]
 
     def changed(path: str) -> bool:
-        info = _status(top, path)
+        info = _status(top, path) if path else os.fstat(top)
+        if info is not None and path in origins and origins[path][0] == info.st_ctime_ns:
+            return _is_within(origins[path][1], spans)
         if info is None or _is_within(info.st_ctime_ns, spans):
             return True
         times = [*above(path)]
@@ -57,6 +65,18 @@ def changed_within(top: int, spans: Spans, target: Folder) -> Callable[[str], bo
         return any(_likeness(top, where) != likeness for where in known.get(likeness, ()))
 
     return changed
+
+
+def found_again(top: int, changed: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield what to add to `Origins` for files that were restored.
+
+    Args:
+        top: The workspace, opened.
+        changed: The paths, and when these files had been changed.
+    """
+    for path, before in changed.items():
+        if (info := _status(top, path)) is not None:
+            yield path, (info.st_ctime_ns, before)
 
 
 def _status(top: int, path: str) -> os.stat_result | None:
@@ -151,9 +171,11 @@ def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
         root: The content of the snapshot.
         spans: When files may have been changed since. Times advance in steps: two changes can share one.
     """
-    for path, file in unkept(root):
+    for path, entry in unkept(root):
         info = _status(top, path)
-        if info is None or not was_seen(file, seen(info)) or _is_within(info.st_ctime_ns, spans):
+        if info is None or _is_within(info.st_ctime_ns, spans):
+            return path
+        if isinstance(entry, File) and not was_seen(entry, seen(info)):
             return path
     return None
 

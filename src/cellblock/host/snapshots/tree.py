@@ -24,6 +24,7 @@ class LeftOut(NamedTuple):
         ours: Whether restoring a snapshot without it may remove it.
         too_much: Whether the reason is a limit of size or number.
         told: Whether it is reported.
+        closed: Whether it is left out because it cannot be read now: a change keeps a cell from being undone.
     """
 
     reason: str
@@ -31,6 +32,7 @@ class LeftOut(NamedTuple):
     ours: bool = False
     too_much: bool = False
     told: bool = True
+    closed: bool = False
 
 
 class Totals(NamedTuple):
@@ -40,7 +42,7 @@ class Totals(NamedTuple):
         entries: Files, folders and links.
         files: Files that are not left out.
         bytes: Bytes of the files whose content was kept.
-        unkept: Files whose content was not kept.
+        unkept: Files whose content was not kept, and what cannot be read.
         left_out: Entries that are left out.
         cut: How many of these because of a limit of size or number.
     """
@@ -142,7 +144,7 @@ class Snapshot:
 
     @property
     def unkept(self) -> int:
-        """How many files it contains without their content: they were too large, or there was no time."""
+        """How many files it contains without their content: they were too large or closed, or there was no time."""
         return self.root.totals.unkept
 
 
@@ -165,6 +167,7 @@ def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
         elif type(entry) is LeftOut:
             left_out += entry.told
             cut += entry.too_much
+            unkept += entry.closed
         elif type(entry) is Folder:
             within = entry.totals
             count += within.entries
@@ -241,15 +244,15 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
         yield from differences(old, new, f"{path}/{name}" if path else name)
 
 
-def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File]]:
-    """Yield the files in a folder whose content was not kept, with their paths."""
+def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File | LeftOut]]:
+    """Yield the files in a folder whose content was not kept, and what could not be read, with their paths."""
     if folder.totals.unkept == 0:
         return
     for name in folder.entries.special:
         entry, where = folder.entries[name], f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
             yield from unkept(entry, where)
-        elif isinstance(entry, File) and not is_kept(entry):
+        elif (isinstance(entry, File) and not is_kept(entry)) or (isinstance(entry, LeftOut) and entry.closed):
             yield where, entry
 
 

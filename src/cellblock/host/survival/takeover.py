@@ -61,6 +61,7 @@ class Takeover:
         state.copy.pending = kept.pending
         if state.snapshot is not None:
             checkpoint.hold(state.snapshot, files.drop)
+            checkpoint.held_at = 0.0
         elif state.files is not None:
             checkpoint.without_files = _FILES_LOST
 
