@@ -744,6 +744,8 @@ class Session(AsyncOnly):
         Raises:
             CheckpointError: There are fewer cells, or they cannot be undone exactly; with `partial`, there is no checkpoint
                 from before them.
+            SnapshotError: The files cannot be brought back now, as the disk is full, for example. Nothing was changed. With
+                `partial`, they stay as they are.
             InvalidInputError, StateError, LaunchError: As for `restore`.
         """
         undone = await self._checkpoints.undo(count, partial=partial, before=self._ending(processes))

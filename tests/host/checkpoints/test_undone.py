@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Host, Session
-from cellblock.errors import CheckpointError
+from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.kernels.past import files_time
 from checkpoint_sessions import value
 from processes import eventually
@@ -245,6 +245,20 @@ async def test_what_snapshots_leave_out_is_named(zygote_host: Host, tmp_path: Pa
         (tmp_path / ".venv").mkdir()  # somebody else's
         await run(session, "x = 1")
         assert (await session.undo()).files_left == ""
+
+
+@pytest.mark.parametrize("first", [(), ("x = 1",)], ids=["to a fresh kernel", "to a checkpoint"])
+async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
+    zygote_host: Host, tmp_path: Path, first: tuple[str, ...]
+) -> None:
+    (tmp_path / "env").write_text("1")
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, *first, "import os; os.remove('env'); os.makedirs('env/.venv')")
+        with pytest.raises(SnapshotError, match="a folder in its place"):
+            await session.undo()
+        assert "a folder in its place" in (await session.undo(partial=True)).files_left
+        assert (tmp_path / "env").is_dir()
+        assert await value(session, "'os' in globals(), 'x' in globals()") == f"(False, {bool(first)})"
 
 
 async def test_permissions_of_the_workspace_are_back(any_host: Host, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, shown
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
@@ -465,16 +465,30 @@ class Checkpoints:
         checkpoint = way.checkpoint
         if before is not None:
             await before()
-        changes = await (self.begin_again(way.files, way.spans) if checkpoint is None else self.go_to(checkpoint, way.spans))
+        left = way.left
+        try:
+            changes = await self._go(checkpoint, way.files, way.spans)
+        except SnapshotError as error:  # the disk is full, for example
+            if not partial:
+                raise
+            left = str(error)
+            if checkpoint is None:
+                self.automatic.filing.drop_first()
+            else:
+                checkpoint.miss(left)
+            changes = await self._go(checkpoint, None, way.spans)
         self.automatic.forget_files()  # they are kept again, including those that stayed as they are
         kept = {cell.number for cell in self._cells.past.line}
         return Undone(
             [cell.entry for cell in line if cell.number not in kept],
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
-            way.left or what_stays(changes.kept),
+            left or what_stays(changes.kept),
             self.outside(way.since),
         )
+
+    async def _go(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> Changes:
+        return await (self.begin_again(files, spans) if checkpoint is None else self.go_to(checkpoint, spans))
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
