@@ -119,6 +119,9 @@ class Kernels:
         _make_room_for(self._sessions() + 1)
         key = key_of(wanted)
         launcher = await self.launchers.started(key)
+        if not launcher.sees(wanted.setup.cwd):  # something was mounted since it was started
+            self.launchers.retire(key, launcher)
+            launcher = await self.launchers.started(key)
         self._sweep(wanted.tier)
         prepare()
         try:

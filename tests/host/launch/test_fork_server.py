@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,3 +98,24 @@ async def test_a_fork_server_that_reads_nothing_is_an_error_at_the_start_timeout
             await launcher.room(0.05)
         os.kill(launcher._process.pid, signal.SIGCONT)  # type: ignore[attr-defined]
         await launcher.room(60)
+
+
+async def test_a_workspace_that_was_mounted_since_is_the_one_that_code_sees(tmp_path: Path) -> None:
+    """A zygote has the mounts that there were when it was started. It is replaced."""
+    code = """
+import asyncio, os, subprocess, sys
+from cellblock import Host
+async def main():
+    os.makedirs("first"); os.makedirs("mounted")
+    async with Host() as host:
+        async with host.session(working_dir="first") as session:
+            await session.execute("1")
+        subprocess.run(["mount", "-t", "tmpfs", "none", "mounted"], check=True)
+        open("mounted/there", "w").close()
+        async with host.session(working_dir="mounted") as session:
+            print((await session.execute("import os; os.listdir('.')")).return_value)
+asyncio.run(main())
+"""
+    command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("['there']\n", "", 0)

@@ -198,6 +198,17 @@ class ForkServer:
         except OSError:
             self._close_control()
 
+    def sees(self, directory: str) -> bool:
+        """See `Launcher`. Its mounts are those that there were when it was started."""
+        if self._process is None or not os.path.exists(directory):
+            return True
+        try:
+            return os.path.samefile(directory, f"/proc/{self._process.pid}/root{directory}")
+        except PermissionError:  # this system shows nobody what another process sees
+            return True
+        except OSError:
+            return False
+
     def packages(self, number: int) -> str | None:
         """See `Launcher`."""
         return None if self._process is None else self._boot.starter.packages(self._process)

@@ -79,6 +79,9 @@ class Launcher(Protocol):
             LaunchError: There is no room within this many seconds.
         """
 
+    def sees(self, directory: str) -> bool:
+        """Whether its kernels have the same directory at a path as this process, as far as is known."""
+
     def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
 

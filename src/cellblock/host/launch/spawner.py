@@ -37,6 +37,10 @@ class Spawner:
     async def room(self, timeout: float) -> None:
         """See `Launcher`. Each kernel has a process of its own, so there is no queue."""
 
+    def sees(self, directory: str) -> bool:  # the protocol's
+        """See `Launcher`."""
+        return True
+
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         self._forget_ended()

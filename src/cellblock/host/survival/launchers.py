@@ -48,6 +48,10 @@ class FormerZygote:
     async def room(self, timeout: float) -> None:
         """See `Launcher`."""
 
+    def sees(self, directory: str) -> bool:  # the protocol's
+        """See `Launcher`."""
+        return True
+
     def launch(self, number: int, setup: Setup) -> Ends:
         """See `Launcher`."""
         raise LaunchError("this fork server makes no more kernels")
