@@ -52,7 +52,6 @@ DIFFERENT: dict[str, str] = {
     "there_are_no_capabilities_and_no_new_privileges": "there are none, but an ordinary user cannot empty the bounding set, which gives nothing without privileges",
     "processes_outside_do_not_exist": "they exist for `kill`, which is refused with EPERM; /proc does not show them",
     "process_1_ignores_what_would_end_it": NOT_ONE,
-    "process_1_that_is_told_to_end_ends_its_own_session_only": NOT_ONE,
     "a_descriptor_of_the_host_cannot_be_signalled": "the host can be named as the owner of a descriptor, and gets no signal",
     "a_fork_has_the_same_namespaces_and_limits": "there are no namespaces; the limits are the same",
     "a_daemon_ends_with_its_session": PRIVATE,
