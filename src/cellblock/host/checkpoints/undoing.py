@@ -67,8 +67,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
         left = await _why_files_stay(states, checkpoint, files, spans)
     if left and not partial:
         raise CheckpointError(
-            f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial=True, all else is "
-            "undone"
+            f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial, all else is undone"
         )
     return Way(checkpoint, files, spans, left, time.monotonic() if since is None else since)
 
@@ -121,7 +120,7 @@ def _cannot_undo(states: Checkpoints, line: Sequence[Numbered], count: int) -> s
     ways = [f"{_counts(exact, len(line))} can be undone"] if exact else []
     if (checkpoint := _last_before(states, line, count)) is not None or states.begins_fresh:
         back = len(line) - (0 if checkpoint is None else len(checkpoint.moment.past))
-        ways.append(f"partial=True goes back over {'all' if back == len(line) else back}")
+        ways.append(f"an undo with partial goes back over {'all' if back == len(line) else back}")
     return "; ".join([f"there is no checkpoint from before {_those(count)}: {_why_none(states, line, count)}", *ways])
 
 
