@@ -22,12 +22,23 @@ WRITE = "import os\nos.makedirs('d', exist_ok=True)\nopen('{name}', 'w').write('
 
 @dataclass(frozen=True)
 class State:
-    """What a session has after some cells: their numbers, its variables, its files; and whether it can be gone back to."""
+    """What a session has after some cells.
+
+    Attributes:
+        line: Their numbers.
+        variables: Its variables.
+        files: Its files.
+        kept: Whether it can be gone back to.
+        changed_by: Which cells have last changed its files; somebody else, if one is not there.
+        elsewhere: Whether its files were kept in a branch.
+    """
 
     line: tuple[int, ...] = ()
     variables: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     kept: bool = True
+    changed_by: dict[str, int] = field(default_factory=dict)
+    elsewhere: bool = False
 
 
 class ExactMachine(SessionMachine):
@@ -99,11 +110,20 @@ class ExactMachine(SessionMachine):
             return
         undone = self.run(self.session.undo(cells))
         assert (len(undone.cells), undone.files_left) == (cells, "")
-        left = {*self.states[-1].line}
+        left, gone = {*self.states[-1].line}, self.states[-cells:]
         del self.states[-cells:]
         target = self.states[-1]
         left -= {*target.line}
-        # What is missing comes back; what somebody else has changed stays.
+        # What is missing comes back; what somebody else has changed stays, also between these cells.
+        earlier, theirs = target.files, dict[str, str]()
+        for one in gone:
+            if one.kept and not one.elsewhere:
+                new = {name: text for name, text in one.files.items() if text != earlier.get(name)}
+                theirs |= {name: text for name, text in new.items() if name not in one.changed_by}
+                earlier = one.files
+        target = replace(target, files={**target.files, **theirs}, changed_by={**target.changed_by})
+        for name in theirs:
+            target.changed_by.pop(name, None)
         back = {name for name in NAMES if name not in self.files or self.changed_by.get(name) in left}
         self.bring_back(back, target)
 
@@ -133,6 +153,8 @@ class ExactMachine(SessionMachine):
         self.session = trunk
         self.run(trunk.adopt(branch))
         self.changed_by |= {one: self.states[-1].line[-1] for one in NAMES if self.files.get(one) != before.get(one)}
+        self.states[-2] = replace(self.states[-2], elsewhere=True)
+        self.keep_files()
         self.compare()
 
     # -- what is compared ----------------------------------------------------------------------------------------------
@@ -147,7 +169,8 @@ class ExactMachine(SessionMachine):
         changed = {**self.files, **changes}
         self.changed_by |= {file: number for file in changes if changed[file] != self.files.get(file, "")}
         self.files = {file: text for file, text in changed.items() if text}
-        self.states.append(State((*state.line, number), {**state.variables, name: number}, self.files))
+        made = State((*state.line, number), {**state.variables, name: number}, self.files, changed_by=dict(self.changed_by))
+        self.states.append(made)
         kept = [place for place, one in enumerate(self.states) if one.kept and one.line]  # what is fresh needs no checkpoint
         for place in kept[: -self.keep - 1]:
             self.states[place] = replace(self.states[place], kept=False)
@@ -156,7 +179,12 @@ class ExactMachine(SessionMachine):
 
     def bring_back(self, names: set[str], target: State) -> None:
         """Have some files as they were in another state."""
-        self.changed_by |= dict.fromkeys(names, target.line[-1] if target.line else 0)
+        for name in names:
+            number = (target.line[-1] if target.line else 0) if target.elsewhere else target.changed_by.get(name)
+            if number is None:
+                self.changed_by.pop(name, None)
+            else:
+                self.changed_by[name] = number
         files = {name: (target.files if name in names else self.files).get(name) for name in NAMES}
         self.files = {name: text for name, text in files.items() if text is not None}
         self.keep_files()
@@ -164,7 +192,7 @@ class ExactMachine(SessionMachine):
 
     def keep_files(self) -> None:
         """The state before the next cell has the files that there are now."""
-        self.states[-1] = replace(self.states[-1], files=self.files)
+        self.states[-1] = replace(self.states[-1], files=self.files, changed_by=dict(self.changed_by), elsewhere=False)
 
     def compare(self) -> None:
         assert {name: path.read_text() for name in NAMES if (path := self.workspace / name).exists()} == self.files

@@ -63,6 +63,10 @@ def has_work(loop: asyncio.AbstractEventLoop, own: int) -> bool:
     return any(not timer.cancelled() for timer in private._scheduled)  # noqa: SLF001
 
 
+_dropped: list[object] = []
+"""What `drop_work` keeps from being freed."""
+
+
 def drop_work(loop: asyncio.AbstractEventLoop, own: int) -> None:
     """In a callback of a loop of `new_loop`: let nothing else run that the loop has to run, or waits for.
 
@@ -71,11 +75,17 @@ def drop_work(loop: asyncio.AbstractEventLoop, own: int) -> None:
         own: A descriptor for which it still waits, beside wakeups from other threads.
     """
     private: Any = loop
-    for handle in (*private._ready, *private._scheduled):  # noqa: SLF001  # as in `has_work`
-        handle.cancel()
-    stays = {own, private._ssock.fileno()}  # noqa: SLF001
-    for key in [*private._selector.get_map().values()]:  # noqa: SLF001
+    stays = {own, private._ssock.fileno()}  # noqa: SLF001  # as in `has_work`
+    keys = [*private._selector.get_map().values()]  # noqa: SLF001
+    kept = [handle for key in keys if key.fd in stays for handle in key.data]
+    for handle in (*private._ready, *private._scheduled):  # noqa: SLF001
+        if handle not in kept:
+            # Without a reference, the coroutine of a task would be closed, which runs its code.
+            _dropped.append((handle._callback, handle._args, handle._context))  # noqa: SLF001
+            handle.cancel()
+    for key in keys:
         if key.fd not in stays:
+            _dropped.append(key.data)
             private._selector.unregister(key.fd)  # noqa: SLF001
 
 

@@ -41,6 +41,8 @@ class FilesMachine(SessionMachine):
         self.changed_by: dict[str, int] = {}
         """The cell that has last changed a file, or to whose state it was brought back; somebody else, if it is not there"""
         self.first: dict[str, str] = {}
+        self.origins: dict[tuple[int, ...], dict[str, int]] = {}
+        """`changed_by` in each state"""
         self.automatic: dict[tuple[int, ...], dict[str, str]] = {}
 
     @initialize()
@@ -111,10 +113,19 @@ class FilesMachine(SessionMachine):
         to = max(reversed(found), key=lambda one: (len(one.line), one.files is not None)) if found else Kept((), self.first)
         assert len(undone.cells) == len(self.line) - len(to.line)
         assert (undone.files_left == "") == (to.files is not None)
-        # What is missing comes back; what somebody else has changed stays.
-        self.go_to(
-            to, {name for name in NAMES if name not in self.files or self.changed_by.get(name, 0) in {*self.line} - {*to.line}}
-        )
+        # What is missing comes back; what somebody else has changed stays, also what they wrote between these cells.
+        names = {name for name in NAMES if name not in self.files or self.changed_by.get(name, 0) in {*self.line} - {*to.line}}
+        between = [self.line[:count] for count in range(len(to.line) + 1, len(self.line) + 1)]
+        theirs: dict[str, str] = {}
+        earlier = to.files or {}
+        for line in between:
+            files = self.automatic.get(line, earlier)
+            new = {name: text for name, text in files.items() if text != earlier.get(name)}
+            theirs |= {name: text for name, text in new.items() if name not in self.origins[line]}
+            earlier = files
+        if to.files is not None:
+            to = to._replace(files={**to.files, **theirs})
+        self.go_to(to, names, {**dict.fromkeys(NAMES), **self.origins.get(to.line, {}), **dict.fromkeys(theirs)})
 
     @precondition(lambda self: self.line)
     @rule(name=FILES)
@@ -140,15 +151,26 @@ class FilesMachine(SessionMachine):
         self.line = (*self.line, number)
         self.settle()
 
-    def go_to(self, kept: Kept, names: set[str]) -> None:
-        """Have another state, with the files that it has of some names, if it has any."""
+    def go_to(self, kept: Kept, names: set[str], origins: dict[str, int | None] | None = None) -> None:
+        """Have another state, with the files that it has of some names, if it has any.
+
+        Args:
+            kept: The state.
+            names: The names.
+            origins: Which cells had changed these files; None: they count as those of this state.
+        """
         self.line = kept.line
         left = {name for name, number in self.changed_by.items() if number not in kept.line}
         self.changed_by = {name: number for name, number in self.changed_by.items() if number in kept.line}
         if kept.files is not None:
             brought = {name for name in names if self.files.get(name) != kept.files.get(name)}
-            # What was changed on the way belongs to this state, even if it had this content already.
-            self.changed_by |= dict.fromkeys(brought | left, kept.line[-1] if kept.line else 0)
+            # What was changed on the way is whose it was, even if it had this content already.
+            last = dict.fromkeys(NAMES, kept.line[-1] if kept.line else 0) if origins is None else origins
+            for name in brought | left:
+                if (number := last[name]) is None:
+                    self.changed_by.pop(name, None)
+                else:
+                    self.changed_by[name] = number
             files = {name: (kept.files if name in brought else self.files).get(name) for name in NAMES}
             self.files = {name: text for name, text in files.items() if text is not None}
         self.automatic = {line: files for line, files in self.automatic.items() if {*line} <= {*kept.line} and kept.line}
@@ -168,6 +190,7 @@ class FilesMachine(SessionMachine):
         self.run(eventually(kept))
         done = time.time_ns()
         self.run(eventually(lambda: files_time() > done))  # the clock of files goes in steps
+        self.origins[self.line] = dict(self.changed_by)
         if self.line:
             self.automatic[self.line] = self.files
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Host, Session
+from cellblock import Exact, Host, Session
 from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.kernels.past import files_time
 from checkpoint_sessions import value
@@ -189,9 +189,29 @@ async def test_what_others_saved_before_a_cell_that_was_undone_stays(zygote_host
         await run(session, "open('notes', 'a').write(' and the cell')", "y = 1", "open('notes', 'w').write('mine')")
         await session.undo()
         await session.undo(2)
-        assert tree(tmp_path) == {"notes": "mine"}
+        for code in ("open('notes', 'a').write('again')", "import os; os.rename('notes', 'n')"):
+            await asyncio.sleep(0.06)
+            await run(session, code)
+            await session.undo()
+            assert tree(tmp_path) == {"notes": "mine"}
         await session.undo()
         assert tree(tmp_path) == {"notes": "mine"}
+
+
+async def test_a_task_that_writes_at_once_after_an_undo_is_undone_with_its_cell(zygote_host: Host, tmp_path: Path) -> None:
+    late = "async def late():\n    await asyncio.sleep(0.02)\n    open('f', 'w').write('task')"
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import asyncio")
+        await wait_for_clock()
+        (tmp_path / "f").write_text("mine")
+        await asyncio.sleep(0.06)
+        await run(
+            session, f"{late}\ntask = asyncio.create_task(late())", "import time; time.sleep(0.05); open('f', 'w').close()"
+        )
+        await session.undo()
+        await eventually(lambda: (tmp_path / "f").read_text() == "task")
+        await session.undo()
+        assert (tmp_path / "f").read_text() == "mine"
 
 
 async def test_files_of_any_time_are_back(zygote_host: Host, tmp_path: Path) -> None:
@@ -207,15 +227,17 @@ async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, 
     """Cells of the session that it was adopted by keep theirs: they were left before."""
     (tmp_path / "f").write_text("0")
     async with any_host.session(working_dir=tmp_path) as session:
-        await run(session, "x = 1")
+        await run(session, "open('first', 'w').close()")
         (branch,) = await session.fork(files="shared")
+        await run(branch, "open('gone', 'w').close()")
+        await branch.undo()
         await run(branch, "open('f', 'w').write('branch'); open('new', 'w').close()")
         await wait_for_clock()
         await run(session, "open('own', 'w').close()")
         await wait_for_clock()
         await session.adopt(branch)
         await session.undo()
-        assert tree(tmp_path) == {"f": "0", "own": ""}
+        assert tree(tmp_path) == {"f": "0", "first": "", "own": ""}
         await session.undo()
         assert tree(tmp_path) == {"f": "0", "own": ""}
 
@@ -261,12 +283,15 @@ async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
         assert await value(session, "'os' in globals(), 'x' in globals()") == f"(False, {bool(first)})"
 
 
-async def test_permissions_of_the_workspace_are_back(any_host: Host, tmp_path: Path) -> None:
-    async with any_host.session(working_dir=tmp_path) as session:
-        before = tmp_path.stat().st_mode
-        await run(session, "import os", "os.chmod('.', 0o711)")
-        await session.undo()
-        assert tmp_path.stat().st_mode == before
+async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "env").write_text("1")
+    async with zygote_host.session(working_dir=tmp_path, recovery="none") as session:
+        await session.checkpoint("mine", files="copy")
+        await session.execute("import os; os.remove('env'); os.makedirs('env/.venv')")
+        assert "a folder in its place" in (await session.undo(partial=True)).files_left
+        (tmp_path / "env" / ".venv").rmdir()
+        await session.restore("mine")
+        assert tree(tmp_path) == {"env": "1"}
 
 
 @pytest.mark.slow
@@ -294,6 +319,56 @@ async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Pa
                 del states[-count:]
             assert everything(tmp_path) == states[-1][1], done
         assert await value(session, "v") == states[-1][0], done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+async def test_undo_takes_back_cells_and_nothing_of_anybody_else(zygote_host: Host, tmp_path: Path, seed: int) -> None:
+    """As if the undone cells had never run: what others have saved before and after them is there."""
+    chance = random.Random(f"{seed} {date.today()}")
+    done: list[tuple[str, str, str]] = []
+
+    def expected() -> dict[str, str]:
+        files: dict[str, str] = {}
+        for _, name, content in done:
+            if content.startswith("from "):
+                if (moved := files.pop(content.removeprefix("from "), None)) is not None:
+                    files[name] = moved
+            elif content:
+                files[name] = content
+            else:
+                files.pop(name, None)
+        return files
+
+    async with zygote_host.session(working_dir=tmp_path, recovery=Exact(keep=50)) as session:
+        await run(session, "import os, pathlib")
+        for step in range(40):
+            there, cells = expected(), [index for index, (who, *_) in enumerate(done) if who == "cell"]
+            match chance.choice(["cell", "cell", "move", "remove", "other", "undo", "undo"]):
+                case "cell":
+                    name = chance.choice("abc")
+                    await run(session, f"pathlib.Path({name!r}).write_text('cell {step}'); None")
+                    done.append(("cell", name, f"cell {step}"))
+                case "move" if there:
+                    old, new = chance.choice([*there]), chance.choice("abcd")
+                    await run(session, f"os.rename({old!r}, {new!r})")
+                    done.append(("cell", new, f"from {old}"))
+                case "remove" if there:
+                    name = chance.choice([*there])
+                    await run(session, f"os.remove({name!r})")
+                    done.append(("cell", name, ""))
+                case "other":
+                    await wait_for_clock()
+                    name = chance.choice("abc")
+                    (tmp_path / name).write_text(f"other {step}")
+                    await wait_for_clock()
+                    done.append(("other", name, f"other {step}"))
+                case "undo" if cells:
+                    count = min(chance.choice([1, 1, 2, 3]), len(cells))
+                    await session.undo(count)
+                    for index in reversed(cells[-count:]):
+                        del done[index]
+            assert tree(tmp_path) == expected(), done
 
 
 async def test_sticky_bits_are_back(any_host: Host, tmp_path: Path) -> None:
@@ -503,7 +578,19 @@ async def test_tasks_go_on_after_a_checkpoint_of_any_kind(any_host: Host, tmp_pa
             await eventually(lambda: (workspace / "log").stat().st_size > seen + 10)  # noqa: B023  # it is over by then
 
 
-@pytest.mark.parametrize("left", [TASK, TIMER], ids=["task", "timer"])
+ENDLESS = """
+async def endless():
+    try:
+        while True:
+            await asyncio.sleep(0)
+    finally:
+        open('exit', 'w').close()
+asyncio.create_task(endless())
+tick()
+"""
+
+
+@pytest.mark.parametrize("left", [TASK, TIMER, ENDLESS], ids=["task", "timer", "endless"])
 async def test_what_is_compared_goes_on_nowhere_and_ends_without_a_trace(any_host: Host, tmp_path: Path, left: str) -> None:
     """The kernels for that have exit handlers, and text that they have not written to files yet."""
     exit_handler = "import atexit; atexit.register(lambda: open('exit', 'w').close())"

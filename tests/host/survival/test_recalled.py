@@ -14,7 +14,7 @@ from cellblock.model import HistoryEntry
 
 
 def base(past: Past, states: list[Any] | None = None) -> tuple[Any, ...]:
-    return "base", past.saved(), states or [], 0, [], None, 0, ("", "", False), None, []
+    return "base", past.saved(), states or [], 0, [], None, 0, ("", "", False), None, [], {}
 
 
 def shown(past: Past) -> tuple[Any, ...]:
@@ -95,7 +95,12 @@ def test_checkpoints_have_the_past_of_their_moment_and_those_that_were_dropped_a
     past.begin()
     past.add(HistoryEntry("two", "success", 2))
     records += [("made", tuple(kept("b", past.state))), ("made", tuple(kept("c", past.state)))]
-    records += [("gone", "c"), ("gone", "unknown"), ("files", "a", None, "too large"), ("files", "unknown", None, "")]
+    records += [
+        ("gone", "c"),
+        ("gone", "unknown"),
+        ("files", "a", None, "too large", 0.0),
+        ("files", "unknown", None, "", 0.0),
+    ]
     recalled = Recalled.read(records)
     assert recalled is not None
     assert [*recalled.states] == ["a", "b"]

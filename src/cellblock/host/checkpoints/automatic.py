@@ -184,6 +184,11 @@ class AutomaticCheckpoints:
             self._keep_now()
             await self._wait_awaited()
 
+    def turn_left(self) -> None:
+        """Let tasks of the code go on that wait since the turn began, if no request was sent, and no state is being kept."""
+        if not isinstance(self._kind, Exact) or self._task is None or self._task.done():
+            self._kernels.go_on()
+
     @property
     def _moved_on(self) -> bool:
         """Whether tasks of the code may have changed the present state since its checkpoint was made."""

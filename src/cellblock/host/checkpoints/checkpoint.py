@@ -121,8 +121,9 @@ class Checkpoint:
         moment: Its content, for the host.
         snapshot: The files that it holds; None if it holds none.
         without_files: Why they could not be kept; empty if they were, or if that was not requested.
-        held_at: When it got them (`time.monotonic`); 0 if it holds none, or if an earlier host has made it.
+        held_at: When it got them (`time.monotonic`, on Linux the same for all processes); 0 if it has held none.
         passing: Whether it is only there until the session has gone to it.
+        elsewhere: Whether its files were those of another directory: of a branch that was adopted.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Checkpoint:
         self.snapshot: Snapshot | None = None
         self.without_files = ""
         self.held_at = 0.0
-        self.passing = False
+        self.passing = self.elsewhere = False
         self._owner = owner
         self._drop_files: Callable[[], object] = lambda: None
         weakref.finalize(self, moment.copy.family.drop_soon, moment.copy).atexit = False  # the host ends all of them

@@ -49,6 +49,9 @@ _ENDED = "the checkpoints of earlier cells ended with the process that had made 
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
 
+_RECOVERING = 5.0
+"""Seconds after which no further checkpoint is tried after a crash: a copy that does not answer takes a minute."""
+
 _MAX_ADOPTED = 1000
 """How many calls of adopted branches are remembered."""
 
@@ -206,9 +209,9 @@ class Checkpoints:
         )
         checkpoint.passing = passing
         self._kept.append(checkpoint)
-        self.record.made(checkpoint)
         if copy.pending:
             past.goes_on_changing()
+        self.record.made(checkpoint)
         return checkpoint
 
     def _moment(self, copy: Copy, line: tuple[Numbered, ...], state: int) -> Moment:
@@ -342,6 +345,7 @@ class Checkpoints:
         begun_with: Iterable[int],
         first: Snapshot | None,
         outside: Sequence[tuple[float, str]],
+        origins: Mapping[bytes, int],
     ) -> None:
         """Continue with the states of an earlier host; `add_earlier` follows for each checkpoint, and `recalled` at last.
 
@@ -351,8 +355,10 @@ class Checkpoints:
             begun_with: The numbers of the cells from before the beginning of the session.
             first: The files before the first cell of that kernel, if they were kept.
             outside: Outside calls that were allowed, with their times (`time.monotonic`).
+            origins: What is known of files that were restored.
         """
         self._cells.past = past
+        self.files.origins.add(origins)
         self._fresh, self._begun_with = fresh, set(begun_with)
         self.automatic.filing.first = first
         self._adopted.extend(outside)
@@ -419,18 +425,21 @@ class Checkpoints:
             )
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
-    async def go_to(self, checkpoint: Checkpoint, within: Spans | None = None, began: Instant | None = None) -> Changes:
+    async def go_to(
+        self, checkpoint: Checkpoint, within: Spans | None = None, began: Instant | None = None, *, files: bool = True
+    ) -> Changes:
         """Go to a checkpoint's state, in the session's turn.
 
         Args:
             checkpoint: The checkpoint.
             within: Restore only files that were changed in these spans.
             began: When an earlier host has begun this.
+            files: Whether to bring back the files that the checkpoint holds.
         """
-        move = self._move_to(checkpoint, within=within, began=began)
+        move = self._move_to(checkpoint, within=within, began=began, files=files)
         self._begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
         try:
-            async with stopped(None if checkpoint.snapshot is None else self._kernels.current):
+            async with stopped(None if checkpoint.snapshot is None or not files else self._kernels.current):
                 await self._kernels.swap(move)
         except BaseException:
             self.write("stayed")
@@ -446,9 +455,17 @@ class Checkpoints:
         within: Spans | None = None,
         beginning: Beginning | None = None,
         began: Instant | None = None,
+        files: bool = True,
     ) -> GoingBack:
-        parts = self.files, self.resuming, self.automatic, self._cells.past
-        return GoingBack(checkpoint, *parts, within=within, beginning=beginning, began=began)
+        parts = self.files if files else None, self.resuming, self.automatic, self._cells.past
+        between = () if within is None else self._files_since(checkpoint.moment.state)
+        return GoingBack(checkpoint, *parts, within=within, between=between, beginning=beginning, began=began)
+
+    def _files_since(self, state: int) -> list[Snapshot]:
+        """Return the files of later states that led to the present one, as far as they were kept, oldest first."""
+        line = {cell.number for cell in self._cells.past.line}
+        later = [one for one in self.automatic.all() if one.moment.state > state and one.moment.is_of(line)]
+        return [one.snapshot for one in later if one.snapshot is not None and not one.elsewhere]
 
     async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
         """See `Session.undo`; `before` is called when it is decided."""
@@ -467,16 +484,19 @@ class Checkpoints:
             await before()
         left = way.left
         try:
-            changes = await self._go(checkpoint, way.files, way.spans)
+            if checkpoint is None:
+                changes = await self.begin_again(way.files, way.spans)
+            else:
+                changes = await self.go_to(checkpoint, way.spans)
         except SnapshotError as error:  # the disk is full, for example
             if not partial:
                 raise
             left = str(error)
             if checkpoint is None:
                 self.automatic.filing.drop_first()
+                changes = await self.begin_again(None, way.spans)
             else:
-                checkpoint.miss(left)
-            changes = await self._go(checkpoint, None, way.spans)
+                changes = await self.go_to(checkpoint, way.spans, files=False)
         self.automatic.forget_files()  # they are kept again, including those that stayed as they are
         kept = {cell.number for cell in self._cells.past.line}
         return Undone(
@@ -486,9 +506,6 @@ class Checkpoints:
             left or what_stays(changes.kept),
             self.outside(way.since),
         )
-
-    async def _go(self, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> Changes:
-        return await (self.begin_again(files, spans) if checkpoint is None else self.go_to(checkpoint, spans))
 
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
@@ -500,7 +517,10 @@ class Checkpoints:
                 await move.renew()
                 return Changes()
             async with stopped(self._kernels.current):
-                return await self.files.restore(files, move.renew, within=spans)
+                between = self._files_since(self._fresh)
+                changes = await self.files.restore(files, move.renew, within=spans, between=between)
+                self.write("origins", self.files.origins.last)
+                return changes
         except BaseException:  # also a cancellation: a later host must not finish what has not happened
             if not move.begun:
                 self.write("stayed")
@@ -546,6 +566,7 @@ class Checkpoints:
                 same.discard()
             branch.forget(checkpoint)
             checkpoint.belongs_to(self)
+            checkpoint.elsewhere = branch.branch is not None
         self._kept += earlier
         self.automatic.drop_surplus()
         self.rewrite()  # the states of the branch are not in this session's past
@@ -627,12 +648,12 @@ class Checkpoints:
         return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
 
     async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel from the last usable state; None if there is none, or no kernel can be made from it."""
+        """Make a kernel from the last state of which one can be made; None if there is none."""
         if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
             # Something in that state, such as a background task, ends the kernel. It would do so again and again.
             self._deadly.add(self._recovered[1])
-        past, failed = self._cells.past, set[int]()
-        while (checkpoint := self.to_recover(dead, failed)) is not None:
+        past, failed, began = self._cells.past, set[int](), time.monotonic()
+        while time.monotonic() - began < _RECOVERING and (checkpoint := self.to_recover(dead, failed)) is not None:
             # Effects of actions other than cells, such as `put`, are lost too.
             restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
             if (kernel := await self.replace_kernel(checkpoint, restored, dead.notice(restored))) is not None:

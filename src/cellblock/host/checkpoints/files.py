@@ -19,7 +19,7 @@ from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.journal import HeldError
-from cellblock.host.snapshots.times import Spans
+from cellblock.host.snapshots.times import Origins, Spans
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.versions import version_in
 from cellblock.host.snapshots.written import Description
@@ -43,6 +43,7 @@ class CheckpointFiles:
     Attributes:
         own: Whether the program has given the session a directory of its own.
         too_many: Why files are no longer kept automatically: a directory that is not the session's own has too many.
+        origins: What is known of files that were restored.
     """
 
     def __init__(self, workspace: str, store: Callable[[], Store], walls: Walls | None, *, own: bool) -> None:
@@ -56,6 +57,7 @@ class CheckpointFiles:
         """
         self.own = own
         self.too_many = ""
+        self.origins = Origins()
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
         self._walls = walls
@@ -124,7 +126,13 @@ class CheckpointFiles:
         return self._made.touched()
 
     async def restore(
-        self, snapshot: Snapshot, then: Callable[[], Coroutine[Any, Any, object]], *, within: Spans | None = None
+        self,
+        snapshot: Snapshot,
+        then: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        within: Spans | None = None,
+        between: Sequence[Snapshot] = (),
+        own: bool = True,
     ) -> Changes:
         """Restore the files. If another session is restoring files of the same directory, wait until it has finished.
 
@@ -132,6 +140,8 @@ class CheckpointFiles:
             snapshot: The files.
             then: Runs when they are restored: starts the process that opens them. If it fails, the restore is rolled back.
             within: Replace and remove only files that were last changed in these spans of time; see `Snapshots.restore`.
+            between: See `Snapshots.restore`.
+            own: See `Snapshots.restore`.
 
         Raises:
             SnapshotError: They are unchanged, unless the message says more.
@@ -145,7 +155,9 @@ class CheckpointFiles:
         deadline = loop.time() + _PATIENCE
         while True:
             try:
-                return await _owned(lambda: self._snapshots(store).restore(snapshot, finish, within=within), _forget)
+                return await _owned(
+                    lambda: self._snapshots(store).restore(snapshot, finish, within=within, between=between, own=own), _forget
+                )
             except HeldError:  # not awaited in the thread: `then` of the restore in flight may need one
                 if loop.time() > deadline:
                     raise
@@ -238,7 +250,7 @@ class CheckpointFiles:
             if self._made is None:  # not earlier: this reads the file system
                 names = () if self._walls is None else self._walls.names(str(self._workspace))
                 limits = SnapshotLimits(ignore=(*SnapshotLimits().ignore, *names))
-                self._made = Snapshots(self._workspace, store, _journals(), limits)
+                self._made = Snapshots(self._workspace, store, _journals(), limits, self.origins)
                 known, self._known = self._known, None
                 if known is not None:
                     self._made.begin_with(known)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.past import Past
+    from cellblock.host.snapshots import Snapshot
     from cellblock.host.snapshots.times import Spans
 
 
@@ -33,12 +34,13 @@ class GoingBack:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        files: CheckpointFiles,
+        files: CheckpointFiles | None,
         resuming: Resuming,
         automatic: AutomaticCheckpoints,
         past: Past,
         *,
         within: Spans | None = None,
+        between: Sequence[Snapshot] = (),
         beginning: Beginning | None = None,
         began: Instant | None = None,
     ) -> None:
@@ -46,11 +48,12 @@ class GoingBack:
 
         Args:
             checkpoint: The checkpoint.
-            files: The session's files.
+            files: The session's files; None to leave them as they are.
             resuming: Makes the kernel.
             automatic: The session's automatic checkpoints.
             past: Its history.
             within: Restore only files that were changed in these spans.
+            between: See `Snapshots.restore`.
             beginning: As for `Resuming.resume`.
             began: When an earlier host has begun it: files that it has brought back are of this move.
         """
@@ -61,6 +64,7 @@ class GoingBack:
         self._automatic = automatic
         self._past = past
         self._within = within
+        self._between = between
         self._beginning = beginning
         self._kernel: Kernel | None = None
         self.began = began or Instant.before_changes()
@@ -68,10 +72,13 @@ class GoingBack:
     async def prepare(self) -> Kernel:
         """Restore the files, if the checkpoint holds some; then make the kernel, which reopens them."""
         try:
-            if self._checkpoint.snapshot is None:
+            if self._checkpoint.snapshot is None or self._files is None:
                 await self._make_kernel()
             else:
-                self.changes = await self._files.restore(self._checkpoint.snapshot, self._make_kernel, within=self._within)
+                own = not self._checkpoint.elsewhere
+                self.changes = await self._files.restore(
+                    self._checkpoint.snapshot, self._make_kernel, within=self._within, between=self._between, own=own
+                )
         except BaseException:  # also a cancellation: nothing else owns the kernel. The files are rolled back by now.
             if self._kernel is not None:
                 await self._kernel.discard()
@@ -90,6 +97,8 @@ class GoingBack:
         branch = moment.history.spans_of(moment.state) if of_branch else ()
         self._past.go_to(moment.past, moment.state, with_files=with_files, branch=branch)
         self._past.brought_back(self.began)
+        if self._files is not None and self._within is not None:
+            self._past.record.write("origins", self._files.origins.last)
         if self._checkpoint.moment.copy.pending:
             self._past.goes_on_changing()
         self._automatic.gone_to(self._checkpoint)

@@ -233,8 +233,8 @@ class Cell:
 
         Args:
             saved: Its state, from `saved`.
-            on_input: Answers `input()`; used if the cell had an answerer before. None: the code gets an EOFError. It may have
-                asked that host already, which is read again.
+            on_input: Answers `input()`; used if the cell had an answerer before. None: the code gets an EOFError from now on.
+                Questions that the other host has answered stay answered.
         """
         events, asks, *values = saved
         cell = cls("", (on_input or _no_answer) if asks else None, None)

@@ -48,6 +48,9 @@ class CellObserver(Protocol):
     def turn_ended(self) -> None:
         """Handle the end of a cell or another request."""
 
+    def turn_left(self) -> None:
+        """Handle that the turn of a request is over, whether or not anything was sent to the kernel."""
+
     def before_cell(self) -> str:
         """Return why the cell that is about to begin cannot be undone; empty if it can, or if undo is not in use."""
 
@@ -186,7 +189,7 @@ class Cells:
                 finally:
                     self._observer.turn_ended()
             finally:
-                self._kernels.go_on()  # if the cell was not sent
+                self._observer.turn_left()
 
     @property
     def count(self) -> int:
@@ -223,7 +226,7 @@ class Cells:
                 self.check_running()
                 yield
             finally:
-                self._kernels.go_on()
+                self._observer.turn_left()
 
     async def stream(self, cell: Cell, timeout: float | None) -> AsyncGenerator[Event | CodeExecutionResult, None]:
         """Run a cell in its turn, and yield its events and its result."""
@@ -481,7 +484,7 @@ class Cells:
                 return await answer_to(self._questioned, question)
             finally:
                 self._questioned = None
-                self._kernels.go_on()  # if the question was not sent
+                self._observer.turn_left()
 
     def take_changed(self) -> Changed | None:
         """Return the changes that the last cells have reported (`Kernel.take_changed`)."""

@@ -142,7 +142,7 @@ class Past:
         """Record that tasks of the code go on changing the present state: files that they change belong to it.
 
         Args:
-            since: Since when they do; None: since the end of what has led to the state.
+            since: When they began to; None: when the state began.
         """
         self._changing = self.state
         if since is None:
@@ -283,7 +283,8 @@ class Past:
         self.record.write("go to", self.written_line(line), state, with_files, branch)
         left = self.left_by(line)
         begun = [begun for number in left if (begun := self._cells[number].begun_in)]
-        cut = min([state, *begun, *(of - 1 for of, _, _ in branch)])
+        own = {of for of, _, _ in self._spans}
+        cut = min([state, *begun, *(of if of in own else of - 1 for of, _, _ in branch)])
         self._abandon(left)
         self._abandon(number for number, ended in self._ended.items() if ended > state)
         self._ended = {number: ended for number, ended in self._ended.items() if ended <= state}

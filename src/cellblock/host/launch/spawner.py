@@ -37,7 +37,7 @@ class Spawner:
     async def room(self, timeout: float) -> None:
         """See `Launcher`. Each kernel has a process of its own, so there is no queue."""
 
-    def sees(self, directory: str) -> bool:  # the protocol's
+    def sees(self, directory: str) -> bool:
         """See `Launcher`."""
         return True
 

@@ -28,7 +28,7 @@ _64_BITS = 2**64 - 1
 _SECOND = 10**9
 _DIGEST = _FACTS.size + _SEEN.size
 UNSEEN = bytes(_SEEN.size)
-_DOUBTED = 1 << 31  # no mode has it
+_DOUBTED, _UNSETTLED = 1 << 31, 1 << 30  # no mode has them
 
 
 class Facts(NamedTuple):
@@ -78,6 +78,11 @@ def doubted(info: os.stat_result) -> bytes:
     return _pack_status(info, info.st_mode | _DOUBTED)
 
 
+def unsettled(info: os.stat_result) -> bytes:
+    """Return the status of a file that may have changed since without another status: the file must be read again."""
+    return _pack_status(info, info.st_mode | _UNSETTLED)
+
+
 def _pack_status(info: os.stat_result, mode: int) -> bytes:
     return _SEEN.pack(info.st_ino, info.st_ctime_ns & _64_BITS, info.st_mtime_ns & _64_BITS, info.st_size, mode)
 
@@ -102,12 +107,18 @@ def is_seen(file: File) -> bool:
     return not file.startswith(UNSEEN, _FACTS.size)
 
 
-def changed_at(file: File) -> int | None:
-    """Return when a file had last been changed when it was read (ctime); None if that was not noted."""
+def changed_at(status: bytes) -> int:
+    """Return when a file was last changed (ctime) that has a status (`seen`)."""
+    time: int = _SEEN.unpack(status)[1]
+    return time
+
+
+def seen_as(file: File) -> bytes | None:
+    """Return the status (`seen`) that a file had when it was read; None if that was not noted."""
     if not is_seen(file):
         return None
-    time: int = _SEEN.unpack_from(file, _FACTS.size)[1]
-    return time
+    *rest, mode = _SEEN.unpack_from(file, _FACTS.size)
+    return _SEEN.pack(*rest, mode & ~(_DOUBTED | _UNSETTLED))
 
 
 def size_of(file: File) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeGuard
 
 from cellblock.errors import SnapshotError
-from cellblock.host.snapshots.file import File, Link, Owner, changed_at, is_kept
+from cellblock.host.snapshots.file import File, Link, Owner, is_kept
 from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, same
 
 _ENTER = stat.S_IWUSR | stat.S_IXUSR
@@ -46,7 +46,7 @@ class Plan:
         written: Paths that get new content.
         removed: Paths that are removed.
         kept: Paths that are not as in the snapshot and yet stay so, because snapshots leave them out.
-        origins: For paths whose files are those of the snapshot after it: when these had been changed.
+        again: The snapshot's files that are there again after it, by path; of those that are the same now, the changed ones.
     """
 
     def __init__(self, now: Folder, target: Folder, changed: Callable[[str], bool] | None = None) -> None:
@@ -55,8 +55,7 @@ class Plan:
         Args:
             now: The files that exist now.
             target: The files that should exist.
-            changed: Returns whether a path that differs may be replaced or removed. Otherwise it stays. None: all may, but the
-                permissions of the top folder, which may be another one.
+            changed: Returns whether a path that differs may be replaced or removed. Otherwise it stays. None: all may.
 
         Raises:
             SnapshotError: Something is in the way that snapshots leave out.
@@ -65,15 +64,13 @@ class Plan:
         self.written: list[str] = []
         self.removed: list[str] = []
         self.kept: list[str] = []
-        self.origins: dict[str, int] = {}
+        self.again: dict[str, File] = {}
         self._opened: list[Step] = []
         self._moves: list[Step] = []
         self._modes: list[Step] = []
         self._number = 0
         self._changed = changed or (lambda _: True)
         self._folder("", now, target)
-        if changed is not None and now.mode != target.mode and changed(""):
-            self._modes.append(Step("mode", "", mode=target.mode, before=now.mode))
         # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
 
@@ -99,7 +96,7 @@ class Plan:
                 self._clear(where, old)
                 self._put(where, new)
             elif isinstance(new, File) and old is not new and self._changed(where):
-                self._note_origin(where, new)  # it was written, with the same content
+                self.again[where] = new  # it was written, with the same content
         if path:
             self._set_modes(path, now.mode, target.mode, moves=len(self._moves) > begun)
 
@@ -155,15 +152,11 @@ class Plan:
             self._modes.append(Step("mode", path, mode=entry.mode, before=stat.S_IRWXU))
             return
         if isinstance(entry, File):
-            self._note_origin(path, entry)
+            self.again[path] = entry
         self._number += 1
         self.staged[self._number] = entry
         self._moves.append(Step("place", path, self._number))
         self.written.append(path)
-
-    def _note_origin(self, path: str, file: File) -> None:
-        if (time := changed_at(file)) is not None:
-            self.origins[path] = time
 
 
 def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:

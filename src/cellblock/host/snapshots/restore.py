@@ -296,9 +296,6 @@ def _take_back(top: int, staging: int, steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def _do(top: int, staging: int, step: Step) -> None:
-    if not step.path:
-        os.fchmod(top, step.mode)
-        return
     with open_parent(top, step.path) as (parent, name):
         if step.do == "mode":
             set_mode(name, parent, step.mode)
@@ -312,9 +309,6 @@ def _do(top: int, staging: int, step: Step) -> None:
 
 
 def _undo(top: int, staging: int, step: Step) -> None:
-    if not step.path:
-        os.fchmod(top, step.before)
-        return
     with open_parent(top, step.path) as (parent, name):
         if step.do == "mode":
             set_mode(name, parent, step.before)

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import overload
@@ -19,9 +19,10 @@ from cellblock.host.snapshots.content import digest_of
 from cellblock.host.snapshots.file import File, facts
 from cellblock.host.snapshots.ignored import Ignored
 from cellblock.host.snapshots.journal import Journal
+from cellblock.host.snapshots.others import add_what_others_saved
 from cellblock.host.snapshots.plan import Plan
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.times import Spans, changed_within, first_changed, first_unkept_changed, found_again
+from cellblock.host.snapshots.times import Origins, Spans, changed_within, first_changed, first_unkept_changed
 from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences
 from cellblock.host.snapshots.walk import StoppedError, Walk
 from cellblock.host.snapshots.watch import LostError, UnwatchableError, Watch
@@ -44,7 +45,14 @@ class Snapshots:
         limits: The limits of a snapshot.
     """
 
-    def __init__(self, workspace: Path, store: Store, journals: Path, limits: SnapshotLimits | None = None) -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        store: Store,
+        journals: Path,
+        limits: SnapshotLimits | None = None,
+        origins: Origins | None = None,
+    ) -> None:
         """Open the workspace once to identify it; its content is not read yet.
 
         Args:
@@ -53,6 +61,7 @@ class Snapshots:
             journals: A directory, the same for all programs of this user, for the journal of a restore in progress. No session
                 can write to it.
             limits: The limits of a snapshot.
+            origins: What is known of files that were restored before.
 
         Raises:
             SnapshotError: The workspace cannot be opened.
@@ -67,7 +76,7 @@ class Snapshots:
         self._watched_with: SnapshotLimits | None = None
         self._inherited = False
         """Whether the last look was by another process."""
-        self._origins: dict[str, tuple[int, int]] = {}
+        self._origins = origins or Origins()
         self._unwatched = 0
         """How many more looks are done without watches."""
         self._top: os.stat_result | None = None
@@ -185,7 +194,13 @@ class Snapshots:
             watch.close()
 
     def restore(
-        self, snapshot: Snapshot, then: Callable[[], object] = lambda: None, *, within: Spans | None = None
+        self,
+        snapshot: Snapshot,
+        then: Callable[[], object] = lambda: None,
+        *,
+        within: Spans | None = None,
+        between: Sequence[Snapshot] = (),
+        own: bool = True,
     ) -> Changes:
         """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
 
@@ -194,6 +209,9 @@ class Snapshots:
             then: Called when everything is in its place. If it fails, the restore is rolled back.
             within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. Missing
                 files are restored in any case.
+            between: Later snapshots, oldest first: files that others have saved before them, outside of the spans, are
+                restored from these.
+            own: Whether the snapshot was taken here: its files' times say when they were changed here.
 
         Returns:
             The changes made.
@@ -202,16 +220,18 @@ class Snapshots:
             SnapshotError: It failed, and nothing was changed unless the message says so.
         """
         self._store.check(snapshot)
+        root = snapshot.root
+        if within is not None:
+            later = [one.root for one in between if self._store.has(one)]
+            root = add_what_others_saved(root, later, within, self._origins)
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
             rescued = restoring.Rescued(top)
             try:
                 for _ in range(_TRIES):
-                    plan = self._restore_once(top, snapshot, then, within, rescued)
+                    plan = self._restore_once(top, root, then, within, rescued, own=own)
                     if plan is not None:
                         rescued.discard()
-                        if within is not None:
-                            self._origins |= found_again(top, plan.origins)
                         return _done(plan)
             except BaseException:
                 if rescued.files:
@@ -223,18 +243,32 @@ class Snapshots:
         )
 
     def _restore_once(
-        self, top: int, snapshot: Snapshot, then: Callable[[], object], within: Spans | None, rescued: restoring.Rescued
+        self,
+        top: int,
+        root: Folder,
+        then: Callable[[], object],
+        within: Spans | None,
+        rescued: restoring.Rescued,
+        *,
+        own: bool,
     ) -> Plan | None:
         """Return the finished plan, or None if the workspace was changed meanwhile."""
-        walk, now = self._search(top, snapshot.root)
+        walk, now = self._search(top, root)
         try:
-            root = snapshot.root
             changed = None if within is None else changed_within(top, within, root, self._origins)
             plan = Plan(now, root, changed)
-            if plan.steps:
-                restoring.restore(top, plan, self._store, self._journal, then, rescued)
-            else:
+            found: dict[bytes, int] = {}
+
+            def go_on() -> None:
+                if within is not None and own:
+                    found.update(self._origins.found(top, plan.again))  # before code of the session runs again
                 then()
+
+            if plan.steps:
+                restoring.restore(top, plan, self._store, self._journal, go_on, rescued)
+            else:
+                go_on()
+            self._origins.add(found)
         except restoring.UnsettledError:
             walk.tighten(top)
             return None

@@ -227,13 +227,17 @@ class Store:
         if known:
             self.release(snapshot.root)
 
+    def has(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot is kept here."""
+        return snapshot in self._snapshots
+
     def check(self, snapshot: Snapshot) -> None:
         """Check that a snapshot is kept here.
 
         Raises:
             SnapshotError: It was dropped, or belongs to another store.
         """
-        if snapshot not in self._snapshots:
+        if not self.has(snapshot):
             raise SnapshotError("these files are no longer kept: the snapshot was dropped, or belongs to another host")
 
     def retain(self, root: Folder) -> None:

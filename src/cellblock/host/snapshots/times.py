@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from cellblock.host.snapshots.beneath import open_folder, open_parent
-from cellblock.host.snapshots.file import File, Link, facts, seen, was_seen
+from cellblock.host.snapshots.file import File, Link, changed_at, facts, seen, seen_as, was_seen
 from cellblock.host.snapshots.ignored import Ignored
 from cellblock.host.snapshots.tree import Folder, unkept
 
@@ -16,10 +16,51 @@ Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: start and end in nanoseconds of the clock that file systems use."""
 
 _SECOND = 10**9
+_MOST_ORIGINS = 20_000
 
 
-Origins: TypeAlias = Mapping[str, tuple[int, int]]
-"""For paths whose files were restored: when that was, and when the restored files had been changed."""
+class Origins:
+    """Remembers of files that were restored when they had been changed before: by a cell, or by somebody else.
+
+    They are known by their status (`seen`), and so only as long as nothing changes them.
+
+    Attributes:
+        last: What was added last.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, int] = {}
+        self.last: dict[bytes, int] = {}
+
+    @property
+    def known(self) -> dict[bytes, int]:
+        """Everything, for `add` of another process."""
+        return {**self._known}
+
+    def of(self, status: bytes) -> int | None:
+        """Return when a file of this status had been changed; None if it was not restored."""
+        return self._known.get(status)
+
+    def found(self, top: int, again: Mapping[str, File]) -> dict[bytes, int]:
+        """Return what to `add` for files that are there again.
+
+        Args:
+            top: The workspace, opened.
+            again: Their paths, and the snapshot's files.
+        """
+        found = {}
+        for path, file in again.items():
+            before, info = seen_as(file), _status(top, path)
+            if before is not None and info is not None:
+                found[seen(info)] = self._known.get(before, changed_at(before))
+        return found
+
+    def add(self, found: Mapping[bytes, int]) -> None:
+        """Remember more files, and forget the oldest if there are too many."""
+        self.last = {**found}
+        self._known |= found
+        for status in [*self._known][: max(len(self._known) - _MOST_ORIGINS, 0)]:
+            del self._known[status]
 
 
 def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> Callable[[str], bool]:
@@ -33,7 +74,7 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
         top: The workspace, opened.
         spans: The spans.
         target: The content of the snapshot.
-        origins: What was restored.
+        origins: What is known of files that were restored.
     """
     folders: dict[str, int] = {}
     known: dict[object, list[str]] = {}
@@ -48,13 +89,14 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
             yield folders[path]
 
     def changed(path: str) -> bool:
-        info = _status(top, path) if path else os.fstat(top)
-        if info is not None and path in origins and origins[path][0] == info.st_ctime_ns:
-            return _is_within(origins[path][1], spans)
-        if info is None or _is_within(info.st_ctime_ns, spans):
+        info = _status(top, path)
+        if info is None:
+            return True
+        origin = origins.of(seen(info))
+        if is_within(info.st_ctime_ns if origin is None else origin, spans):
             return True
         times = [*above(path)]
-        if not any(_is_within(time, spans) for time in times):
+        if not any(is_within(time, spans) for time in times):
             return False
         if stat.S_ISDIR(info.st_mode):
             return times[0] <= end  # an empty one, which nobody has made since
@@ -65,18 +107,6 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
         return any(_likeness(top, where) != likeness for where in known.get(likeness, ()))
 
     return changed
-
-
-def found_again(top: int, changed: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield what to add to `Origins` for files that were restored.
-
-    Args:
-        top: The workspace, opened.
-        changed: The paths, and when these files had been changed.
-    """
-    for path, before in changed.items():
-        if (info := _status(top, path)) is not None:
-            yield path, (info.st_ctime_ns, before)
 
 
 def _status(top: int, path: str) -> os.stat_result | None:
@@ -109,7 +139,8 @@ def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object]]:
             yield where, entry.target
 
 
-def _is_within(last: int, spans: Spans) -> bool:
+def is_within(last: int, spans: Spans) -> bool:
+    """Whether something was last changed in one of some spans of time."""
     # Some file systems only store seconds, or even multiples of two seconds.
     coarse = 0 if last % _SECOND else 2 * _SECOND
     return any(began <= last + coarse and last <= ended for began, ended in spans)
@@ -140,7 +171,7 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
         if opened is None:
             return path  # it has just been changed
         try:
-            if _is_within(os.fstat(opened).st_ctime_ns, spans):
+            if is_within(os.fstat(opened).st_ctime_ns, spans):
                 return path or "."
             os.lseek(opened, 0, os.SEEK_SET)  # the position is shared with the original descriptor
             names = ignored.in_folder(path)
@@ -154,7 +185,7 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
                     where = f"{path}/{entry.name}" if path else entry.name
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(where)
-                    elif _is_within(entry.stat(follow_symlinks=False).st_ctime_ns, spans):
+                    elif is_within(entry.stat(follow_symlinks=False).st_ctime_ns, spans):
                         return where
         except FileNotFoundError:
             return path or "."
@@ -173,7 +204,7 @@ def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
     """
     for path, entry in unkept(root):
         info = _status(top, path)
-        if info is None or _is_within(info.st_ctime_ns, spans):
+        if info is None or is_within(info.st_ctime_ns, spans):
             return path
         if isinstance(entry, File) and not was_seen(entry, seen(info)):
             return path

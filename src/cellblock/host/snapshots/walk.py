@@ -26,6 +26,7 @@ from cellblock.host.snapshots.file import (
     kept_as,
     pack,
     seen,
+    unsettled,
     was_seen,
 )
 from cellblock.host.snapshots.ignored import OURS, Ignored
@@ -372,7 +373,7 @@ class Walk:
         if not settled:
             self._doubt(path, name)
         self._bytes += size
-        return pack(info, digest, size, doubted(info) if may_change else seen(info) if settled else UNSEEN)
+        return pack(info, digest, size, doubted(info) if may_change else seen(info) if settled else unsettled(info))
 
     def _kept(self, old: File) -> File:
         self._bytes += facts(old).size

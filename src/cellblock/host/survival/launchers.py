@@ -48,7 +48,7 @@ class FormerZygote:
     async def room(self, timeout: float) -> None:
         """See `Launcher`."""
 
-    def sees(self, directory: str) -> bool:  # the protocol's
+    def sees(self, directory: str) -> bool:
         """See `Launcher`."""
         return True
 

@@ -73,6 +73,7 @@ class Kept(NamedTuple):
         copy: The copy's number, given by that init.
         passing: See `Checkpoint`.
         pending: See `Copy`.
+        elsewhere: See `Checkpoint`.
     """
 
     id: str
@@ -86,6 +87,7 @@ class Kept(NamedTuple):
     state: int
     passing: bool = False
     pending: bool = False
+    elsewhere: bool = False
 
 
 @dataclass
@@ -97,6 +99,7 @@ class KeptState:
         past: The cells that led to its state.
         files: The description of its files, if it holds some.
         without_files: See `Checkpoint`.
+        held_at: See `Checkpoint`.
         copy: The copy of the kernel, once it is found; None: it has ended.
         snapshot: The files, once they are found.
     """
@@ -105,6 +108,7 @@ class KeptState:
     past: tuple[Numbered, ...]
     files: Description | None = None
     without_files: str = ""
+    held_at: float = 0.0
     copy: Copy | None = None
     snapshot: Snapshot | None = None
 
@@ -124,6 +128,7 @@ class Recalled:
         cell: Its last cell.
         going: The move that it had begun and not finished.
         outside: Outside calls that were allowed, with their times (`time.monotonic`).
+        origins: What is known of files that were restored (`Origins`).
     """
 
     past: Past = field(default_factory=Past)
@@ -136,6 +141,7 @@ class Recalled:
     cell: LastCell = field(default_factory=LastCell)
     going: Going | None = None
     outside: list[tuple[float, str]] = field(default_factory=list)
+    origins: dict[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, records: Sequence[Record]) -> Recalled | None:
@@ -179,10 +185,10 @@ class Recalled:
             case "cell":
                 self.going = None  # no cell begins on the way
             case "made":
-                self._make(Kept(*rest[0]), self.past.line, None, "")
+                self._make(Kept(*rest[0]), self.past.line, None, "", 0.0)
             case "files":
                 if (state := self.states.get(rest[0])) is not None:
-                    state.files, state.without_files = rest[1:]
+                    state.files, state.without_files, state.held_at = rest[1:]
             case "gone":
                 self.states.pop(rest[0], None)
             case "first":
@@ -191,6 +197,8 @@ class Recalled:
                 (self.kernel,) = rest
             case "outside":
                 self.outside.append((rest[0], rest[1]))
+            case "origins":
+                self.origins |= rest[0]
             case "begun with":
                 (self.begun_with,) = rest
             case "going":
@@ -211,13 +219,14 @@ class Recalled:
         cell: tuple[Any, ...],
         going: tuple[Any, ...] | None,
         outside: list[tuple[float, str]],
+        origins: dict[bytes, int],
     ) -> None:
         self.past.restore(past)
-        for kept, line, files, without in states:
-            self._make(Kept(*kept), self.past.read_line(line), files, without)
+        for kept, line, *files in states:
+            self._make(Kept(*kept), self.past.read_line(line), *files)
         self.fresh, self.begun_with, self.first, self.kernel = fresh, begun_with, first, kernel
         self.going = None if going is None else Going(*going)
-        self.outside = outside
+        self.outside, self.origins = outside, origins
         self.cell = LastCell(*cell)
 
     def _take_past(self, word: str, *rest: Any) -> None:
@@ -228,6 +237,6 @@ class Recalled:
             case "go to":
                 self.going = None
 
-    def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str) -> None:
+    def _make(self, kept: Kept, past: tuple[Numbered, ...], files: Description | None, without: str, held_at: float) -> None:
         self.past.reserve(kept.state)
-        self.states[kept.id] = KeptState(kept, past, files, without)
+        self.states[kept.id] = KeptState(kept, past, files, without, held_at)

@@ -74,7 +74,8 @@ class StateKeeping(CheckpointRecorder):
 
     def files(self, checkpoint: Checkpoint) -> None:
         """See `CheckpointRecorder`."""
-        self.write("files", checkpoint.id, self._states.files.describe(checkpoint.snapshot), checkpoint.without_files)
+        described = self._states.files.describe(checkpoint.snapshot)
+        self.write("files", checkpoint.id, described, checkpoint.without_files, checkpoint.held_at)
 
     def first(self, files: Snapshot | None) -> None:
         """See `CheckpointRecorder`."""
@@ -83,16 +84,19 @@ class StateKeeping(CheckpointRecorder):
     def _base(self) -> Record:
         states, past = self._states, self._states.past
         checkpoints = [
-            (tuple(_kept(one)), past.written_line(one.moment.past), states.files.describe(one.snapshot), one.without_files)
+            (
+                *(tuple(_kept(one)), past.written_line(one.moment.past)),
+                *(states.files.describe(one.snapshot), one.without_files, one.held_at),
+            )
             for one in states.all()
         ]
         first = states.files.describe(states.first)
-        rest = (self._kernel, self._cell, self._going, [*self._outside])
+        rest = (self._kernel, self._cell, self._going, [*self._outside], states.files.origins.known)
         return "base", past.saved(), checkpoints, states.fresh_state, states.begun_with, first, *rest
 
 
 def _kept(checkpoint: Checkpoint) -> Kept:
     copy, made = checkpoint.moment.copy, checkpoint.made.isoformat()
     of = (checkpoint.id, checkpoint.name, checkpoint.automatic, checkpoint.execution_count)
-    rest = checkpoint.moment.state, checkpoint.passing, copy.pending
+    rest = checkpoint.moment.state, checkpoint.passing, copy.pending, checkpoint.elsewhere
     return Kept(*of, made, checkpoint.at, copy.family.number, copy.number, *rest)

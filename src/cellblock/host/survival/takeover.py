@@ -36,7 +36,8 @@ class Takeover:
         """
         self._checkpoints = checkpoints
         self._recalled: Recalled | None = recalled
-        checkpoints.recall(recalled.past, recalled.fresh, recalled.begun_with, recalled.first_snapshot, recalled.outside)
+        files = recalled.first_snapshot, recalled.outside, recalled.origins
+        checkpoints.recall(recalled.past, recalled.fresh, recalled.begun_with, *files)
         for state in recalled.states.values():
             self._add(state)
         checkpoints.recalled()
@@ -58,10 +59,10 @@ class Takeover:
             execution_count=kept.execution_count,
         )
         checkpoint.without_files, checkpoint.passing = state.without_files, kept.passing
-        state.copy.pending = kept.pending
+        state.copy.pending, checkpoint.elsewhere = kept.pending, kept.elsewhere
         if state.snapshot is not None:
             checkpoint.hold(state.snapshot, files.drop)
-            checkpoint.held_at = 0.0
+            checkpoint.held_at = state.held_at
         elif state.files is not None:
             checkpoint.without_files = _FILES_LOST
 
