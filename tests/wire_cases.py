@@ -62,7 +62,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     "changes": st.builds(m.Changes),
     "complete": st.builds(m.Complete, short, numbers),
     "inspect": st.builds(m.Inspect, short, numbers, st.integers(0, 1)),
-    "park": st.builds(m.Park, numbers),
+    "park": st.builds(m.Park, numbers, st.booleans()),
     "continue": st.builds(m.Continue),
     "shutdown": st.builds(m.Shutdown),
     "ready": st.builds(m.Ready, numbers),
@@ -105,7 +105,7 @@ BY_TYPE: dict[str, st.SearchStrategy[m.Message]] = {
     ),
     "completed": st.builds(m.Completed, st.lists(short, max_size=4).map(tuple), numbers, numbers),
     "inspected": st.builds(m.Inspected, st.none() | short),
-    "parked": st.builds(m.Parked, st.none() | short, st.booleans()),
+    "parked": st.builds(m.Parked, st.none() | short, st.booleans(), st.booleans()),
 }
 
 messages = st.one_of(*BY_TYPE.values())

@@ -132,6 +132,8 @@ class Park:
     type: ClassVar[str] = "park"
     number: Number
     """The copy reports itself with this number. Other kernels of the same init cannot guess it."""
+    again: bool = False
+    """Whether no copy is wanted if nothing of the code has run since the last one (`Parked.same`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,8 @@ class Parked:
     pending: bool = False
     """Whether the code has left tasks, callbacks or timers that change the state between cells. Then the worker runs none of
     them until the next message arrives: the host has time to keep the files as they were when the copy was made."""
+    same: bool = False
+    """Whether there is no copy, as nothing has run since the last one (`Park.again`)."""
 
 
 ToWorker: TypeAlias = (

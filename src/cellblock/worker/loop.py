@@ -14,12 +14,59 @@ from types import FrameType
 from typing import Any
 
 
+class _Selector(selectors.PollSelector):
+    """Notes whether there was an event on another descriptor than one.
+
+    Attributes:
+        own: This one.
+        woken: Whether there was.
+    """
+
+    own = -1
+    woken = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """See `selectors.PollSelector`."""
+        events = super().select(timeout)
+        for key, _ in events:
+            if key.fd != self.own:
+                self.woken = True
+        return events
+
+
+class Standstill:
+    """Tells whether nothing has run in a loop of `new_loop` since this was made, apart from what the caller has it run."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, own: int) -> None:
+        """Begin.
+
+        Args:
+            loop: The loop.
+            own: The descriptor for which the caller waits.
+        """
+        private: Any = loop  # no public way to any of these
+        self._loop, self._selector = private, private._selector  # noqa: SLF001
+        self._ready = bool(private._ready)  # noqa: SLF001
+        self._timers = self._scheduled()
+        self._selector.own, self._selector.woken = own, False
+
+    def lasts(self) -> bool:
+        """Whether it does. To be called in a callback of the loop, while no other one is ready."""
+        if self._ready or self._loop._ready or self._selector.woken:  # noqa: SLF001
+            return False
+        return self._timers.keys() == self._scheduled().keys()
+
+    def _scheduled(self) -> dict[int, object]:
+        """Return the timers by their ids, which stay theirs while they are referred to."""
+        return {id(timer): timer for timer in self._loop._scheduled if not timer.cancelled()}  # noqa: SLF001
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """Make the loop that cells run in and set it as the current one.
 
     It waits with poll(2): an epoll object would be shared with a fork of this process, and wake the wrong one.
     """
-    loop = asyncio.SelectorEventLoop(selectors.PollSelector())
+    loop = asyncio.SelectorEventLoop(_Selector())
     asyncio.set_event_loop(loop)
     return loop
 

@@ -48,7 +48,7 @@ from cellblock.worker.forks import safety as fork_safety
 from cellblock.worker.forks.descriptors import Moved
 from cellblock.worker.forks.sockets import note_pairs
 from cellblock.worker.gate import GATE
-from cellblock.worker.loop import Interrupter, drop_work, has_work, new_loop, renew
+from cellblock.worker.loop import Interrupter, Standstill, drop_work, has_work, new_loop, renew
 from cellblock.worker.offline import explain_failures
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.questions import Questions
@@ -121,6 +121,7 @@ class Worker:
         self._threads = 3  # as the system counts them: two more than there are
         self._told_of_threads = False
         self._idle_since = -_SOON
+        self._standstill: Standstill | None = None
         self._questions = Questions(shell, self._interrupter)
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
@@ -223,11 +224,13 @@ class Worker:
         while self._waiting and self._task is None:
             match self._waiting.popleft():
                 case Execute() as request:
+                    self._standstill = None
                     self._thrown, self._begun = None, False
                     # Not with the loop's create_task: a task factory of the code may take no context, or run the task at once.
                     self._task = asyncio.Task(self._execute(request), loop=self.loop, context=self.context)
                     self._interrupter.watch(self._task)
                 case Changes() | Complete() | Inspect() as question:
+                    self._standstill = None
                     # Not in this callback, because signals do not interrupt it.
                     self.loop.call_soon(self._answer, question, context=self.context)
                 case Park() as request:
@@ -329,18 +332,22 @@ class Worker:
         soon = time.monotonic() - self._idle_since < _SOON
         GATE.shut += 1
         try:
-            refusal, pending = self._prepare_copy()
-            anew = None
-            if refusal is None:
+            same = request.again and self._standstill is not None and self._standstill.lasts()
+            refusal, pending, anew = None, True, None
+            if not same:
+                refusal, pending = self._prepare_copy()
+            if refusal is None and not same:
                 refusal, anew = self._copy(request, soon)
             if anew is not None:
                 self._begin_anew(anew)
             elif refusal is not None:
                 self._outbox.send(Parked(refusal))
             else:
-                self._outbox.send(Parked(pending=pending))
-                if soon:
+                self._outbox.send(Parked(pending=pending, same=same))
+                if soon and not same:
                     hot_pages.copy(self._channel.readable)
+                timers = fork_safety.timers_run() or GATE.waited_for
+                self._standstill = Standstill(self.loop, self._channel.fileno()) if pending and not timers else None
                 if pending and not self._waiting:
                     self._channel.wait()
             self._idle_since = time.monotonic()
@@ -377,6 +384,7 @@ class Worker:
         """In a kernel made from a copy: continue where the original was, with its own channel."""
         self._channel.renew()
         renew(self.loop)
+        self._standstill = None
         lost = fork_safety.repair(Moved(self.stay_in or "", anew.stay_in or ""))
         self._waiting.clear()
         if anew.to_inspect:

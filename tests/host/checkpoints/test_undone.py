@@ -609,6 +609,30 @@ async def test_what_is_compared_goes_on_nowhere_and_ends_without_a_trace(any_hos
         assert not (workspace / "exit").exists()
 
 
+IDLE = {
+    "timer": "asyncio.get_running_loop().call_later(60, tick)",
+    "task": "asyncio.create_task(asyncio.sleep(60))",
+    "reader": "import socket; pair = socket.socketpair(); asyncio.get_running_loop().add_reader(pair[0], tick)",
+}
+
+
+@pytest.mark.parametrize("left", IDLE.values(), ids=IDLE)
+async def test_what_others_save_while_nothing_of_a_session_runs_is_theirs(any_host: Host, tmp_path: Path, left: str) -> None:
+    """Although a task or a callback could run at any time."""
+    async with any_host.session(working_dir=tmp_path) as session:
+        await run(session, f"{TICK}\n{left}; None", "open('f', 'w').close()")
+        for number in range(3):
+            await session._checkpoints.automatic.made()  # until then, it counts as the session's
+            await wait_for_clock()
+            (tmp_path / "mine").write_text(str(number))
+            await wait_for_clock()
+            await run(session, "open('mine', 'a').write('cell')", "open('f', 'a').write('1')")
+            await session.undo(2)
+            assert tree(tmp_path) == {"f": "", "mine": str(number)}
+        await session.undo()
+        assert tree(tmp_path) == {"mine": "2"}
+
+
 async def test_nobody_waits_for_tasks_that_wait_for_nothing(zygote_host: Host) -> None:
     """A task that nothing wakes up changes nothing: one checkpoint a cell is enough."""
     async with zygote_host.session() as session:

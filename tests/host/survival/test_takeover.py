@@ -274,8 +274,8 @@ async def test_a_copy_that_was_being_made_is_not_used(killed: Killed) -> None:
         await session.execute("v1 = 1")
         await settled(session)
         copy = Family.copy
-        async def copy_and_die(*given):
-            await copy(*given)
+        async def copy_and_die(*given, **named):
+            await copy(*given, **named)
             die()
         Family.copy = copy_and_die
         await session.execute("v2 = 2")

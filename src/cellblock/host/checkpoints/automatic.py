@@ -38,8 +38,8 @@ class CheckpointList(Protocol):
     def all(self) -> list[Checkpoint]:
         """Return the usable ones, oldest first."""
 
-    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool) -> Checkpoint:
-        """Make a checkpoint of a kernel, while no cell can run."""
+    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool, again: bool = False) -> Checkpoint | None:
+        """Make a checkpoint of a kernel, while no cell can run; see `Checkpoints.copy`."""
 
     def to_recover(self, dead: Kernel) -> Checkpoint | None:
         """Return the last state of a dead kernel from which the session can continue, if there is one."""
@@ -228,12 +228,16 @@ class AutomaticCheckpoints:
             self._outdated = False
             # The kernel forks while the files are examined; not if the last fork was refused, as the reason may remain, and
             # not if tasks change files meanwhile.
-            files = None if self.skipped or self._moved_on else self.filing.keep()
-            if self._moved_on:
+            again, before = self._moved_on, self.present()
+            files = None if self.skipped or again else self.filing.keep()
+            if again and before is None:
+                again = False
                 self._cells.past.begin()
-            checkpoint = self.present()
+            checkpoint = None if again else before
             if checkpoint is None and not self._every.fresh:
-                checkpoint = await self._copy()
+                checkpoint = await self._copy(again=again)
+                if checkpoint is None and not self.skipped:
+                    checkpoint = before  # nothing has run
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
                     await self._keep_files(files, None)
                     files = None
@@ -292,8 +296,8 @@ class AutomaticCheckpoints:
 
     # -- both ----------------------------------------------------------------------------------------------------------
 
-    async def _copy(self) -> Checkpoint | None:
-        """Make a checkpoint of the idle kernel; None if it cannot be made."""
+    async def _copy(self, *, again: bool = False) -> Checkpoint | None:
+        """Make a checkpoint of the idle kernel; None if it cannot be made, or if `again` and nothing has run since."""
         kernel = self._kernels.current
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
@@ -303,11 +307,16 @@ class AutomaticCheckpoints:
         before = self.all()
         began = time.perf_counter()
         try:
-            checkpoint = await self._every.copy(kernel, automatic=True)
+            checkpoint = await self._every.copy(kernel, automatic=True, again=again)
+            if checkpoint is None:
+                self.skipped = ""
+                return None
             telemetry.observe("cellblock.checkpoint.duration", time.perf_counter() - began, _AUTOMATIC)
             self.skipped = ""
         except (BusyError, CheckpointError, KernelDiedError, OSError) as error:
             self.skipped = str(error)
+            if again:
+                self._cells.past.begin()
             return None
         longest = None if isinstance(self._kind, Exact) else self._kind.longest
         if longest is not None and (took := time.perf_counter() - began) > longest:

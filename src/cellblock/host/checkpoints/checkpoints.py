@@ -187,6 +187,7 @@ class Checkpoints:
         async with self._cells.turn():
             try:
                 checkpoint = await self.copy(await self._kernels.live(), name=name, automatic=False, passing=passing)
+                assert checkpoint is not None
                 if files == "copy":
                     try:
                         checkpoint.hold(await self.files.take(), self.files.drop)
@@ -197,12 +198,28 @@ class Checkpoints:
             finally:
                 self.automatic.turn_ended()  # again: there may be none, or this one may be dropped before the next cell
 
-    async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool, passing: bool = False) -> Checkpoint:
-        """Make a checkpoint of a kernel, while no cell can run."""
-        ask = functools.partial(answer_to, kernel)
-        copy = await kernel.family.copy(kernel.control, ask)
+    async def copy(
+        self, kernel: Kernel, *, name: str = "", automatic: bool, passing: bool = False, again: bool = False
+    ) -> Checkpoint | None:
+        """Make a checkpoint of a kernel, while no cell can run.
+
+        Args:
+            kernel: The kernel.
+            name: Its name.
+            automatic: Whether it is made automatically.
+            passing: As for `passing_checkpoint`.
+            again: Whether none is needed if tasks have not run since the last one. Otherwise there is another state.
+
+        Returns:
+            The checkpoint; None if none is needed.
+        """
         past = self._cells.past
-        if past.changing and not automatic:  # tasks have run since the automatic one, if there is one
+        moved_on = again or (past.changing and not automatic)
+        copy = await kernel.family.copy(kernel.control, functools.partial(answer_to, kernel), again=again)
+        if copy is None:
+            past.stayed()
+            return None
+        if moved_on:
             past.begin()
         checkpoint = Checkpoint(
             self._moment(copy, past.line, past.state), self, name=name, automatic=automatic, execution_count=kernel.count

@@ -208,15 +208,16 @@ class Family:
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    async def copy(self, control: Control, ask: Ask) -> Copy:
+    async def copy(self, control: Control, ask: Ask, *, again: bool = False) -> Copy | None:
         """Make a copy of an idle kernel.
 
         Args:
             control: The kernel's connection to init.
             ask: Sends a question to the kernel.
+            again: Whether none is needed if nothing has run in the kernel since the last one.
 
         Returns:
-            The copy, which has reported that it runs.
+            The copy, which has reported that it runs; None if none is needed.
 
         Raises:
             CheckpointError: The kernel's state would not survive, there is no room, or the copy does not answer.
@@ -227,9 +228,11 @@ class Family:
         copied = self._expected[number] = self._loop.create_future()
         copy: Copy | None = None
         try:
-            answer = await ask(Park(number))
+            answer = await ask(Park(number, again))
             if isinstance(answer, Parked) and answer.refusal is not None:
                 raise CheckpointError(answer.refusal)
+            if again and isinstance(answer, Parked) and answer.same:
+                return None
             patience = self.grace(_PATIENCE)
             await asyncio.wait([copied, control.gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not copied.done():

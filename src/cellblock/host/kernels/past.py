@@ -113,6 +113,8 @@ class Past:
         self.after = ""
         self._changing = 0
         """The state that tasks of its code go on changing, if it is the present one."""
+        self._rested: Instant | None = None
+        """When anything has last run in that state, as far as is known."""
         self._earlier = 0, ""
         """`before` and `after` as they were before the last `begin`, for `unbegin`."""
         self._spans: list[Span] = []
@@ -144,12 +146,28 @@ class Past:
         Args:
             since: When they began to; None: when the state began.
         """
-        self._changing = self.state
+        self._goes_on_changing(since, Instant.now())
+
+    def _goes_on_changing(self, since: Instant | None, rested: Instant) -> None:
+        self._changing, self._rested = self.state, rested
         if since is None:
             self._end_span(None)
         else:
             self._spans.append((self.state, since, None))
-        self.record.write("changing", since)
+        self.record.write("changing", since, rested)
+
+    def stayed(self) -> None:
+        """Record that tasks have not run since the last copy: what others have changed since is theirs."""
+        self._stayed(Instant.before_changes())
+
+    def _stayed(self, at: Instant) -> None:
+        if self._spans and self._spans[-1][1] == self._rested:  # as the last time
+            self._spans.pop()
+        else:
+            self._end_span(self._rested)
+        self._rested = at
+        self._spans.append((self.state, at, None))
+        self.record.write("stayed still", at)
 
     def _end_span(self, at: Instant | None) -> None:
         """Set the end of the last span, if it is one of the present state."""
@@ -339,11 +357,12 @@ class Past:
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
         rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
-        return (*rest, self._changing)
+        return (*rest, self._changing, self._rested)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host has saved."""
-        self.state, self.before, self.after, cells, self._line, self._ended, self._spans, self._changing = saved
+        *rest, self._changing, self._rested = saved
+        self.state, self.before, self.after, cells, self._line, self._ended, self._spans = rest
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
 
@@ -358,8 +377,10 @@ class Past:
                 self._rest(state, at)
             case "brought", (began, ended):
                 self._brought_back(began, ended)
-            case "changing", (since,):
-                self.goes_on_changing(since)
+            case "stayed still", (at,):
+                self._stayed(at)
+            case "changing", (since, rested):
+                self._goes_on_changing(since, rested)
             case "add", (cell, died):
                 self._add(_read(cell), died)
             case "anew", (state,):
