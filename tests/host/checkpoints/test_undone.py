@@ -286,12 +286,13 @@ async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
 async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(zygote_host: Host, tmp_path: Path) -> None:
     (tmp_path / "env").write_text("1")
     async with zygote_host.session(working_dir=tmp_path, recovery="none") as session:
-        await session.checkpoint("mine", files="copy")
+        mine = await session.checkpoint("mine", files="copy")
         await session.execute("import os; os.remove('env'); os.makedirs('env/.venv')")
         assert "a folder in its place" in (await session.undo(partial=True)).files_left
         (tmp_path / "env" / ".venv").rmdir()
         await session.restore("mine")
         assert tree(tmp_path) == {"env": "1"}
+        await mine.drop()
 
 
 @pytest.mark.slow
