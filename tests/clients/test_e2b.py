@@ -24,7 +24,7 @@ MODULES = ROOT / "build" / "clients" / "node_modules"
 DOCUMENT = (ROOT / "docs" / "e2b.md").read_text()
 
 PYTHON = """
-import asyncio, io, threading, time
+import asyncio, io, os, threading, time
 from e2b import (
     CommandExitException, FileNotFoundException, InvalidArgumentException, NotFoundException, PtySize, SandboxException,
     TimeoutException)
@@ -160,7 +160,8 @@ async def both():
 
 asyncio.run(both())
 assert sandbox.kill()
-print("passed")
+print("passed", flush=True)
+os._exit(0)  # threads of the SDK sometimes abort an interpreter that ends
 """
 
 JAVASCRIPT = """
