@@ -87,20 +87,17 @@ class Script:
         cells = [cell for cell in self.session.history() if not cell.abandoned and cell.status != "died"]
         return [int(cell.code[1:].partition(" ")[0]) if cell.code[0] == "v" else 0 for cell in cells]
 
-    async def cell(self) -> None:
+    async def cell(self, more: str = "") -> None:
+        """Run a cell that leaves a variable and a file, and does something more."""
         number = max(self.state, default=0) + 1
         after = [*self.state, number]
         self.note(self.state, after)
-        await self.session.execute(f"v{number} = open('f{number}', 'w').close()", tag="t")
+        await self.session.execute(f"v{number} = open('f{number}', 'w').close()\n{more}", tag="t")
         self.now(after)
 
     async def task(self) -> None:
         """Run a cell that leaves a task, which changes a variable and a file all the time."""
-        number = max(self.state, default=0) + 1
-        after = [*self.state, number]
-        self.note(self.state, after)
-        await self.session.execute(f"v{number} = open('f{number}', 'w').close()\n{TICK}", tag="t")
-        self.now(after)
+        await self.cell(TICK)
 
     async def values(self) -> None:
         """Put a value into the session, and get it: no cell of the history, but code that asks for it."""

@@ -318,7 +318,7 @@ class Parked:
     """Whether the code has left tasks, callbacks or timers that change the state between cells. Then the worker runs none of
     them until the next message arrives: the host has time to keep the files as they were when the copy was made."""
     same: bool = False
-    """Whether there is no copy, as nothing has run since the last one (`Park.again`)."""
+    """Whether nothing has run since the last copy, so that no other one was made (`Park.again`)."""
 
 
 ToWorker: TypeAlias = (

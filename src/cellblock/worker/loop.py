@@ -35,14 +35,14 @@ class _Selector(selectors.PollSelector):
 
 
 class Standstill:
-    """Tells whether nothing has run in a loop of `new_loop` since this was made, apart from what the caller has it run."""
+    """Tells whether a loop of `new_loop` has run no callback of the session's code since this was made."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, own: int) -> None:
         """Begin.
 
         Args:
             loop: The loop.
-            own: The descriptor for which the caller waits.
+            own: The descriptor of the caller's channel: events on it do not count.
         """
         private: Any = loop  # no public way to any of these
         self._loop, self._selector = private, private._selector  # noqa: SLF001
@@ -51,7 +51,7 @@ class Standstill:
         self._selector.own, self._selector.woken = own, False
 
     def lasts(self) -> bool:
-        """Whether it does. To be called in a callback of the loop, while no other one is ready."""
+        """Whether none has run. To be called in a callback of the loop, while no other one is ready."""
         if self._ready or self._loop._ready or self._selector.woken:  # noqa: SLF001
             return False
         return self._timers.keys() == self._scheduled().keys()

@@ -14,6 +14,7 @@ import pytest
 
 from cellblock import Exact, Host, Session
 from cellblock.errors import CheckpointError, SnapshotError
+from cellblock.host.kernels.memory import MemoryWatch
 from cellblock.host.kernels.past import files_time
 from checkpoint_sessions import value
 from processes import eventually
@@ -632,6 +633,19 @@ async def test_what_others_save_while_nothing_of_a_session_runs_is_theirs(any_ho
             assert tree(tmp_path) == {"f": "", "mine": str(number)}
         await session.undo()
         assert tree(tmp_path) == {"mine": "2"}
+
+
+async def test_a_cell_is_not_undone_to_a_state_from_before_what_tasks_did(
+    zygote_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is no memory for another copy, the last one does not count for it."""
+    async with zygote_host.session() as session:
+        await run(session, f"{TICK.replace("'log'", "'/dev/null'")}{TASK}")
+        await session._checkpoints.automatic.made()
+        monkeypatch.setattr(MemoryWatch, "short", True)
+        assert "too much of its memory" in (await session.execute("x = 1")).not_undoable
+        with pytest.raises(CheckpointError):
+            await session.undo()
 
 
 async def test_nobody_waits_for_tasks_that_wait_for_nothing(zygote_host: Host) -> None:

@@ -236,7 +236,9 @@ class AutomaticCheckpoints:
             checkpoint = None if again else before
             if checkpoint is None and not self._every.fresh:
                 checkpoint = await self._copy(again=again)
-                if checkpoint is None and not self.skipped:
+                if checkpoint is None and again and self.skipped:
+                    self._cells.past.begin()  # no cell may count as begun in the state of the last one
+                elif checkpoint is None and again:
                     checkpoint = before  # nothing has run
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
                     await self._keep_files(files, None)
@@ -315,8 +317,6 @@ class AutomaticCheckpoints:
             self.skipped = ""
         except (BusyError, CheckpointError, KernelDiedError, OSError) as error:
             self.skipped = str(error)
-            if again:
-                self._cells.past.begin()
             return None
         longest = None if isinstance(self._kind, Exact) else self._kind.longest
         if longest is not None and (took := time.perf_counter() - began) > longest:

@@ -23,7 +23,7 @@ class Way(NamedTuple):
     """The way back over the last cells.
 
     Attributes:
-        checkpoint: Where it leads; None: to the fresh kernel that preceded all cells.
+        checkpoint: The checkpoint to go to; None for the fresh kernel that preceded all cells.
         files: The files to bring back; None if none were kept.
         spans: When files were changed that are brought back.
         left: Why files stay as they are; empty if they do not.
