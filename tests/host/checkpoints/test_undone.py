@@ -640,7 +640,7 @@ async def test_a_cell_is_not_undone_to_a_state_from_before_what_tasks_did(
 ) -> None:
     """If there is no memory for another copy, the last one does not count for it."""
     async with zygote_host.session() as session:
-        await run(session, f"{TICK.replace("'log'", "'/dev/null'")}{TASK}")
+        await run(session, TICK.replace("log", "/dev/null", 1) + TASK)
         await session._checkpoints.automatic.made()
         monkeypatch.setattr(MemoryWatch, "short", True)
         assert "too much of its memory" in (await session.execute("x = 1")).not_undoable
