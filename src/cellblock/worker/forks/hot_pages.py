@@ -125,6 +125,9 @@ def copy(waits: Callable[[], object]) -> None:
         waits: Returns whether something does. Called about a hundred times.
     """
     for first in range(0, len(_runs), _AT_ONCE):
+        # Often all processors are busy now, and the process that finishes the copy, or the host, is ready to run on this one.
+        # Without this it gets it only when this process has used up its slice, after up to 3 ms.
+        os.sched_yield()
         if waits():
             break
         for start, length in _runs[first : first + _AT_ONCE]:
