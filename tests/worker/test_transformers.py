@@ -64,7 +64,7 @@ def check(source: str) -> None:
         assert outcome(OURS(), source) == theirs
 
 
-@settings(max_examples=2000)
+@settings(max_examples=600)
 @given(st.lists(PIECES, max_size=14).map("".join))
 @example("x\n    x\n  x")
 def test_any_source_becomes_what_ipython_makes_of_it(source: str) -> None:

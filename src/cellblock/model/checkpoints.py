@@ -90,8 +90,8 @@ class Undone(Plain):
         cells: The cells, oldest first.
         execution_count: The number of the last cell that still counts.
         files: The files of the workspace that were changed back, removed or made again; if they are very many, the first ones.
-        files_left: Why not all files were brought back: `partial` allowed that, or snapshots leave out what was changed
-            (`.git`). Empty if they were.
+        files_left: Why not all files were brought back: `partial` allowed that, or somebody else has changed something in
+            a new `.git`. Empty if they were.
         outside: Calls of tools, commands and connections that were allowed meanwhile. What they did outside is not undone.
     """
 

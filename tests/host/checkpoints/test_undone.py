@@ -257,17 +257,77 @@ async def test_files_that_were_kept_after_a_branch_changed_them_are_not_brought_
                 await session.undo()
 
 
-async def test_what_snapshots_leave_out_is_named(zygote_host: Host, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
+async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os")
-        await run(session, "os.makedirs('r/.git'); os.remove('pipe'); open('pipe', 'w').close()")
-        undone = await session.undo()
-        assert "'pipe' and 1 more stay" in undone.files_left
+        made = "os.makedirs('r/.git/refs'); open('r/.git/HEAD', 'w').close(); os.mkdir('.venv')"
+        await run(session, "import os", made, "x = 1")
+        assert (await session.undo()).files_left == ""  # these were there before the cell
+        assert (tmp_path / "r" / ".git" / "HEAD").exists()
+        assert (await session.undo()).files_left == ""
+        assert not [*tmp_path.iterdir()]
+
+
+async def test_what_others_have_put_into_it_keeps_it(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os", "os.mkdir('.venv'); os.mkdir('node_modules'); open('.venv/theirs', 'w').close()")
         await wait_for_clock()
-        (tmp_path / ".venv").mkdir()  # somebody else's
+        (tmp_path / ".venv" / "mine").touch()
+        undone = await session.undo()
+        assert undone.files_left == "'.venv' stays as after the undone cells: snapshots leave that out"
+        assert sorted(os.listdir(tmp_path / ".venv")) == ["mine", "theirs"]
+        assert os.listdir(tmp_path) == [".venv"]
+        await wait_for_clock()
+        (tmp_path / "node_modules").mkdir()  # somebody else's
+        await wait_for_clock()
         await run(session, "x = 1")
         assert (await session.undo()).files_left == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "open('r/.git/refs/main', 'w').close()",
+        "os.remove('r/.git/HEAD')",
+        "os.rename('r', 's')",
+        "shutil.rmtree('r/.git')",
+        "shutil.rmtree('r/.git'); os.makedirs('r/.git/refs')",
+        "os.remove('pipe')",
+        "os.remove('pipe'); open('pipe', 'w').close()",
+    ],
+)
+async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(
+    zygote_host: Host, tmp_path: Path, changes: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os, shutil\nos.makedirs('r/.git/refs'); open('r/.git/HEAD', 'w').close()")
+        result = await session.execute(f"x = 1; {changes}")
+        there = sorted(tmp_path.rglob("*"))
+        with pytest.raises(CheckpointError, match="snapshots leave"):
+            await session.undo()
+        assert "snapshots leave" in result.not_undoable
+        assert await value(session, "x") == "1"
+        assert sorted(tmp_path.rglob("*")) == there
+
+
+async def test_a_change_deep_in_what_snapshots_leave_out_is_found_by_the_undo(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os\nos.makedirs('.venv/1/2/3/4/5')")
+        assert (await session.execute("open('.venv/1/2/3/4/5/file', 'w').close()")).not_undoable == ""
+        with pytest.raises(CheckpointError, match=r"'\.venv/1/2/3/4/5' has changed, and snapshots leave out '\.venv'"):
+            await session.undo()
+        undone = await session.undo(partial=True)
+        assert "'.venv/1/2/3/4/5' has changed" in undone.files_left
+
+
+async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_path: Path) -> None:
+    """A folder in it that is nested without end, for one: the way to it takes the longer the deeper it is."""
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        deep = "for _ in range(150):\n    os.mkdir('d'); os.chdir('d')"
+        await run(session, f"import os\nos.mkdir('.venv'); os.chdir('.venv')\n{deep}")
+        await run(session, "x = 1")
+        with pytest.raises(CheckpointError, match=r"snapshots leave out '\.venv'"):
+            await session.undo()
 
 
 @pytest.mark.parametrize("first", [(), ("x = 1",)], ids=["to a fresh kernel", "to a checkpoint"])
@@ -277,6 +337,8 @@ async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
     (tmp_path / "env").write_text("1")
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, *first, "import os; os.remove('env'); os.makedirs('env/.venv')")
+        await wait_for_clock()
+        (tmp_path / "env" / ".venv" / "mine").touch()
         with pytest.raises(SnapshotError, match="a folder in its place"):
             await session.undo()
         assert "a folder in its place" in (await session.undo(partial=True)).files_left
@@ -288,9 +350,9 @@ async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(
     (tmp_path / "env").write_text("1")
     async with zygote_host.session(working_dir=tmp_path, recovery="none") as session:
         mine = await session.checkpoint("mine", files="copy")
-        await session.execute("import os; os.remove('env'); os.makedirs('env/.venv')")
+        await session.execute("import os; os.remove('env'); os.makedirs('env/' + 'd/' * 105)")  # too deep for snapshots
         assert "a folder in its place" in (await session.undo(partial=True)).files_left
-        (tmp_path / "env" / ".venv").rmdir()
+        shutil.rmtree(tmp_path / "env")
         await session.restore("mine")
         assert tree(tmp_path) == {"env": "1"}
         await mine.drop()

@@ -393,7 +393,7 @@ async def test_a_branch_outlives_its_host_with_its_checkpoints(killed: Killed) -
 
 @pytest.mark.timeout(320)
 @pytest.mark.parametrize(
-    ("killed", "step"), [("none", 12), pytest.param("native", 3, marks=pytest.mark.slow)], indirect=["killed"]
+    ("killed", "step"), [("none", 24), pytest.param("native", 3, marks=pytest.mark.slow)], indirect=["killed"]
 )
 @pytest.mark.parametrize("does", ["cells", "undo", "undo all", "crash", "restore", "adopt", "values", "task", "any"])
 def test_whatever_a_host_was_doing_the_next_one_finds_one_state(killed: Killed, does: str, step: int) -> None:

@@ -136,7 +136,9 @@ class AutomaticCheckpoints:
         if self._before is None:
             return ""
         try:
-            return await self._every.files.unkept_changed(self._before, self._cells.past.spans_after(state))
+            files, spans = self._every.files, self._cells.past.spans_after(state)
+            changed = await files.unkept_changed(self._before, spans)
+            return changed or await files.lasting_changed(self._before, spans, quickly=True)
         except SnapshotError as error:
             return str(error)
 

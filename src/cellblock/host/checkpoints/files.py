@@ -192,6 +192,28 @@ class CheckpointFiles:
             "not, nor what cannot be read, or there was no time to read before the next cell"
         )
 
+    async def lasting_changed(self, snapshot: Snapshot, spans: Spans, *, quickly: bool = False) -> str:
+        """Return, for a message, what has changed of that which a snapshot leaves out; empty if nothing has.
+
+        Args:
+            snapshot: The snapshot.
+            spans: When it may have been changed since.
+            quickly: Whether to look only near the top of it: there git and package managers leave traces.
+
+        Raises:
+            SnapshotError: The files cannot be read.
+        """
+        if not snapshot.root.totals.left_out:
+            return ""
+        store = self._make_store()
+        found = await _owned(lambda: self._snapshots(store).first_lasting_changed(snapshot, spans, quickly=quickly), _forget)
+        if found is None:
+            return ""
+        left_out, path = found
+        if path == left_out:
+            return f"{path[:200]!r} has changed or was removed, and snapshots leave it out"
+        return f"{path[:200]!r} has changed, and snapshots leave out {left_out[:200]!r}"
+
     async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
         """Return the changes since a snapshot, until another one or now.
 

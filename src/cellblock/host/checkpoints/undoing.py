@@ -84,7 +84,7 @@ async def _why_files_stay(states: Checkpoints, checkpoint: Checkpoint | None, fi
     """Return why files cannot be restored; empty if they can, or if none have changed."""
     try:
         if files is not None:
-            return await states.files.unkept_changed(files, spans)
+            return await states.files.unkept_changed(files, spans) or await states.files.lasting_changed(files, spans)
         if not (changed := await states.files.changed_within(spans)):
             return ""
     except SnapshotError as error:

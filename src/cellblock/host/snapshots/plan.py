@@ -49,13 +49,21 @@ class Plan:
         again: The snapshot's files that are there again after it, by path; of those that are the same now, the changed ones.
     """
 
-    def __init__(self, now: Folder, target: Folder, changed: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        now: Folder,
+        target: Folder,
+        changed: Callable[[str], bool] | None = None,
+        part: Callable[[str], str] | None = None,
+    ) -> None:
         """Compute the plan.
 
         Args:
             now: The files that exist now.
             target: The files that should exist.
             changed: Returns whether a path that differs may be replaced or removed. Otherwise it stays. None: all may.
+            part: Returns how much of what is left out because of its name may be removed: "all", "some" or "none". Only "all"
+                is removed. None: it stays.
 
         Raises:
             SnapshotError: Something is in the way that snapshots leave out.
@@ -70,6 +78,7 @@ class Plan:
         self._modes: list[Step] = []
         self._number = 0
         self._changed = changed or (lambda _: True)
+        self._part = part or (lambda _: "none")
         self._folder("", now, target)
         # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
@@ -109,26 +118,30 @@ class Plan:
 
     def _remove(self, path: str, entry: Entry) -> None:
         """Remove what is not in the snapshot, except what snapshots leave out and what must not be removed."""
-        if _is_removable(entry):
-            if self._goes(path, entry):
-                self._move_away(path, entry)
-                self.removed.append(path)
-                return
-        elif not isinstance(entry, Folder) and self._changed(path):
-            self.kept.append(path)
-        if isinstance(entry, Folder):
+        if self._goes(path, entry):
+            self._move_away(path, entry)
+            self.removed.append(path)
+        elif isinstance(entry, Folder):
             for name, inner in entry.entries.items():
                 self._remove(f"{path}/{name}", inner)
             self._set_modes(path, entry.mode, entry.mode, moves=True)
+        elif isinstance(entry, LeftOut) and not entry.ours and self._differs(path, entry):
+            self.kept.append(path)
 
     def _goes(self, path: str, entry: Entry) -> bool:
-        if isinstance(entry, Folder) and entry.entries:
-            return all(self._goes(f"{path}/{name}", inner) for name, inner in entry.entries.items())
+        if isinstance(entry, Folder) and (entry.entries or not entry.complete):
+            return entry.complete and all(self._goes(f"{path}/{name}", inner) for name, inner in entry.entries.items())
+        if isinstance(entry, LeftOut) and not entry.ours:
+            return entry.lasting and self._part(path) == "all"
         return self._changed(path)
+
+    def _differs(self, path: str, entry: LeftOut) -> bool:
+        return self._changed(path) or (entry.lasting and self._part(path) != "none")
 
     def _clear(self, path: str, entry: Entry) -> None:
         """Make room for something else."""
-        if not _is_removable(entry) and (isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)):
+        folder = isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)
+        if folder and not _is_removable(entry) and not self._goes(path, entry):
             raise SnapshotError(
                 f"cannot restore {path!r}: a folder in its place holds files that snapshots leave out; move it away, then try "
                 "again. Nothing was changed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import sys
@@ -22,8 +23,16 @@ from cellblock.host.snapshots.journal import Journal
 from cellblock.host.snapshots.others import add_what_others_saved
 from cellblock.host.snapshots.plan import Plan
 from cellblock.host.snapshots.store import Store
-from cellblock.host.snapshots.times import Origins, Spans, changed_within, first_changed, first_unkept_changed
-from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences
+from cellblock.host.snapshots.times import (
+    Origins,
+    Spans,
+    changed_within,
+    first_changed,
+    first_lasting_changed,
+    first_unkept_changed,
+    part_within,
+)
+from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences, lasting
 from cellblock.host.snapshots.walk import StoppedError, Walk
 from cellblock.host.snapshots.watch import LostError, UnwatchableError, Watch
 from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, FileChanges
@@ -31,6 +40,9 @@ from cellblock.model.checkpoints import MAX_FILE_CHANGES, Changes, FileChange, F
 _LOG = logging.getLogger("cellblock.snapshots")
 _TRIES = 5
 """How often a restore is retried because the workspace is being changed."""
+
+_MORE = 10
+"""How many times as many files are only looked at, including those that snapshots leave out because of their names."""
 
 _LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
 """How many times to look without watches after they were lost: setting up all watches takes longer than a look."""
@@ -256,7 +268,8 @@ class Snapshots:
         walk, now = self._search(top, root)
         try:
             changed = None if within is None else changed_within(top, within, root, self._origins)
-            plan = Plan(now, root, changed)
+            part = None if within is None else functools.partial(part_within, top, spans=within)
+            plan = Plan(now, root, changed, part)
             found: dict[bytes, int] = {}
 
             def go_on() -> None:
@@ -303,7 +316,8 @@ class Snapshots:
             SnapshotError: The workspace cannot be read.
         """
         with self._opened("look at the files of") as top:
-            return first_changed(top, spans, Ignored(self.limits.ignore), self.limits.max_files)
+            paths = (path for path in self.limits.ignore if path.startswith("/"))
+            return first_changed(top, spans, Ignored(paths), self.limits.max_files * _MORE)
 
     def first_unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str | None:
         """Return a file that cannot be restored, because its content was not kept and it has changed since; or None.
@@ -319,6 +333,17 @@ class Snapshots:
             return None
         with self._opened("look at the files of") as top:
             return first_unkept_changed(top, snapshot.root, spans)
+
+    def first_lasting_changed(self, snapshot: Snapshot, spans: Spans, *, quickly: bool) -> tuple[str, str] | None:
+        """Return what has changed of that which a snapshot leaves out; see `times.first_lasting_changed`.
+
+        Raises:
+            SnapshotError: The workspace cannot be read.
+        """
+        if next(lasting(snapshot.root), None) is None:
+            return None
+        with self._opened("look at the files of") as top:
+            return first_lasting_changed(top, snapshot.root, spans, quickly=quickly)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Drop a snapshot. Content that no other one needs is removed. It can be repeated."""

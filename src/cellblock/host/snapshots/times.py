@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from cellblock.host.snapshots.beneath import open_folder, open_parent
 from cellblock.host.snapshots.file import File, Link, changed_at, facts, seen, seen_as, was_seen
 from cellblock.host.snapshots.ignored import Ignored
-from cellblock.host.snapshots.tree import Folder, unkept
+from cellblock.host.snapshots.tree import Folder, lasting, unkept
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: start and end in nanoseconds of the clock that file systems use."""
 
 _SECOND = 10**9
 _MOST_ORIGINS = 20_000
+_NEAR, _FAR = (3, 64), (100, 1_000_000)
+"""How many folders deep to look, and at how many entries of each: near the top of a folder, and everywhere."""
+
+_MOST_EXAMINED = 1_000_000
 
 
 class Origins:
@@ -209,6 +214,74 @@ def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
         if isinstance(entry, File) and not was_seen(entry, seen(info)):
             return path
     return None
+
+
+def first_lasting_changed(top: int, root: Folder, spans: Spans, *, quickly: bool) -> tuple[str, str] | None:
+    """Return what has changed of that which a snapshot leaves out although the session can change it; None if nothing has.
+
+    Args:
+        top: The workspace, opened.
+        root: The content of the snapshot.
+        spans: When it may have been changed since.
+        quickly: Whether to look only where git and package managers leave traces: near the top.
+
+    Returns:
+        The path that is left out, and the path of the change, which lies in it or is the same.
+    """
+    for path, entry in lasting(root):
+        if not entry.folder:
+            if not _is_special(_status(top, path)):
+                return path, path
+            continue
+        for inner, time in _everything(top, path, quickly=quickly):
+            if time is None or is_within(time, spans):
+                return path, inner
+    return None
+
+
+def _is_special(info: os.stat_result | None) -> bool:
+    return info is not None and stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+
+
+def part_within(top: int, path: str, spans: Spans) -> Literal["all", "some", "none"]:
+    """Return how much of something, and of what it contains, was last changed within some spans of time."""
+    found = {time is not None and is_within(time, spans) for _, time in _everything(top, path)}
+    return "some" if len(found) > 1 else "all" if True in found else "none"
+
+
+def _everything(top: int, path: str, *, quickly: bool = False) -> Iterator[tuple[str, int | None]]:
+    """Yield a path and all that is in it, with the times of the last change; None for what cannot be examined.
+
+    Args:
+        top: The workspace, opened.
+        path: The path.
+        quickly: Whether to look only near the top.
+    """
+    info = _status(top, path)
+    yield path, None if info is None else info.st_ctime_ns
+    depth, most = _NEAR if quickly else _FAR
+    folders = [(path, 0)] if info is not None and stat.S_ISDIR(info.st_mode) else []
+    count = 0
+    while folders:
+        folder, above = folders.pop()
+        opened = _opened(top, folder) if above < depth and count < _MOST_EXAMINED else None
+        if opened is None:
+            if not quickly:
+                yield folder, None
+            continue
+        try:
+            with os.scandir(opened) as entries:
+                for entry in itertools.islice(entries, most):
+                    count += 1
+                    where = f"{folder}/{entry.name}"
+                    inner = entry.stat(follow_symlinks=False)
+                    yield where, inner.st_ctime_ns
+                    if stat.S_ISDIR(inner.st_mode):
+                        folders.append((where, above + 1))
+        except OSError:
+            yield folder, None
+        finally:
+            os.close(opened)
 
 
 def _opened(top: int, path: str) -> int | None:

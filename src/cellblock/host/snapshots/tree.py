@@ -25,6 +25,7 @@ class LeftOut(NamedTuple):
         too_much: Whether the reason is a limit of size or number.
         told: Whether it is reported.
         closed: Whether it is left out because it cannot be read now: a change keeps a cell from being undone.
+        lasting: Whether the session can change it, although it cannot be brought back: an undo of that is refused.
     """
 
     reason: str
@@ -33,6 +34,7 @@ class LeftOut(NamedTuple):
     too_much: bool = False
     told: bool = True
     closed: bool = False
+    lasting: bool = False
 
 
 class Totals(NamedTuple):
@@ -253,6 +255,18 @@ def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File | LeftOut
         if isinstance(entry, Folder):
             yield from unkept(entry, where)
         elif (isinstance(entry, File) and not is_kept(entry)) or (isinstance(entry, LeftOut) and entry.closed):
+            yield where, entry
+
+
+def lasting(folder: Folder, path: str = "") -> Iterator[tuple[str, LeftOut]]:
+    """Yield what a folder contains that the session can change although it cannot be brought back, with the paths."""
+    if folder.totals.left_out == 0:
+        return
+    for name in folder.entries.special:
+        entry, where = folder.entries[name], f"{path}/{name}" if path else name
+        if isinstance(entry, Folder):
+            yield from lasting(entry, where)
+        elif isinstance(entry, LeftOut) and entry.lasting:
             yield where, entry
 
 

@@ -46,8 +46,9 @@ _COARSE_TICK = 4_000_000_000
 """Nanoseconds within which a file can change twice and look unchanged; the second for file systems with whole seconds."""
 
 _IGNORED = LeftOut("it is among the names that are ignored", folder=True)
+_NAMED = _IGNORED._replace(lasting=True)
 _PLACEHOLDER = LeftOut("it only keeps a name from being used", folder=True, told=False)
-_SPECIAL = LeftOut("it is a FIFO, a socket or a device", folder=False, ours=True)
+_SPECIAL = LeftOut("it is a FIFO, a socket or a device", folder=False, ours=True, lasting=True)
 _UNREAD = LeftOut("it cannot be read", folder=False, ours=True, closed=True)
 _FOREIGN = LeftOut("it is on another file system", folder=True)
 _DEEP = LeftOut("it is nested too deep", folder=True, too_much=True)
@@ -169,7 +170,7 @@ class Walk:
                 if depth == 0 and name.startswith(OURS):
                     continue  # removed since it was listed
                 if ignores(name) or name in ignored:
-                    found[name] = _IGNORED
+                    found[name] = _IGNORED if name in ignored or name.startswith(OURS) else _NAMED
                     continue
                 try:
                     info = entry.stat(follow_symlinks=False)
@@ -243,8 +244,10 @@ class Walk:
         self.count += 1
         if info is None:
             return self._unread(path, name)
-        if self._ignored.anywhere(name) or name in self._ignored.in_folder(path):
+        if name in self._ignored.in_folder(path) or name.startswith(OURS):
             return _IGNORED
+        if self._ignored.anywhere(name):
+            return _NAMED
         if folder:
             return self._subfolder(fd, path, name, depth + 1, old if isinstance(old, Folder) else None, None)
         return self._other(fd, path, name, info, old, None)
