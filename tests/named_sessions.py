@@ -11,6 +11,7 @@ from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
+from processes import eventually
 
 OPTIONS = {"sandbox": False}
 
@@ -18,6 +19,23 @@ OPTIONS = {"sandbox": False}
 def submit(sessions: NamedSessions, named: NamedSession, code: str, **options: Any) -> Execution | PastExecution:
     """Have code run in a session."""
     return sessions.executions.submit(named, Execution(named.record.kernel_id, named.record.name, code, **options))
+
+
+async def saved(named: NamedSession) -> Path:
+    """Wait until the present state of a durable session is saved, at its URL, too, and return the file here.
+
+    It is saved as soon as it is due: the loop of the sessions looks once a second.
+    """
+    durable = named.durable
+    assert durable is not None
+
+    def up_to_date() -> bool:
+        named.save_if_due()
+        return named.session.saving.last_state.number == durable._saved
+
+    await eventually(up_to_date, 20)
+    assert durable.last is not None
+    return durable.last
 
 
 async def after_a_kill(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:

@@ -24,7 +24,7 @@ from cellblock.service.named.options import read_options
 from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
 from daemons import own_daemon
-from named_sessions import OPTIONS, after_a_kill, submit
+from named_sessions import OPTIONS, after_a_kill, saved, submit
 from processes import eventually
 
 SOON = {**OPTIONS, "durable": 0.01, "idle_timeout": 0}
@@ -38,15 +38,6 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def run(sessions: NamedSessions, named: NamedSession, code: str) -> CodeExecutionResult:
     return await submit(sessions, named, code).wait()
-
-
-async def saved(named: NamedSession) -> Path:
-    """Wait until the present state is saved, and return the file."""
-    durable = named.durable
-    assert durable is not None
-    await eventually(lambda: named.session.saving.last_state.number == durable._saved, 20)
-    assert durable.last is not None
-    return durable.last
 
 
 async def later(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:
@@ -117,7 +108,13 @@ async def test_a_long_cell_does_not_keep_the_state_before_it_from_being_saved(
     assert named.durable is not None
     execution = submit(sessions, named, "x = 2; open('a', 'w').write('2'); await asyncio.sleep(600)")
     await eventually(lambda: Path("a").read_text() == "2")
-    await eventually(lambda: named.durable is not None and named.durable.last is not None, 20)
+    durable = named.durable
+
+    def is_saved() -> bool:
+        named.save_if_due()
+        return durable.last is not None
+
+    await eventually(is_saved, 20)
     assert named.turn.locked()
     after = await later(sessions, zygote_host, state)
     Path("a").unlink()
@@ -162,11 +159,12 @@ async def test_it_is_saved_no_more_often_than_it_is_to_be(sessions: NamedSession
     await run(sessions, named, "x = 1")
     path = await saved(named)
     before = path.stat().st_mtime_ns
+    assert named.durable is not None
+    task = named.durable._task
     for _ in range(3):
         await run(sessions, named, "x += 1")
         await sessions._look_after_all()
-        await asyncio.sleep(0.1)
-    assert named.durable is not None
+    assert named.durable._task is task
     assert named.durable.last == path
     assert path.stat().st_mtime_ns == before
     named.durable._next = 0.0
@@ -188,6 +186,9 @@ async def test_a_full_disk_is_told_and_the_old_save_stays(
 
         patch.setattr(SavedFile, "finish", full)
         await run(sessions, named, "x = 2")
+        assert named.durable is not None
+        named.durable._next = 0.0
+        named.save_if_due()
         await eventually(lambda: bool(sessions.about()["problems"]), 20)
         assert sessions.about()["problems"] == ["session 'one' cannot be saved: it cannot be written: No space left on device"]
         assert os.listdir(path.parent) == [path.name]
@@ -238,10 +239,12 @@ async def test_a_crash_that_leaves_a_fresh_kernel_does_not_cost_the_save(session
     path = await saved(named)
     assert named.durable is not None
     named.durable._next = time.monotonic() + 1000
-    died = await run(sessions, named, "x = 2; import asyncio, os; asyncio.get_running_loop().call_later(0.3, os._exit, 3)")
+    died = await run(sessions, named, "x = 2; import asyncio, os; asyncio.get_running_loop().call_later(0.1, os._exit, 3)")
     assert died.ok
     saving = named.durable._save_in_turn(named.session, path)
-    await asyncio.gather(asyncio.wait_for(saving, 20), asyncio.sleep(0.6))
+    await asyncio.wait_for(saving, 20)
+    kernel = named.session._kernels.current
+    await eventually(lambda: kernel is None or kernel.death is not None)
     named.durable._next = 0.0
     for _ in range(3):
         await sessions._look_after_all()
@@ -371,13 +374,13 @@ def test_a_durable_session_outlives_the_machine(home: Path) -> None:
     assert (result.return_value, result.recovery) == ("(1, '1')", "restored")
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 3, 4))])
 def test_a_machine_that_is_switched_off_at_any_moment_has_a_whole_save(home: Path, seed: int) -> None:
     chance = random.Random(seed)
     cellblock.get_or_create("s", durable=0.01)
     cellblock.execute("s", "import os; n = 0; data = os.urandom(2_000_000); None")
     before = wait_for_save(home)
-    deadline = time.monotonic() + chance.uniform(0.5, 2.5)
+    deadline = time.monotonic() + chance.uniform(0.1, 2.1)
     count = 0
     while time.monotonic() < deadline:
         count += 1

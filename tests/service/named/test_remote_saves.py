@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
@@ -27,19 +26,33 @@ from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
 from cellblock.service.store.named import NamedStore
 from daemons import own_daemon
-from named_sessions import OPTIONS, submit
+from named_sessions import OPTIONS, saved, submit
 from processes import eventually
 
 LASTS = 3.0
 
 
+class Uptime:
+    """The clock by which the holders of leases in this process go, which can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self._real = lease._always_running
+
+    def __call__(self) -> float:
+        return self._real() + self.ahead
+
+
 @pytest.fixture(autouse=True)
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases that run out while a test waits."""
+def uptime(monkeypatch: pytest.MonkeyPatch) -> Uptime:
+    """Short leases, and the clock of their holders."""
+    clock = Uptime()
+    monkeypatch.setattr(lease, "_always_running", clock)
     monkeypatch.setattr(lease, "LASTS", LASTS)
     monkeypatch.setattr(lease, "_MARGIN", 0.5)
     monkeypatch.setattr(remote_saves, "BEAT", 0.3)
     monkeypatch.setattr(remote_saves, "_AGAIN", 0.3)
+    return clock
 
 
 @pytest.fixture
@@ -71,13 +84,6 @@ def options(url: str, **more: Any) -> dict[str, Any]:
 
 async def run(sessions: NamedSessions, named: NamedSession, code: str) -> CodeExecutionResult:
     return await submit(sessions, named, code).wait()
-
-
-async def saved(named: NamedSession) -> None:
-    """Wait until the present state is saved, there too."""
-    durable = named.durable
-    assert durable is not None
-    await eventually(lambda: named.session.saving.last_state.number == durable._saved, 20)
 
 
 async def lose(named: NamedSession) -> None:
@@ -128,19 +134,20 @@ async def test_another_machine_goes_on_from_the_last_save_and_says_what_is_lost(
 
 
 async def test_the_machine_that_was_cut_off_ends_the_session(
-    sessions: NamedSessions, elsewhere: NamedSessions, url: str
+    sessions: NamedSessions, elsewhere: NamedSessions, url: str, uptime: Uptime
 ) -> None:
     named = await sessions.create("one", options(url))
     await run(sessions, named, "x = 1")
     await saved(named)
     await lose(named)
     let_leases_run_out(url)
-    await asyncio.sleep(LASTS)
+    uptime.ahead += LASTS
     again = await elsewhere.create("one", options(url))
     with pytest.raises(ConflictError, match="goes on at here"):
         await run(sessions, named, "open('never', 'w')")
     assert not Path("never").exists()
-    await eventually(lambda: sessions.known("one") is None)
+    await sessions._look_after_all()
+    assert sessions.known("one") is None
     assert any("'one' has ended here, as it goes on at here" in problem for problem in sessions.about()["problems"])
     assert (await run(elsewhere, again, "x")).return_value == "1"  # what is there was not removed
 
@@ -215,9 +222,7 @@ async def test_it_goes_there_and_back(sessions: NamedSessions, elsewhere: NamedS
     await back.end_kernels()
 
 
-async def test_a_store_that_fails_is_told_and_costs_nothing(
-    sessions: NamedSessions, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_fails_is_told_and_costs_nothing(sessions: NamedSessions, url: str, uptime: Uptime) -> None:
     named = await sessions.create("one", options(url))
     await run(sessions, named, "x = 1")
     await saved(named)
@@ -226,16 +231,17 @@ async def test_a_store_that_fails_is_told_and_costs_nothing(
     directory.rename(moved)
     directory.write_text("no directory")
     await run(sessions, named, "x = 2")
+    named.save_if_due()
     await eventually(lambda: bool(sessions.about()["problems"]), 20)
     assert "cannot" in sessions.about()["problems"][0]
-    await asyncio.sleep(LASTS)
+    uptime.ahead += LASTS
     with pytest.raises(StoreError):  # who knows whether another machine goes on
         await run(sessions, named, "x = 3")
     directory.unlink()
     moved.rename(directory)
-    await eventually(lambda: sessions.about()["problems"] == [], 20)
     assert (await run(sessions, named, "x")).return_value == "2"
     await saved(named)
+    await eventually(lambda: sessions.about()["problems"] == [], 20)
 
 
 async def test_a_damaged_save_begins_afresh_and_says_so(sessions: NamedSessions, elsewhere: NamedSessions, url: str) -> None:

@@ -55,7 +55,8 @@ async def test_without_a_listener_changes_are_written_soon(tmp_path: Path) -> No
     writer.close()
 
 
-async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellblock.service.store.writer._RETRY", 0.05)
     writer = Writer(tmp_path, "x.db", SCHEMA)
     writer._connection.execute("PRAGMA max_page_count = 2")
     told: list[str] = []
