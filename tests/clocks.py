@@ -8,6 +8,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from unittest import mock
 
+import pytest
+
+from cellblock.host.kernels import stopping
+
 
 class Clock:
     """The time of this process, until it is left: of `time.monotonic` and of event loops. It goes on by itself, too.
@@ -35,6 +39,14 @@ class Clock:
         self._ahead += seconds
         for _ in range(5):  # a timer, the task that it cancels, and those that wait for that one
             await asyncio.sleep(0)
+
+
+def hurry_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each means of stopping a cell or a question but the last one, which kills, have hardly any time to work."""
+    *cells, kill = stopping._LADDER
+    monkeypatch.setattr(stopping, "_LADDER", (*((name, act, 0.05) for name, act, _ in cells), kill))
+    *questions, last = stopping._LADDER_OF_QUESTIONS
+    monkeypatch.setattr(stopping, "_LADDER_OF_QUESTIONS", (*((act, 0.05) for act, _ in questions), last))
 
 
 class WallClock:

@@ -113,9 +113,9 @@ def test_documents_and_plugins_install_what_there_is() -> None:
     assert found == {}
 
 
-def strings(path: Path) -> Iterator[str]:
+def strings(source: str) -> Iterator[str]:
     """Yield the texts in a module: messages and docstrings, those of several parts as one."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
         elif isinstance(node, ast.JoinedStr):
@@ -123,8 +123,9 @@ def strings(path: Path) -> Iterator[str]:
 
 
 def test_messages_install_what_there_is() -> None:
-    modules = (ROOT / "src" / "cellblock").rglob("*.py")
-    found = {path.name: wrong for path in modules for text in strings(path) if "install" in text if (wrong := faults(text))}
+    sources = {path.name: path.read_text() for path in (ROOT / "src" / "cellblock").rglob("*.py")}
+    texts = [(name, text) for name, source in sources.items() if "install" in source for text in strings(source)]
+    found = {name: wrong for name, text in texts if "install" in text if (wrong := faults(text))}
     assert found == {}
 
 

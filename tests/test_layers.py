@@ -363,6 +363,11 @@ def may_know(room: str, target: str) -> bool:
     return any(target == one or target.startswith(f"{one}/") for one in known)
 
 
+def _name(called: ast.expr) -> str:
+    """Return the last part of the name of what is called; empty if it has none."""
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+
+
 def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
     """Yield every module that a file imports, anywhere in it, as line and absolute name."""
     here = ["cellblock", *path.relative_to(package).parent.parts]
@@ -377,7 +382,7 @@ def imported(path: Path, package: Path) -> Iterator[tuple[int, str]]:
                 full = f"{module}.{alias.name}"
                 is_room = module == "cellblock" or full.removeprefix("cellblock.").replace(".", "/") in ROOMS
                 yield node.lineno, full if is_room else module
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and _name(node.func).endswith(("import_module", "__import__")):
             # A name that is put together at run time is not looked at: `cellblock.__getattr__`, and modules to preload.
             yield from (
                 (node.lineno, arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant) and type(arg.value) is str

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cellblock import CodeExecutor, Host, InvalidInputError, Session, StateError
 from cellblock.host.checks import without_fence
 from cellblock.host.eager import _LONGEST, Eager, ready
+from clocks import Clock
 from processes import eventually
 
 TEXTS = {
@@ -185,14 +186,19 @@ async def test_a_cancelled_caller_stops_the_code(exact: Session) -> None:
 
 
 async def test_time_counts_when_the_text_is_complete(exact: Session) -> None:
-    async with exact.eager(timeout=0.5) as eager:
-        eager.feed("x = 1\ny = 2\n")
-        await asyncio.sleep(0.7)
-        eager.feed("x + y")
-        assert (await eager.finish()).ok
-    async with exact.eager(timeout=0.5) as eager:
-        eager.feed("import time\ntime.sleep(1000)")
-        assert (await eager.finish()).status == "timeout"
+    with Clock() as clock:
+        async with exact.eager(timeout=50) as eager:
+            eager.feed("x = 1\ny = 2\n")
+            await eventually(lambda: eager.ran)
+            await clock.advance(60)
+            eager.feed("x + y")
+            assert (await eager.finish()).ok
+        async with exact.eager(timeout=50) as eager:
+            eager.feed("import time\ntime.sleep(1000)")
+            finished = asyncio.create_task(eager.finish())
+            await eventually(lambda: exact._cells.busy)
+            await clock.advance(60)
+            assert (await finished).status == "timeout"
 
 
 async def test_a_session_that_cannot_go_back_waits_for_the_end(native_host: Host, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from cellblock import (
 )
 from cellblock.host.kernels import stopping
 from cellblock.host.shared import _shared
+from clocks import hurry_stopping
 from iterations import cancelled_after
 from processes import eventually
 
@@ -186,7 +187,8 @@ async def test_a_completion_that_is_cancelled_is_stopped_and_cells_go_on(session
 async def test_a_completion_that_cannot_be_stopped_says_why_its_kernel_ended(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "_QUESTION_TIMEOUT", 0.5)
+    monkeypatch.setattr(stopping, "_QUESTION_TIMEOUT", 0.1)
+    hurry_stopping(monkeypatch)
     stubborn = ENDLESS.replace("while", "__import__('signal').pthread_sigmask(0, [2])\n        while")
     await session.execute(stubborn)
     with pytest.raises(KernelDiedError, match="neither ended nor could be interrupted"):
@@ -194,10 +196,11 @@ async def test_a_completion_that_cannot_be_stopped_says_why_its_kernel_ended(
     assert (await session.execute("'endless' in globals()")).return_value == "True"  # it goes on from its last state
 
 
-async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:
-    await session.execute(ENDLESS)
+async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    await session.execute(ENDLESS.replace("while", f"open({str(begun)!r}, 'w').close()\n        while"))
     asking = asyncio.create_task(session.complete("endless."))
-    await eventually(lambda: session._cells._questioned is not None)
+    await eventually(begun.exists)
     await session.reset()
     await asyncio.wait([asking])
     assert (await session.execute("'endless' in globals()")).return_value == "False"

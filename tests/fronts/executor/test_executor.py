@@ -677,17 +677,17 @@ async def test_without_a_check_the_result_says_how_it_ended(executor: CodeExecut
 
 
 async def test_an_executor_has_a_timeout_for_all_its_code(zygote_host: Host, tmp_path: Path) -> None:
-    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, timeout=0.3) as executor:
+    async with CodeExecutor(host=zygote_host, sandbox=False, working_dir=tmp_path, timeout=0.1) as executor:
         assert (await executor.execute("while True: pass", check=False)).status == "timeout"
-        with pytest.raises(ExecutionTimeoutError, match=r"timeout of 0\.30s"):
+        with pytest.raises(ExecutionTimeoutError, match=r"timeout of 0\.10s"):
             await executor.execute("while True: pass")
         with pytest.raises(ExecutionTimeoutError):
             [event async for event in executor.stream("while True: pass")]
         (branch,) = await executor.fork(1)
-        assert branch.timeout == 0.3
+        assert branch.timeout == 0.1
         await branch.stop()
-        assert (await executor.execute("import time; time.sleep(0.5)", timeout=None)).ok
-        assert (await executor.execute("time.sleep(0.5)", timeout=120.0)).ok  # the same number as the default, and given
+        assert (await executor.execute("import time; time.sleep(0.2)", timeout=None)).ok
+        assert (await executor.execute("time.sleep(0.2)", timeout=120.0)).ok  # the same number as the default, and given
     with pytest.raises(InvalidInputError, match="timeout must be a positive number"):
         CodeExecutor(timeout=0)
 

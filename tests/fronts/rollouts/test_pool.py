@@ -26,6 +26,7 @@ from cellblock import (
 )
 from cellblock.fronts.rollouts import pool as pool_module
 from cellblock.fronts.rollouts import trajectory
+from clocks import Clock
 from processes import eventually
 
 RANDOM = "import random; random.random()"
@@ -163,12 +164,19 @@ async def test_the_lifetime_ends_what_runs(host: Host, tmp_path: Path) -> None:
 
 
 async def test_idle_ones_are_ended_and_busy_ones_are_not(host: Host) -> None:
-    async with Pool(2, host=host, sandbox=False, idle=0.5) as pool:
-        async with pool.rollout() as rollout:
-            assert (await rollout.execute("import time; time.sleep(1)")).ok
-        with pytest.raises(TimeoutError, match=r"nothing was asked of it for 0.5 s"):
-            async with pool.rollout():
-                await asyncio.sleep(1000)
+    async with Pool(2, host=host, sandbox=False, idle=50) as pool:
+        with Clock() as clock:
+            async with pool.rollout() as rollout:
+                code = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('end'): time.sleep(0.01)"
+                busy = asyncio.create_task(rollout.execute(code))
+                await eventually((Path(rollout.workspace) / "begun").exists)
+                await clock.advance(60)
+                (Path(rollout.workspace) / "end").touch()
+                assert (await busy).ok
+            with pytest.raises(TimeoutError, match=r"nothing was asked of it for 50 s"):  # noqa: PT012  # as users write it
+                async with pool.rollout():
+                    await clock.advance(60)
+                    await asyncio.sleep(1000)
 
 
 async def test_what_could_not_be_started_is_tried_again_and_what_ran_is_not(

@@ -10,6 +10,7 @@ import pytest
 
 from cellblock import CheckpointError, Host, InvalidInputError, Policy, Resources, Rolling, Session
 from checkpoint_sessions import made, rolled, value
+from clocks import hurry_stopping
 from processes import eventually
 
 
@@ -51,7 +52,10 @@ async def test_a_crash_costs_the_cell_that_crashed_only(any_host: Host, tmp_path
         assert [entry.abandoned for entry in session.history()] == [False, True, False]
 
 
-async def test_code_that_does_not_stop_costs_only_its_own_cell(host: Host, tmp_path: Path) -> None:
+async def test_code_that_does_not_stop_costs_only_its_own_cell(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry_stopping(monkeypatch)
     async with made(host, tmp_path) as session:
         await session.execute("import signal\nx = 1\nsignal.signal(signal.SIGINT, signal.SIG_IGN)")
         await rolled(session)
