@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
+from cellblock.host.shared import acquire, release
 from cellblock.launch.zygote import boot
 from escape import proofs
 from processes import below, command_line, descriptors, eventually, tree
@@ -166,6 +167,18 @@ def nothing_distrusted() -> Iterator[None]:
     for place in distrusted.places - before:
         distrusted.places.discard(place)
         (distrusted._records() / distrusted._record_of(place)).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+async def warm_shared_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
+    """The host that plain executors share, open for the whole module: an example must not wait for a cold start."""
+    host = await acquire()
+    async with host.session(isolate="native", working_dir=tmp_path_factory.mktemp("work")):
+        pass  # its fork server stays, like the one without a sandbox
+    await host.start()
+    yield
+    release(host)
+    await host.close()
 
 
 @pytest.fixture

@@ -28,25 +28,14 @@ from cellblock import (
     generate_mcp_sources,
 )
 from cellblock.errors import LaunchError
-from cellblock.host import shared
 from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.calling import pool
 from tool_sessions import SERVERS, accept, reject, streamed
 
+pytestmark = pytest.mark.usefixtures("warm_shared_host")
+
 PARAMS = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
 CALL = "from far.echo import Params, run\nprint(run(Params(word='hi')))"
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def warm_shared_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
-    """The host that plain executors share, open for the whole module."""
-    host = await shared.acquire()
-    async with host.session(isolate="native", working_dir=tmp_path_factory.mktemp("work")):
-        pass
-    await host.start()
-    yield
-    shared.release(host)
-    await host.close()
 
 
 @pytest.fixture(scope="module")

@@ -10,29 +10,17 @@ import asyncio
 import inspect
 import os
 import tempfile
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor
-from cellblock.host import shared
 from clocks import Clock
 
+pytestmark = pytest.mark.usefixtures("warm_shared_host")
+
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def warm_shared_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
-    """The host that plain executors share, open for the whole module: an example must not wait for a cold start."""
-    host = await shared.acquire()
-    async with host.session(isolate="native", working_dir=tmp_path_factory.mktemp("work")):
-        pass  # its fork server stays, like the one without a sandbox
-    await host.start()
-    yield
-    shared.release(host)
-    await host.close()
 
 
 @pytest.fixture(autouse=True)

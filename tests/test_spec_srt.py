@@ -19,7 +19,7 @@ import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from cellblock.walls.sandbox.policy import Filesystem, Network, Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
 from cells import ok, value
 from processes import alive, below, command_line, eventually
+from web_servers import web_server
 
 pytestmark = pytest.mark.slow
 
@@ -78,28 +79,6 @@ async def confined(srt_host: Host, workspace: Path) -> AsyncIterator[Session]:
     """A session under srt, with the default policy."""
     async with srt_host.session(isolate="srt", working_dir=workspace, recovery="none") as session:
         yield session
-
-
-@contextmanager
-def web_server(address: str) -> Iterator[int]:
-    """Serve ``hello`` at an address of this machine; yields the port."""
-
-    class Hello(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((address, 0), Hello) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 def settings_file(directory: Path, **network: object) -> Path:

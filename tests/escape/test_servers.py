@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import http.server
 import os
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +20,7 @@ import pytest
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
 from processes import alive, below, command_line, eventually, parents
+from web_servers import web_server
 
 SERVER = Path(__file__).parents[1] / "servers" / "hostile_server.py"
 _INSIDE = (Path(__file__).parent / "inside.py").read_text()
@@ -150,22 +149,8 @@ said = [len(opened), fields['NoNewPrivs'], fields['Seccomp'], int(fields['CapEff
 @pytest.fixture
 def site() -> Iterator[int]:
     """The port of a web server on this machine."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+    with web_server() as port:
+        yield port
 
 
 async def test_a_server_reaches_what_its_policy_names_and_nothing_else(

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from mcp import Client
 from mcp_types import ElicitResult
 
 from cellblock import CodeExecutor
-from cellblock.fronts.mcp_server.clients import Clients
-from cellblock.fronts.mcp_server.options import ServerOptions
-from cellblock.fronts.mcp_server.server import build
 from cellblock.host import Host
 from cellblock.tools.approvals.elicitation import Elicitation
-from mcp_clients import run, text
+from mcp_clients import Era, connect, run, text
 from processes import eventually
 from tool_sessions import register
 
@@ -26,17 +20,6 @@ ASK = """
 from cellblock.tools.calling.runner import ToolRunner
 print(await ToolRunner("bad").run("ask", {"message": "May I\\x1b[2J?"}))
 """
-Era = Literal["auto", "legacy"]
-
-
-@asynccontextmanager
-async def connect(host: Host, workspace: Path, era: Era, person: Any, **options: Any) -> AsyncIterator[Client]:
-    clients = Clients(ServerOptions(workspace=workspace, **options), host)
-    try:
-        async with Client(build(clients), mode=era, elicitation_callback=person) as connected:
-            yield connected
-    finally:
-        await clients.close()
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])

@@ -13,16 +13,6 @@ import pytest
 from cellblock import Host, InvalidInputError, ProcessError, Session
 
 
-@pytest.fixture(params=["native", "landlock", "none"])
-async def session(
-    request: pytest.FixtureRequest, native_host: Host, landlock_host: Host, zygote_host: Host, tmp_path: Path
-) -> AsyncIterator[Session]:
-    """A session of each kind, in a workspace of its own."""
-    host = {"native": native_host, "landlock": landlock_host, "none": zygote_host}[request.param]
-    async with host.session(working_dir=tmp_path) as made:
-        yield made
-
-
 async def test_files_are_written_and_read_at_any_path(session: Session, tmp_path: Path) -> None:
     await session.fs.write_bytes("a/b/c.bin", bytes(range(256)))
     assert (tmp_path / "a/b/c.bin").read_bytes() == bytes(range(256))

@@ -37,16 +37,6 @@ NAP = f"sleep {1000 + os.getpid()}"
 """What is to be ended: without a sandbox, the programs of others are seen as well."""
 
 
-@pytest.fixture(params=["native", "landlock", "none"])
-async def session(
-    request: pytest.FixtureRequest, native_host: Host, landlock_host: Host, zygote_host: Host, tmp_path: Path
-) -> AsyncIterator[Session]:
-    """A session of each kind, in a workspace of its own."""
-    host = {"native": native_host, "landlock": landlock_host, "none": zygote_host}[request.param]
-    async with host.session(working_dir=tmp_path) as made:
-        yield made
-
-
 @pytest.fixture
 async def native(native_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
     """A sandboxed session on the shared host."""

@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts import printed
+from scripts import refusals
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> None:
     """Every script runs in a process of its own, which is waited for."""
-
-
-def told(script: str) -> list[str]:
-    """Return the lines that a script prints, which asks for a refusal."""
-    return printed(f"import os, sys, threading, time\nfrom cellblock.worker.forks.safety import *\n{script}")
 
 
 @pytest.mark.parametrize("lock", ["lockf(f, fcntl.LOCK_EX)", "lockf(f, fcntl.LOCK_EX, 1, 7)", "flock(f, fcntl.LOCK_EX)"])
@@ -30,7 +25,7 @@ print(refusal())
 f.close()
 print(refusal())
 """
-    free, held, closed = told(script)
+    free, held, closed = refusals(script)
     assert (free, closed) == ("None", "None")
     assert held == f"the file {tmp_path}/f is locked by this session, and a copy would not have the lock: close the file"
 
@@ -43,7 +38,7 @@ f = open({str(tmp_path)!r} + "/f", "w+")
 fcntl.{lock}
 print(refusal())
 """
-    assert told(script) == ["None"]
+    assert refusals(script) == ["None"]
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
@@ -68,7 +63,7 @@ os.waitpid(child, 0)
 print(refusal())
 """
     refused = f"a transaction is open in the SQLite database {tmp_path}/f: commit it, or roll it back"
-    assert [line.replace("f-shm", "f") for line in told(script)] == [refused, "database is locked", refused]
+    assert [line.replace("f-shm", "f") for line in refusals(script)] == [refused, "database is locked", refused]
 
 
 def test_the_lock_of_another_process_is_no_obstacle(tmp_path: Path) -> None:
@@ -84,7 +79,7 @@ print(os.read(reader, 1000).decode())
 print(refusal())
 os.kill(child, 9)
 """
-    own, other = told(script)
+    own, other = refusals(script)
     assert "is locked by this session" in own
     assert other == "None"
 
@@ -107,7 +102,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 import select
 print(select.select([loop._ssock], [], [], 0)[0])
 """
-    assert told(script) == ["0", "[]"]
+    assert refusals(script) == ["0", "[]"]
 
 
 def test_what_was_in_a_pipe_is_missed_aloud_and_stays_in_the_original() -> None:
@@ -125,6 +120,6 @@ if not (child := os.fork()):
 os.waitpid(child, 0)
 print(full.get(), empty.empty())
 """
-    missed, original = told(script)
+    missed, original = refusals(script)
     assert missed == "A pipe is empty here that held 22 bytes, perhaps of a multiprocessing queue: put them in again. True"
     assert original == "one True"

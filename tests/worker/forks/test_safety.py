@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import printed
+from scripts import refusals
 
 
 @pytest.fixture(autouse=True)
@@ -14,13 +14,8 @@ def nothing_left_behind() -> None:
     """Every script runs in a process of its own, which is waited for."""
 
 
-def told(script: str) -> list[str]:
-    """Return the lines that a script prints, which asks for a refusal."""
-    return printed(f"import os, sys, threading, time\nfrom cellblock.worker.forks.safety import *\n{script}")
-
-
 def test_a_process_with_one_thread_can_be_copied() -> None:
-    assert told("print(refusal())") == ["None"]
+    assert refusals("print(refusal())") == ["None"]
 
 
 def test_nothing_is_imported_for_it() -> None:
@@ -29,7 +24,7 @@ before = set(sys.modules)
 refusal(), prepare(), part(2), repair()
 print(set(sys.modules) - before)
 """
-    assert told(script) == ["set()"]
+    assert refusals(script) == ["set()"]
 
 
 @pytest.mark.parametrize("used", [True, False])
@@ -39,7 +34,7 @@ import types
 sys.modules["torch.cuda"] = types.SimpleNamespace(is_initialized=lambda: {used})
 print(refusal())
 """
-    (said,) = told(script)
+    (said,) = refusals(script)
     assert said.startswith("CUDA has been used, and it does not work in a copy" if used else "None")
 
 
@@ -54,7 +49,7 @@ go.set()
 thread.join()
 print(refusal())
 """
-    assert told(script) == [
+    assert refusals(script) == [
         'the thread "watcher" is running, which a copy would not have: stop it, or wait until it ends',
         "None",
         "None",
@@ -69,7 +64,7 @@ thread.start()
 print(refusal())
 go.set()
 """
-    (reason,) = told(script)
+    (reason,) = refusals(script)
     assert reason.startswith('the thread "\\x1b]52;c;AAAA\\x07xxx')
     assert len(reason) < 500
 
@@ -83,7 +78,7 @@ _thread.start_new_thread(go.acquire, ())
 print(refusal())
 go.release()
 """
-    (reason,) = told(script)
+    (reason,) = refusals(script)
     assert reason.startswith("a thread without a name is running")
 
 
@@ -97,7 +92,7 @@ assert libc.pthread_create(ctypes.byref(thread), None, libc.sleep, 600) == 0
 print(refusal())
 os._exit(0) if not sys.stdout.flush() else None
 """
-    (reason,) = told(script)
+    (reason,) = refusals(script)
     assert reason.startswith("libc.so.6 has started 1 thread, ")
     assert "save()" in reason
 
@@ -119,7 +114,7 @@ finally:
     process.kill()
 print(process.wait())
 """
-    assert told(script) == ["-9"]
+    assert refusals(script) == ["-9"]
     assert (tmp_path / "said").read_text() == "['Processes that were not copied: sleep.'] -9"
 
 
@@ -133,7 +128,7 @@ prepare()
 fork_safety._prepared.resets = [broken, lambda: "The pool is closed."]
 print(repair())
 """
-    assert told(script) == [
+    assert refusals(script) == [
         "['Something could not be repaired in the copy: RuntimeError: broken by the code', 'The pool is closed.']"
     ]
 
@@ -156,7 +151,7 @@ refusal()
 prepare()
 print(repair())
 """
-    (line,) = told(script)
+    (line,) = refusals(script)
     assert ("Shared memory (mmap, multiprocessing) was not copied" in line) is shared
 
 
@@ -177,4 +172,4 @@ prepare()
 print(*repair())
 """
     expected = f"The file {tmp_path}/other was replaced, but its memory map still has the old one: map it again."
-    assert told(script) == [expected]
+    assert refusals(script) == [expected]
