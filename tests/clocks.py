@@ -45,8 +45,7 @@ def hurry_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each means of stopping a cell or a question but the last one, which kills, have hardly any time to work."""
     *cells, kill = stopping._LADDER
     monkeypatch.setattr(stopping, "_LADDER", (*((name, act, 0.05) for name, act, _ in cells), kill))
-    *questions, last = stopping._LADDER_OF_QUESTIONS
-    monkeypatch.setattr(stopping, "_LADDER_OF_QUESTIONS", (*((act, 0.05) for act, _ in questions), last))
+    monkeypatch.setattr(stopping, "_PATIENCES", (0.05, 0.05, 0.05, 0.05))
 
 
 class WallClock:

@@ -196,6 +196,21 @@ async def test_a_completion_that_cannot_be_stopped_says_why_its_kernel_ended(
     assert (await session.execute("'endless' in globals()")).return_value == "True"  # it goes on from its last state
 
 
+async def test_a_kernel_that_cannot_be_copied_any_more_says_so(session: Session) -> None:
+    await session.execute("import os; os.waitpid = None; x = 1")
+    result = await session.execute("x")
+    assert (result.return_value, result.not_undoable) == ("1", "no copy could be made: 'NoneType' object is not callable")
+
+
+async def test_a_kernel_that_does_not_answer_when_its_state_is_kept_says_why_it_ended(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_QUESTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(stopping, "_PATIENCES", (0.1,))
+    await session.execute("import time; time.monotonic = None")
+    assert "it did not answer when its state was to be kept" in ((await session.execute("1")).text or "")
+
+
 async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     await session.execute(ENDLESS.replace("while", f"open({str(begun)!r}, 'w').close()\n        while"))

@@ -377,6 +377,8 @@ class Worker:
         except OSError as error:
             room = "; each checkpoint is a process: drop some, or allow more (Resources(processes=…))"
             return f"the process cannot be forked: {error.strerror}{room if error.errno == errno.EAGAIN else ''}", None
+        except Exception as error:  # the code may have changed anything that a fork uses; a copy itself raises nothing
+            return f"no copy could be made: {CellError.of(error).evalue}", None
         finally:
             self._outbox.parking = False
 
