@@ -12,7 +12,7 @@ from cellblock.model import CodeExecutionResult, OutputItem
 
 
 def messages(text: str, error: bool) -> list[OutputMessage]:
-    """Return a text as lines; what is no whole line says so.
+    """Return a text as lines; an incomplete line is marked.
 
     Args:
         text: The text of a stream.

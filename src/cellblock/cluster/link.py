@@ -36,7 +36,7 @@ from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.wire.packed import pack
 
-if TYPE_CHECKING:  # it imports Ray, which whoever connects has imported
+if TYPE_CHECKING:  # imports Ray: every caller has done so already
     from cellblock.cluster.director_calls import DirectorCalls
 
 _T = TypeVar("_T")
@@ -306,7 +306,7 @@ class ClusterLink:
         return await self._locate(self._nearest(session))
 
     def _nearest(self, key: str) -> str:
-        """Return by what the node of a session or an execution is asked for: an id that has moved, a mark, or a name."""
+        """Return the key to look up the node of a session or an execution: an id that has moved, a mark, or a name."""
         return key if key in self._known else mark_of(key) or key
 
     async def _heirs(self, key: str) -> list[Where]:

@@ -29,7 +29,7 @@ _OBJECTS = 80 * 1024 * 1024
 
 
 def main(arguments: list[str]) -> int:
-    """Run a cluster of so many nodes until SIGTERM comes, in a process that leaves the one that has started it."""
+    """Run a cluster until SIGTERM, in a forked process that outlives its starter. The argument is the number of nodes."""
     if os.fork():
         return 0
     from ray.cluster_utils import Cluster

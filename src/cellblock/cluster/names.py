@@ -268,7 +268,7 @@ class Names:
         return ""
 
     def grant(self, site: Site) -> str:
-        """Return by what a host makes sessions that were placed there just now (`Lease.check`)."""
+        """Return the grant for sessions that were placed on a host just now (`Lease.check`)."""
         return f"{self.epoch}:{site.time + GRANT}"
 
     # -- moving ----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ _LOOK = 0.25
 """Seconds between two looks at the lease: poll's clock stands still while the machine sleeps."""
 
 _MOST_STARTS, _IN = 5, 60.0
-"""So many daemons may die within so many seconds."""
+"""How often the daemon is started within how many seconds before the node gives up."""
 
 _PR_SET_CHILD_SUBREAPER, _PR_SET_PDEATHSIG = 36, 1
 
@@ -98,10 +98,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _leave_ray() -> None:
-    """Undo what a Ray worker has done to this process, and become the parent of whatever loses its own."""
+    """Undo what a Ray worker has done to this process, and become a subreaper: the parent of all orphans below it."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks SIGINT, by which cells are interrupted
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # what comes to the process group of a terminal is not for this one
+        signal.signal(number, signal.SIG_IGN)  # ignore the terminal's signals
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     be_as_important()

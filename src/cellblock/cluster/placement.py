@@ -1,7 +1,7 @@
 """Decides which node of a cluster a new session goes to: the roomier one of two that are drawn at random.
 
-A pure function over what is known of the nodes. It changes nothing: whoever places a session subtracts its memory from the
-node's `free`, and adds it again when the session ends or a report of the node says otherwise.
+A pure function over what is known of the nodes. It changes nothing: the caller subtracts the session's memory from the node's
+`free`, and adds it again when the session ends or a report of the node says otherwise.
 
     chosen = place(nodes, Wanted(memory=256 * MB, preload=frozenset({"pandas"})), random.random)
     match chosen:

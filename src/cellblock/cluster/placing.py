@@ -57,7 +57,7 @@ class Placing:
                         answer.set_exception(error)
             else:
                 for (_, answer), placed in zip(batch, answers, strict=True):
-                    if not answer.done():  # otherwise whoever asked has given up
+                    if not answer.done():  # else the caller has given up
                         answer.set_result(placed)
 
     async def close(self) -> None:

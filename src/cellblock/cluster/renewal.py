@@ -41,7 +41,7 @@ class Renewal:
             return "older"
         if answer["lost"]:
             return "lost"
-        if answer["epoch"] > self.epoch:  # from now on, only its placements are valid, and it is told what there is then
+        if answer["epoch"] > self.epoch:  # obey only the new director, and report our sessions to it
             self.epoch = answer["epoch"]
             self._lease.renew(self._lease.until, self.epoch)
             return "join"

@@ -26,7 +26,7 @@ class Where:
         mark: The suffix of its sessions' ids.
         address: Where it listens.
         port: At this port.
-        grant: By what it makes sessions.
+        grant: The grant for sessions that are made there.
     """
 
     node: str

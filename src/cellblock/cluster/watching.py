@@ -123,7 +123,7 @@ class Told:
         )
 
     def lost(self, mark: str) -> dict[str, Any]:
-        """Return what it is for the reader that a node tells nothing more."""
+        """Return the change that reports the loss of a node."""
         if samples := self._samples.pop(mark, None):
             for name in _EVER:
                 self._left[name] += samples[-1][name]

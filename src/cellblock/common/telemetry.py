@@ -33,7 +33,7 @@ Attributes: TypeAlias = Mapping[str, "str | int | float | bool"]
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 MakeStep: TypeAlias = Callable[..., "Step"]
-"""Begins a step of a session's work: as `Step`, without what is above it."""
+"""Begins a step of a session's work: like `Step`, without a parent."""
 
 _PATIENCE = 2.0
 """Seconds in which a process that ends may send what it has not sent yet."""
@@ -152,7 +152,7 @@ def _instrument(name: str) -> Any:
 
 
 def measure_memory(used: Callable[[], int]) -> None:
-    """Let the memory of all sessions of this process be a metric.
+    """Export the memory of all sessions of this process as a metric.
 
     Args:
         used: Returns it in bytes. Another thread calls it.
@@ -289,7 +289,7 @@ _passed_on: ContextVar[dict[str, str] | None] = ContextVar("cellblock_trace", de
 
 
 def inherit() -> None:
-    """Let the trace in this process's environment (``TRACEPARENT``) be above all that it asks for: in short commands."""
+    """Use the trace in this process's environment (``TRACEPARENT``) as the parent of all its requests: for short commands."""
     _inherited.update(config.trace_context())
 
 

@@ -158,7 +158,7 @@ class Eager(AsyncOnly):
         """Add what the model has written next; whole statements begin to run.
 
         Raises:
-            InvalidInputError: It is no text, or cannot be code.
+            InvalidInputError: It is not a string, or cannot be code.
             StateError: It was finished already.
         """
         if not isinstance(part, str):

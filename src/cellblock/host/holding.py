@@ -1,4 +1,4 @@
-"""Holds what has an effect outside of a session, while its code runs before it is known to be wanted."""
+"""Delays effects outside of a session while its code runs speculatively: it may still be withdrawn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Holding:
             held.set_result(wanted)
 
     async def wait(self) -> None:
-        """Wait until what is about to happen may.
+        """Wait while effects are held.
 
         Raises:
             StateError: The code that wants it was withdrawn.

@@ -132,7 +132,7 @@ class OutputItem:
 
 
 def _from_base64(text: str) -> str | bytes:
-    """Return the bytes that a text stands for, or the text itself: JSON under a type of its own is none."""
+    """Decode base64. Other text is returned unchanged: JSON under a MIME type of its own."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

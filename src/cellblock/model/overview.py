@@ -26,7 +26,7 @@ class SessionActivity(Plain):
         workspace: The directory that it works in.
         isolate: How its kernel is isolated.
         kernel_type: The Jupyter kernelspec.
-        branch_of: The id of the session that it was made from; empty if it is no branch.
+        branch_of: The id of the session that it was made from; empty unless it is a branch.
         branch_at: How many cells that session had counted then.
         execution: The id of the running execution; empty if none runs.
         began: When that began, in seconds since the epoch.

@@ -54,7 +54,7 @@ class SessionRecord:
         isolate: How its kernel is isolated; ``none`` without a sandbox.
         kernel_type: The Jupyter kernelspec; ``python3`` for cellblock's own kernel.
         attempt_count: How many attempts `execute_with_retry` has made in it.
-        branch_of: The id of the session that it was made from; empty if it is no branch.
+        branch_of: The id of the session that it was made from; empty unless it is a branch.
         branch_at: The number of that session's last cell then.
         connection_file: Empty: there is nothing to connect to by path. KernelBox has this field.
     """

@@ -21,7 +21,7 @@ from cellblock.worker.on_import import on_import
 
 
 def plain(value: Any) -> Any:
-    """Return JSON data, in which whatever is none has become text."""
+    """Return a value as JSON data; what JSON does not have becomes a number or a string."""
     return json.loads(json.dumps(value, default=_as_text, skipkeys=True))
 
 

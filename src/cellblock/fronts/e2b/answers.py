@@ -36,7 +36,7 @@ def parse(body: bytes, model: type[_Model]) -> _Model:
     """Return what JSON says.
 
     Raises:
-        InvalidInputError: It is none, or not what the model wants.
+        InvalidInputError: It is not valid JSON, or does not fit the model.
     """
     try:
         return model.model_validate_json(body or b"{}")

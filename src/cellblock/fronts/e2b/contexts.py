@@ -59,7 +59,7 @@ class Workspace:
             path: The path as E2B's clients have it: absolute, or relative to the home directory.
 
         Raises:
-            InvalidInputError: It is no path.
+            InvalidInputError: The path is not valid.
         """
         if not path or "\0" in path or len(path) > MAX_PATH:
             raise InvalidInputError(f"path must be a path of at most {MAX_PATH} characters, without NUL")
@@ -143,7 +143,7 @@ class Contexts:
             context: The context; by default the default one of Python, whose files and programs are those of the sandbox.
 
         Raises:
-            NotFoundError: The context has no session, and is no default one.
+            NotFoundError: The context has no session, and is not a default context.
             UnsupportedError: There is no kernel for its language.
             CellblockError: What else the daemon has met.
         """
@@ -174,8 +174,8 @@ class Contexts:
         """Make a context.
 
         Args:
-            cwd: Where its code begins to work. If that is no directory, or one that code may not enter, it is the home
-                directory, and the context says so.
+            cwd: Where its code begins to work. If it is not a directory that code may enter, the home directory is used, and
+                the context says so.
             language: Its language; None stands for Python.
 
         Raises:

@@ -87,7 +87,7 @@ class Parts:
         try:
             self._parser.write(data)
         except FormParserError as wrong:
-            raise InvalidInputError(f"the body is no multipart/form-data: {str(wrong)[:200]}") from None
+            raise InvalidInputError(f"the body is not valid multipart/form-data: {str(wrong)[:200]}") from None
         found, self._found = self._found, []
         yield from found
 

@@ -21,7 +21,7 @@ OnResult: TypeAlias = Callable[[OutputItem], Awaitable[object] | object]
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who takes what.
+    """The callbacks for a cell's output.
 
     Attributes:
         stdout: Takes what is written to stdout.

@@ -34,7 +34,7 @@ def ask(request: Request[Any]) -> Any:
 
 
 def call(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-    """Ask the daemon, and if the connection is lost, the daemon that is there then.
+    """Ask the daemon. If the connection is lost, ask the next daemon.
 
     Raises:
         OutcomeUnknownError: The connection was lost after the request was sent, and it must not be carried out twice.

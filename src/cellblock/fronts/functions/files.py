@@ -33,7 +33,7 @@ def list_files(kernel: SessionRecord | str, path: str = ".", *, recursive: bool 
 
     Raises:
         NotFoundError: There is no such session.
-        FilesError: It is no folder, or cannot be read.
+        FilesError: It is not a folder, or cannot be read.
     """
     return ask(ListFiles(session_of(kernel), path, recursive))
 

@@ -164,7 +164,7 @@ def _is_still_there(request: Submit, began: float) -> bool:
 def _stop(interrupt: Interrupt) -> None:
     """Stop an execution whose caller was interrupted; when this returns the code no longer runs.
 
-    It is said on a new connection, and may overtake what was to be executed: so it is said again if there was nothing to stop.
+    The request is sent on a new connection and may arrive before the execution: then nothing was stopped, and it is repeated.
     """
     with suppress(CellblockError):
         for _ in range(_TRIES):

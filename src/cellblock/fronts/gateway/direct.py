@@ -113,7 +113,7 @@ def read_query(format_: str | None, max_chars: str | None) -> int | None:
         max_chars: The value of ``max_chars`` in the query, if any.
 
     Raises:
-        RequestValidationError: There is no such format, or the length is none.
+        RequestValidationError: The format or the length is not valid.
     """
     if format_ not in (None, "json", "model"):
         raise _wrong("query", f"format is json or model, not {format_[:40]!r}")

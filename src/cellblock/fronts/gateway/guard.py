@@ -196,7 +196,7 @@ class Headers:
         """Read them.
 
         Raises:
-            Refused: There are two hosts: whoever stands before this server may have looked at the other one.
+            Refused: There are two Host headers: a proxy may have checked the other one.
         """
         self.host = self.origin = self.authorization = self.length = self.site = self.token = ""
         for name, value in scope["headers"]:

@@ -258,7 +258,7 @@ class Channels:
 
 
 class Turns:
-    """Lets others have their turn now and then. To receive what has come does not wait, nor does to send to who reads."""
+    """Yields to other tasks now and then: receiving buffered data and sending to a client that reads never suspend."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -100,7 +100,7 @@ async def metrics(request: Request, _: Annotated[Token, Depends(needs("read"))])
     lines = meter.lines() + prometheus(about["figures"])
     lines += gauge(
         "cellblock_sessions",
-        "Sessions by what they do.",
+        "Sessions by status.",
         {f'{{status="{name}"}}': states[name] for name in ("idle", "running", "dead")},
     )
     lines += gauge("cellblock_approvals_pending", "Calls that wait for a decision.", {"": waiting})

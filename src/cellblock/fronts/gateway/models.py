@@ -46,7 +46,7 @@ class KernelModel(BaseModel):
     status: str = Field(description="running, idle, dead or unknown.")
     session_name: str | None = Field(description="Its name.")
     attempt_count: int = Field(description="How many attempts execute/retry has made in it.")
-    branch_of: str = Field("", description="The id of the session that it was made from; empty if it is no branch.")
+    branch_of: str = Field("", description="The id of the session that it was made from; empty unless it is a branch.")
     branch_at: int = Field(0, description="The number of that session's last cell then.")
     tags: _Tags = Field(description="Labels.")
     age_seconds: float = Field(description="Seconds since it was made.")
@@ -91,7 +91,7 @@ class RetryExecuteRequest(ExecuteRequest):
 class SubmitRequest(ExecuteRequest):
     """Code to run, whether or not its client stays."""
 
-    key: str = Field("", max_length=200, description="Idempotency key: what has run with it does not run again.")
+    key: str = Field("", max_length=200, description="Idempotency key: a second request with the same key runs nothing.")
     live: bool = Field(True, description="Whether output becomes events while it runs.")
     stdin: bool = Field(False, description="Whether input() waits for an answer; otherwise it fails at once.")
     silent: bool = Field(False, description="Whether it leaves no trace in the session: no number, no history.")

@@ -263,12 +263,12 @@ class _Joined:
         self._loop.call_later(REST_SECONDS, self._transport.abort)
 
     def limit_reads(self, size: int) -> None:
-        """Let one turn of the loop take at most so many bytes, if the transport is asyncio's own and not encrypted."""
+        """Limit the bytes read in one turn of the loop, if the transport is asyncio's own and not encrypted."""
         if hasattr(self._transport, "max_size"):
             cast("Any", self._transport).max_size = size
 
     def take(self, data: bytes, size: int, receive: Callable[[bytes], object]) -> None:
-        """Pass on what has come, at most so many bytes in one turn of the loop: what is encrypted comes in larger pieces.
+        """Pass on received data, at most `size` bytes in one turn of the loop: encrypted data comes in larger pieces.
 
         Nothing more is read before all of it is passed on.
         """

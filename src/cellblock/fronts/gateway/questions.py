@@ -75,7 +75,7 @@ async def tools(
 
 
 def _signatures(result: dict[str, Any]) -> list[str]:
-    """Return what a session has said of its tools: texts, of which nothing is believed."""
+    """Return what a session has said of its tools, as untrusted texts."""
     try:
         found = json.loads(result["output"])
     except ValueError:

@@ -233,7 +233,7 @@ def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]
         hint, default = _json(hints[name]), parameters[name].default
         choices = typing.get_args(typing.get_args(hint)[0]) if typing.get_origin(hint) is Annotated else ()
         if default == "" and choices and "" not in choices:
-            hint, default = hint | None, None  # the empty text stands for what is said nowhere
+            hint, default = hint | None, None  # an empty default means "not given"
         found.append((name, hint, default))
     return found
 

@@ -98,7 +98,7 @@ class Cell:
         self._following.cancel()
         await asyncio.wait([self._following])
         if not self._following.cancelled():
-            self._following.exception()  # whoever wanted it has had it
+            self._following.exception()  # mark as retrieved
 
     async def _follow(self) -> CodeExecutionResult:
         last: ExecutionEvent | None = None
@@ -144,7 +144,7 @@ async def begin(clients: Clients, session: SessionRecord, code: str, timeout: fl
 
 
 async def _keep_from_running(clients: Clients, session: SessionRecord, key: str) -> None:
-    """Stop what was submitted with a key by a call that was cancelled. It may arrive after this."""
+    """Stop the submission of a cancelled call, which may still be on its way."""
     with suppress(CellblockError):
         for _ in range(_TRIES):
             if await clients.ask(Interrupt(session.kernel_id, key)):

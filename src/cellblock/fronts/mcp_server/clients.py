@@ -80,7 +80,7 @@ class Clients:
         """
         try:
             if not self.is_ours(handle):
-                raise NotFoundError("it is no handle")
+                raise NotFoundError("it is not a session's handle")
             return await self.ask(Status(handle))
         except NotFoundError:
             raise NotFoundError(

@@ -1,4 +1,4 @@
-"""`Pool`: rollouts, so many at a time, each admitted in its turn, made once, and ended for sure."""
+"""`Pool`: rollouts with a limit on how many run at once. Each is admitted in its turn, made once, and always ended."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Pool(AsyncOnly):
             template: A directory whose files each begins with, copied. Not together with `start_from`.
             labels: For the trajectories.
             lifetime: Seconds from admission to the end of a rollout, set-up and scoring included; None for no limit.
-            idle: Seconds after which a rollout of which nothing is asked is ended; None for no limit.
+            idle: Seconds of inactivity after which a rollout is ended; None for no limit.
             trajectories: A file to which the trajectory of each rollout is appended when it ends.
             host: Where they run, and which stays open; by default one that is shared.
             options: Options of `CodeExecutor`, except `working_dir`: each rollout has a directory of its own.

@@ -261,7 +261,7 @@ class Cells:
         running = asyncio.create_task(self._go_on(kernel, cell))
         running.add_done_callback(functools.partial(_no_more, cell))
         self._resumed = cell, running
-        if cell.silent:  # whoever wanted its values has ended with that host
+        if cell.silent:  # its reader ended with that host
             self.forgo_resuming()
 
     async def _go_on(self, kernel: Kernel, cell: Cell) -> CodeExecutionResult:

@@ -236,7 +236,7 @@ class Family:
             patience = self.grace(_PATIENCE)
             await asyncio.wait([copied, control.gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not copied.done():
-                if control.gone.done():  # which init tells last: it has ended what was no copy yet
+                if control.gone.done():  # init reports this last: it has ended the unfinished copy
                     raise KernelDiedError("the kernel died while it was copied")
                 raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()

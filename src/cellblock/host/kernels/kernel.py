@@ -274,7 +274,7 @@ class Kernel(ControlObserver):
             self._condemned = self._condemned or why
         await self.control.end(self.family.grace(4 * _GRACE if self.family.shared else _GRACE))
         if not self.control.gone.done() and self.origin is not None:
-            # The copy does not even fork, as it is stopped, for example. With a copy, init ends what was to be made of it.
+            # The copy never forked, because it is stopped, say. Without it, init ends the kernel that was to be made.
             self.family.drop(self.origin)
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
         if not self.control.gone.done():

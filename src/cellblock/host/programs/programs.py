@@ -103,8 +103,8 @@ class Programs:
         """Run a program in the session's sandbox beside its kernel, and return how it ended and what it printed.
 
         The session's init starts it, never the kernel: code of the session cannot trace it, read its memory or descriptors, or
-        answer in its place. It sees the same files, network, limits and user. It is no cell: it has no place in the history,
-        and `undo` does not undo it. Any number up to 64 run at once, also beside a running cell. See docs/programs.md.
+        answer in its place. It sees the same files, network, limits and user. It is not a cell: it is not in the history, and
+        `undo` does not undo it. Any number up to 64 run at once, also beside a running cell. See docs/programs.md.
 
         Args:
             command: The program and its arguments; a text is a command for ``sh -c``.
@@ -237,7 +237,7 @@ class Programs:
             watcher.program_ended(process.info.command, result)
 
     async def helper(self) -> Process:
-        """Start the helper that works with files, which is no program of the session's."""
+        """Start the helper that works with files. It is not listed among the session's programs."""
         return await self._begin(_specification((), stdin=True), ("files",), "all", "", hidden=True)
 
     async def end_all(self, why: str) -> None:

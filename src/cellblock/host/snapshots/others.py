@@ -1,4 +1,4 @@
-"""What others have saved between cells that are undone together: an undo of these leaves it, as if they were undone singly."""
+"""Finds files that others saved between cells: undoing the cells together keeps them, as undoing them one by one does."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _status(top: int, path: str) -> os.stat_result | None:
 
 
 def _likeness(top: int, path: str) -> object:
-    """Return by what a file or link is known wherever it is: when it was written, and its size. Links: the target."""
+    """Return what identifies a file or link after a rename: time of the last write and size, or the target of a link."""
     try:
         with open_parent(top, path) as (parent, name):
             info = os.lstat(name, dir_fd=parent)

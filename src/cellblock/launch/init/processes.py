@@ -136,9 +136,9 @@ def forget_signals() -> None:
 
 
 def heed_signals() -> None:
-    """Ignore no signal that whoever started the host has ignored, as nohup does and shells in the background of a script.
+    """Reset ignored signals that were inherited from the host: nohup ignores some, and so do shells in scripts for ``&``.
 
-    Those that Python itself ignores are not among them.
+    Signals that Python itself ignores stay ignored.
     """
     for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
         if signal.getsignal(number) == signal.SIG_IGN:

@@ -17,7 +17,7 @@ from cellblock.service.named.past import PastExecution
 
 @answers_with_body(Submit)
 async def submitted(server: Server, request: Submit, body: bytes) -> Any:
-    """See `Submit`, but for `wait`, which a client's connection sees to: that is most of what is asked."""
+    """See `Submit`. `wait` is handled by the client's connection, as it is the hot path."""
     execution = submit(server, request, body)
     if request.follow:
         return (as_data(event) async for event in execution.follow())

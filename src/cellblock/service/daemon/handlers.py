@@ -1,4 +1,4 @@
-"""Which function answers which operation. Handlers stand beside what they do, and are entered here by a decorator."""
+"""The registry of the handlers of operations, filled by decorators."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ async def load(server: Server, request: Load) -> Data[LoadReport]:
 @answers(Export)
 async def export(server: Server, request: Export) -> bool:
     """See `Export`."""
-    server.sessions.find(request.session)  # that there is none comes before what is wrong with the path
+    server.sessions.find(request.session)  # report a missing session before a wrong path
     _check_path(request.path)
     await (await server.sessions.live(request.session)).export(request.path)
     return True

@@ -102,7 +102,7 @@ class Server:
                     del self.promised[name]
 
     def refuse_older_placements(self) -> None:
-        """Make no session by what a director knew before now: it may have believed a session to be here that has left."""
+        """Reject placements that were decided before now: the director may have counted on a session that has left."""
         self._not_before = now()
 
     def end_session(self, name: str) -> None:

@@ -104,7 +104,7 @@ async def held(
         waits_for: Returns what its code waits for (`Submissions.waits_for`).
 
     Yields:
-        By what it is held.
+        The token of the hold.
 
     Raises:
         BusyError: It is not idle in time.

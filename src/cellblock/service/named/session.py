@@ -55,7 +55,7 @@ class NamedSession:
         results: The beginnings of what the last tool calls returned, with the times of the decisions about them.
         last_line: The first line of the code that was submitted last.
         unasked: Set while no request about it is being answered (`answering`).
-        held: By what it is held because it moves to another node of a cluster; empty if it does not.
+        held: The token of the hold while it moves to another node of a cluster; empty if it does not move.
         since: The id of the last execution that had ended when its past in the running session began; empty if none had. No
             time: clocks are set.
     """

@@ -101,7 +101,7 @@ class NamedSessions:
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
         self._given_away: dict[str, str] = {}
-        """By what sessions were held that have moved to other nodes, by name and by id. Who asks for one has to look there."""
+        """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
         """Names of the sessions that have adopted others, by the names and ids of these."""
         for stored in self.store.sessions.all():

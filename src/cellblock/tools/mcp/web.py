@@ -137,7 +137,7 @@ class _Client(httpx2.AsyncClient):
             forgotten = response.status_code == 404 and "mcp-session-id" in request.headers
             self._noticed(request, f"HTTP {response.status_code} {response.reason_phrase}", final=forgotten)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            await self._refuse(response, "it compresses what it was asked not to compress")
+            await self._refuse(response, "it sent a compressed body, which was not accepted")
         if len(self.cookies.jar) > _MAX_COOKIES:
             await self._refuse(response, f"it set more than {_MAX_COOKIES} cookies")
         if isinstance(response.stream, httpx2.AsyncByteStream):

@@ -278,7 +278,7 @@ _ENTER = "bwrap --bind DIRECTORY / --dev /dev --proc /proc COMMAND"
 _NEWER = Way("use a newer kernel", "uname -r")
 _SRT = Way("use Anthropic's sandbox-runtime instead (docs/srt.md)", "CodeExecutor(isolate='srt')")
 _LET_CONTAINER = Way(
-    "let what is around this program be the sandbox; nothing then protects this program, or one session from another",
+    "use the surrounding container as the sandbox: sessions are then not kept from this program, or from each other",
     "CodeExecutor(sandbox=False)",
 )
 _WEAKER = Way(
