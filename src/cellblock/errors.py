@@ -153,7 +153,7 @@ class MovingError(NotRunError):
 
 
 class NotPlacedError(DaemonError):
-    """A node of a cluster was asked for a session that it is not to make. Nothing was made; the director places it again."""
+    """A node of a cluster was asked for a session that it must not make. Nothing was made; the director places it again."""
 
 
 class OutcomeUnknownError(DaemonError):

@@ -114,7 +114,7 @@ class CellblockInterpreter:
             self._lock.release()
 
     def _define(self, executor: SyncCodeExecutor) -> None:
-        """Let the code call the tools. Offered each time, they run in the context of this execution: `dspy.context` holds."""
+        """Offer the tools to the code. This is done for each execution: they run in its context (`dspy.context`)."""
         definitions = executor.offer({**self.tools, "SUBMIT": self._submit}, "dspy")
         if self._defined != self.tools:
             executor.execute(f"{definitions}\n{_SUBMIT}")

@@ -1,4 +1,4 @@
-"""Terminals for the OpenAI Agents SDK: programs that an agent types to, with what they say in between."""
+"""Terminals for the OpenAI Agents SDK: programs that an agent types to, and their output in between."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from cellblock.host.programs.process import Process
 from cellblock.model.programs import ExecResult
 
 MAX_OUTPUT = 64 << 20
-"""Bytes that are kept of what a program says, until somebody reads them."""
+"""Bytes of a program's output that are kept until they are read."""
 
 
 class CellblockProcess(RuntimeProcess):

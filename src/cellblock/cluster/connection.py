@@ -55,7 +55,7 @@ class ClusterConnection:
         return self.thread.run(self.link.call(request, body))
 
     def create(self, request: Create, *, memory: int = 0, patience: float | None = None) -> Any:
-        """Have a session made, as `ClusterLink.create`."""
+        """Make a session, as `ClusterLink.create`."""
         self._check()
         return self.thread.run(self.link.create(request, memory=memory, patience=patience))
 

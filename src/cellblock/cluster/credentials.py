@@ -15,7 +15,7 @@ _YEARS = 20
 
 
 def make_credentials() -> str:
-    """Return a fresh certificate and its key, as PEM. It is its own authority: whoever has the key belongs to the cluster."""
+    """Return a fresh certificate and its key, as PEM. It is its own authority: any holder of the key is trusted."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     now = datetime.now(UTC)

@@ -30,14 +30,14 @@ _LOOK = 0.5
 """Seconds between two looks at Ray's nodes."""
 
 _LONG = 86_400.0
-"""Seconds that sessions of a node are waited for that Ray drains without a deadline."""
+"""Seconds to wait for the sessions of a node that Ray drains without a deadline."""
 
 _SUSPECT = 1.0
-"""Seconds in which a host that is suspected to have ended is heard of, or of its end."""
+"""Seconds to wait for news of a host that may have ended."""
 
 
 _LOOK_AGAIN = 0.25
-"""Seconds after which it is looked again whether a name is in doubt."""
+"""Seconds between two checks whether a name is in doubt."""
 
 
 class Host(Protocol):
@@ -69,7 +69,7 @@ class Nodes(Protocol):
         """Make the host of a node, unless there is one."""
 
     async def request(self, bundles: list[dict[str, float]]) -> None:
-        """Tell what waits."""
+        """Report the memory that waiting sessions need."""
 
 
 class _Waiting:
@@ -80,7 +80,7 @@ class _Waiting:
         wanted: Its needs.
         why: Why it waits.
         since: Since when (`time.monotonic`).
-        turn: Set when it is to look again.
+        turn: Set to make it look again.
     """
 
     def __init__(self, name: str, wanted: Wanted, why: str) -> None:
@@ -124,7 +124,7 @@ class Director:
         self._numbered: Names | None = None
         self._successor = 0
         self._emptying: dict[str, Emptying] = {}
-        """By the marks of the hosts."""
+        """By the mark of the host."""
         self._tls: Any = None
         self._queue: deque[_Waiting] = deque()
         self._hosts: dict[str, Host] = {}
@@ -300,7 +300,7 @@ class Director:
 
         Args:
             key: The name or the mark.
-            suspect: A host whose connection was lost: it is waited for a moment for what has become of it.
+            suspect: A host whose connection was lost: this waits a moment to learn what has become of it.
         """
         await self._begin()
         if suspect and (site := self._names.sites.get(suspect)) is not None and not site.why:
@@ -394,11 +394,11 @@ class Director:
         return await self.status()
 
     async def drain(self, node: str, on: bool, seconds: float = 0.0) -> dict[str, Any]:
-        """Have a node take no new sessions, and move its sessions to others; or have it take them again.
+        """Drain a node, which then takes no new sessions and moves its sessions to others; or end the draining.
 
         Args:
             node: Its name, or the beginning of Ray's id of it.
-            on: Whether it takes none.
+            on: Whether it is drained.
             seconds: How long busy sessions are waited for, if this begins to move sessions.
 
         Returns:
@@ -436,7 +436,7 @@ class Director:
             emptying.task.cancel()
 
     async def _move(self, here: Site, there: Site, name: str, seconds: float, whole: bool) -> str:
-        """Have a host take a session over from another one; see `emptying.Move`.
+        """Make a host take a session over from another one; see `emptying.Move`.
 
         Raises:
             CellblockError: It cannot.
@@ -509,7 +509,7 @@ class Director:
                 self._lose(mark, "Ray says that the node is dead")
 
     async def _keep_host(self, ray_node: str, node: Mapping[str, Any]) -> None:
-        """Make the host of a node, unless there is one, and hear when it ends."""
+        """Make the host of a node, unless there is one, and watch for its end."""
         name, resources = self._ray_nodes[ray_node], node["Resources"]
         options = self._options
         cpus = resources.get("CPU", 0) // 2 if options.cpus is None else options.cpus
@@ -551,7 +551,7 @@ class Director:
         self._lost = asyncio.Event()
 
     async def _ask_for_nodes(self) -> None:
-        """Tell Ray's autoscaler what waits."""
+        """Tell Ray's autoscaler what waiting sessions need."""
         wanted = [{"memory": float(one.wanted.memory)} for one in self._queue][:1000]
         if wanted != self._asked:
             self._asked = wanted
@@ -559,7 +559,7 @@ class Director:
             await self._nodes.request(wanted)
 
     def _serve(self) -> None:
-        """Let the first of those that wait look again."""
+        """Wake the first waiting caller."""
         if self._queue:
             self._queue[0].turn.set()
 

@@ -164,7 +164,7 @@ class DirectorCalls:
 
 
 def _check(error: RayError, deadline: float) -> None:
-    """Raise what is not worth another attempt."""
+    """Raise an error that is not worth another attempt."""
     if isinstance(error, RayTaskError) and not isinstance(error, RayActorError):
         raise DaemonError(f"the cluster's director failed: {error.cause!r}") from error
     if time.monotonic() > deadline or "ray.kill" in str(error):

@@ -18,7 +18,7 @@ _MOST_WAITED_FOR = 200
 
 _PAUSE, _LONGEST = 0.25, 8.0
 _LAST = 0.25
-"""Part of the time, at its end, in which sessions also move of which something is lost, if the node ends then."""
+"""The last part of the time, in which sessions also move if something of them is lost, provided that the node ends then."""
 
 Move = Callable[[Site, Site, str, float, bool], Awaitable[str]]
 """Moves a session from a host to another one: its name, for how long it may be busy, and whether all of it has to arrive.

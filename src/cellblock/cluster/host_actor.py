@@ -196,7 +196,7 @@ class HostActor:
 
         Args:
             epoch: The number of the director that asks.
-            on: Whether it takes none.
+            on: Whether it is drained.
 
         Raises:
             ConflictError: There is a later director.

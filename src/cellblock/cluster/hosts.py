@@ -99,7 +99,7 @@ class RayHosts:
             name: Its name; empty for one that nobody else has.
             tags: Labels, if it is made.
             memory: Bytes that it is promised; 0 for the cluster's default.
-            patience: Seconds that it waits for room; None: as was said for all.
+            patience: Seconds that it waits for room; None: the default of these hosts.
             fresh: Whether it is an error if there is one of that name.
             options: Its options, if it is made: those of named sessions (docs/named-sessions.md). Paths are the node's.
                 Without ``working_dir`` it gets a directory of its own, which ends with it.
@@ -117,7 +117,7 @@ class RayHosts:
 
     @asynccontextmanager
     async def session(self, name: str = "", **options: Any) -> AsyncGenerator[ClusterSession, None]:
-        """Have a session for an ``async with`` block; it ends with the block.
+        """Make a session for an ``async with`` block; it ends with the block.
 
         Args:
             name: Its name, which must not be in use; empty for one that nobody else has.

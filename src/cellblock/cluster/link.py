@@ -43,13 +43,13 @@ _T = TypeVar("_T")
 _MOST_KNOWN = 100_000
 _TRIES = 5
 _PAUSE = 3.0
-"""Seconds after which it is asked again whether hosts live, if there was no director."""
+"""Seconds between two checks whether hosts live, while there is no director."""
 
 _SOON, _LATER = 0.02, 0.5
 """Seconds between two requests about a session that moves to another node: the first pause, and the longest."""
 
 _HEARS = 10.0
-"""Seconds in which a director has heard from a node again."""
+"""Seconds within which a director has heard from a node again."""
 
 
 class ClusterLink:
@@ -178,7 +178,7 @@ class ClusterLink:
     # -- sessions ---------------------------------------------------------------------------------------------------------
 
     async def create(self, request: Create, *, packed: bool = False, memory: int = 0, patience: float | None = None) -> Any:
-        """Have a session made where there is room, or return the one of its name.
+        """Make a session on a node with room, or return the one of its name.
 
         Args:
             request: The session to make.
@@ -194,7 +194,7 @@ class ClusterLink:
         return await self._until_heard(lambda: self._create(named, memory, deadline, packed=packed))
 
     async def _until_heard(self, make: Callable[[], Awaitable[_T]]) -> _T:
-        """Make sessions where the director has placed them; if a node refuses, again, until the director has heard why."""
+        """Make sessions where the director has placed them. If a node refuses, try again until the director knows why."""
         deadline, pause = 0.0, _SOON
         while True:
             try:

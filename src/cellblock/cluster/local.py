@@ -25,7 +25,7 @@ _START = 120.0
 _END = 30.0
 _FILE = "ray-cluster.json"
 _OBJECTS = 80 * 1024 * 1024
-"""Bytes of each node for Ray's objects, which sessions have nothing of. It is the least that Ray takes."""
+"""Bytes of each node for Ray's objects, which sessions do not use: the minimum that Ray accepts."""
 
 
 def main(arguments: list[str]) -> int:
@@ -97,7 +97,7 @@ def start_nodes(count: int) -> str:
 
 
 def authenticate(address: str) -> None:
-    """Have Ray send the token of the cluster that `start_nodes` has started, if that is meant."""
+    """Make Ray send the token of the cluster that `start_nodes` has started, if the address is that cluster's."""
     own = running_address()
     if own is not None and address in ("auto", own) and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"

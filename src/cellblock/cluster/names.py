@@ -2,13 +2,13 @@
 
 A name is given to one node at a time, until that node is known to have no session of it any more:
 
-- A placement is valid for a while, by the clock of the node. The node tells its names in a census with the time of its clock;
+- A placement is valid for a while, by the clock of the node. The node reports its names in a census with its time;
   a name that is missing in a census after that time is free again.
 - A node answers only while its lease lasts, which it counts from before it asked. Here the lease ends later: it counts from
   when the request came, with a margin for clocks that do not run alike. A node that does not renew its lease is lost; its
   names are free when the lease has ended, or before if it is known that all of its processes have ended.
-- After a restart, nothing is known. Names that no node tells are free only when every node has told its own, or could not
-  have a lease any more.
+- After a restart, nothing is known. Names that no node reports are free only when every node has reported its own, or can no
+  longer have a lease.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cellblock.service.daemon.lease import GRANT
 
 _MARGIN, _DRIFT = 0.2, 1.05
 _MOVES = 1.0
-"""Seconds after which it is looked again whether a session has moved."""
+"""Seconds between two checks whether a session has moved."""
 
 _MOST_LOST = 100_000
 
@@ -85,7 +85,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class InDoubt:
-    """Nobody can say yet whether a name is free. As text, it says why.
+    """It is not known yet whether a name is free. As text, it says why.
 
     Attributes:
         seconds: For how long at most.
@@ -122,7 +122,7 @@ class Names:
 
     @property
     def longest(self) -> float:
-        """Seconds after which a lease that was given before has ended for sure."""
+        """Seconds after which a lease that was given before has certainly ended."""
         return self.lease * _DRIFT + _MARGIN
 
     # -- after a restart -------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Names:
         there.site.origins.add(origin)
 
     def stayed(self, name: str, mark: str) -> None:
-        """Note that a session has not moved to a host, which says that it has nothing of it."""
+        """Note that a session has not moved to a host, which reports that it does not have it."""
         if (there := self._moving.get(name)) is not None and there.site.mark == mark:
             there.site.told -= {name}
             self._free(name, there.site)
@@ -330,7 +330,7 @@ class Names:
         site.node.free -= memory
 
     def _give_back(self, name: str, site: Site) -> None:
-        """Let others have the memory that a host has promised to a session."""
+        """Release the memory that a host has promised to a session."""
         if (promise := site.names.get(name)) is not None:
             site.node.free += promise.memory
             promise.memory = 0

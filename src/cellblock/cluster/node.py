@@ -1,4 +1,4 @@
-"""``python -m cellblock.cluster.node``: runs the daemon of one node of a cluster, and ends all of it for sure.
+"""``python -m cellblock.cluster.node``: runs the daemon of one node of a cluster, and always ends all of its processes.
 
 It is a fresh process with one thread and without what Ray gives its workers. Its standard input is a pipe whose other end only
 the node's `HostActor` has: when that closes, because the actor has ended or was killed, everything ends here. It ends as well
@@ -45,7 +45,7 @@ class Options:
         address: The address to listen at.
         port: The port; 0 for any that is free.
         mark: The suffix of its sessions' ids.
-        raylet: The node's raylet, which this does not outlive; 0: nobody knows it.
+        raylet: The node's raylet, which this does not outlive; 0 if it is unknown.
     """
 
     directory: str
@@ -167,7 +167,7 @@ class _Node:
         )
 
     def _watch(self, daemon: subprocess.Popen[bytes]) -> int | None:
-        """Wait until something ends; return why all is to end, or None if only the daemon has."""
+        """Wait until something ends; return the exit code if all has to end, or None if only the daemon has ended."""
         ended = os.pidfd_open(daemon.pid)
         try:
             poll = select.poll()

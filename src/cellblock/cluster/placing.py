@@ -1,4 +1,4 @@
-"""Asks the director for places of new sessions, many by one call: a call costs a hundred times as much as a decision."""
+"""Asks the director where to place new sessions, many in one call: a call costs a hundred times as much as a decision."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from cellblock.cluster.director_calls import DirectorCalls
 
 _MOST = 100
-"""Sessions of one call: the director is to answer others within milliseconds."""
+"""Sessions of one call: the director has to answer other calls within milliseconds."""
 
 _Wanted = tuple[str, int, Sequence[str]]
 
 
 class Placing:
-    """Gathers what is asked for while a call is under way, and asks for it by the next one."""
+    """Batches the requests that come during a call, and sends them with the next call."""
 
     def __init__(self, director: DirectorCalls) -> None:
         self._director = director

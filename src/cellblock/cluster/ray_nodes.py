@@ -82,7 +82,7 @@ class RayNodes:
         return RayHost(ray.remote(HostActor).options(**options).remote(*arguments))
 
     async def request(self, bundles: list[dict[str, float]]) -> None:
-        """Tell Ray's autoscaler, if there is one, what waits."""
+        """Tell Ray's autoscaler, if there is one, what waiting sessions need."""
         from ray.autoscaler.sdk import request_resources
 
         with suppress(Exception):  # there may be none

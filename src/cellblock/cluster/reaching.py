@@ -1,4 +1,4 @@
-"""Connects to the hosts of a cluster: how both sides prove who they are, and how it is told that a host has ended."""
+"""Connects to the hosts of a cluster: how both sides prove who they are, and how the end of a host is detected."""
 
 from __future__ import annotations
 

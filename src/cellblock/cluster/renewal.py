@@ -1,4 +1,4 @@
-"""How a host's lease is renewed, and by which director: never by one that was started before one that it has obeyed."""
+"""The renewal of a host's lease: by the newest director that it knows, and never by an older one."""
 
 from __future__ import annotations
 

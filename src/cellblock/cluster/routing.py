@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A host, as the director tells it.
+    """A host, as the director reports it.
 
     Attributes:
         node: The node's name.
@@ -41,7 +41,7 @@ class Where:
 
 
 def key_of(request: Request[Any]) -> str:
-    """Return what tells the host of a request: a session's name or id, or an execution's id. Empty: all hosts are asked."""
+    """Return the key to the host of a request: a session's name or id, or an execution's id. Empty: all hosts are asked."""
     for name in ("session", "execution"):
         if given := getattr(request, name, ""):
             return str(given)

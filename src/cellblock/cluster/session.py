@@ -108,7 +108,7 @@ class ClusterSession:
             raise
 
     async def _stop(self, key: str) -> None:
-        """Stop an execution whose caller does not wait for it any more. What was to be executed may come after this."""
+        """Stop an execution whose caller no longer waits for it. The execution may arrive after this request."""
         with suppress(CellblockError):
             for _ in range(_TRIES):
                 if await self._link.call(Interrupt(self.id, key)):
@@ -124,7 +124,7 @@ class ClusterSession:
         key: str = "",
         stdin: bool = False,
     ) -> ExecutionRecord:
-        """Have code run, whether or not this program stays.
+        """Submit code. It runs whether or not this program stays.
 
         Args:
             code: The code.
@@ -240,7 +240,7 @@ class ClusterSession:
         return CodeExecutionResult.from_dict(await self._link.call(request))
 
     async def register_mcp_server(self, name: str, params: Mapping[str, Any]) -> list[str]:
-        """Have code call the tools of an MCP server, as ``mcptools.NAME.TOOL``; return the names of these modules.
+        """Offer the tools of an MCP server to the code, as ``mcptools.NAME.TOOL``; return the names of these modules.
 
         The server runs on the node, outside of the sandbox.
 

@@ -110,7 +110,7 @@ class SyncClusterSession:
             raise
 
     def _stop(self, key: str) -> None:
-        """Stop an execution whose caller does not wait for it any more. What was to be executed may come after this."""
+        """Stop an execution whose caller no longer waits for it. The execution may arrive after this request."""
         with suppress(CellblockError):
             for _ in range(_TRIES):
                 if self._link.call(Interrupt(self.id, key)):
@@ -126,7 +126,7 @@ class SyncClusterSession:
         key: str = "",
         stdin: bool = False,
     ) -> ExecutionRecord:
-        """Have code run, whether or not this program stays.
+        """Submit code. It runs whether or not this program stays.
 
         Args:
             code: The code.
@@ -241,7 +241,7 @@ class SyncClusterSession:
         return CodeExecutionResult.from_dict(self._link.call(request))
 
     def register_mcp_server(self, name: str, params: Mapping[str, Any]) -> list[str]:
-        """Have code call the tools of an MCP server, as ``mcptools.NAME.TOOL``; return the names of these modules.
+        """Offer the tools of an MCP server to the code, as ``mcptools.NAME.TOOL``; return the names of these modules.
 
         The server runs on the node, outside of the sandbox.
 

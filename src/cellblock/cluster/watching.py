@@ -19,10 +19,10 @@ Changes = AsyncGenerator[dict[str, Any], None]
 """`Change` after `Change`, as JSON data."""
 
 _LOOK = 2.0
-"""Seconds after which it is looked whether there are other nodes."""
+"""Seconds between two checks for other nodes."""
 
 _AHEAD = 100
-"""How many changes of nodes wait for a slow reader. The nodes wait then, and tell what is newest later."""
+"""How many changes of nodes wait for a slow reader. The nodes wait then, and report the newest state later."""
 
 _SAMPLES = 400
 _NOW = ("sessions", "running", "waiting", "memory", "checkpoints")
@@ -64,7 +64,7 @@ async def watch_all(nodes: Callable[[], Awaitable[list[Where]]], watch: Callable
 async def _look(
     nodes: Callable[[], Awaitable[list[Where]]], watch: Callable[[Where], Changes], coming: asyncio.Queue[Any]
 ) -> None:
-    """Pass on what each node tells, also of nodes that come later."""
+    """Pass on the changes of each node, also of nodes that come later."""
     tasks: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
@@ -95,7 +95,7 @@ class Told:
         """Begin: nothing was told."""
         self._era, self._numbers = secrets.token_hex(4), itertools.count(1)
         self._sessions: dict[str, str] = {}
-        """The id of a session → the mark of the node that told it last: sessions move."""
+        """The id of a session → the mark of the node that reported it last: sessions move."""
         self._approvals: dict[str, str] = {}
         self._samples: dict[str, deque[Mapping[str, Any]]] = {}
         self._left = dict.fromkeys(_EVER, 0)
@@ -145,7 +145,7 @@ class Told:
 
 
 def _gone(told: dict[str, str], mark: str, ids: Iterable[str]) -> list[str]:
-    """Forget, and return, what a node has said to be gone, and no other node has now."""
+    """Forget and return what a node has reported as gone and no other node has now."""
     gone = [one for one in ids if told.get(one) == mark]
     for one in gone:
         del told[one]

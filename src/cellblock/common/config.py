@@ -137,7 +137,7 @@ def names_service() -> bool:
 
 
 def telemetry_exporters() -> dict[str, list[str]] | None:
-    """Return which exporters OpenTelemetry's SDK is to have beside those that its variables name; None for no SDK.
+    """Return the exporters to add to those that OpenTelemetry's variables name; None for no SDK.
 
     An endpoint is enough: what is not named goes there. OTLP is spoken over HTTP, unless the variables say gRPC.
     """

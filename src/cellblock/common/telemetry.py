@@ -164,7 +164,7 @@ def measure_memory(used: Callable[[], int]) -> None:
 
 
 def prometheus(data: Mapping[str, Any]) -> list[str]:
-    """Return what `Figures.as_data` said, in Prometheus' text format, with the names that OpenTelemetry's exporters give."""
+    """Return the data of `Figures.as_data` in Prometheus' text format, with the names that OpenTelemetry's exporters give."""
     lines: list[str] = []
     for name, help_ in HISTOGRAMS.items():
         shown = f"{_shown(name)}_seconds"
@@ -361,7 +361,7 @@ def _continued(carrier: object) -> Iterator[None]:
 
 @contextmanager
 def exporting(service: str) -> Iterator[bool]:
-    """Have OpenTelemetry's SDK in a process of cellblock's own, if the standard variables say where to send things.
+    """Set up OpenTelemetry's SDK in a process of cellblock's own, if the standard variables say where to send things.
 
     At the end, what was not sent yet is sent, within two seconds.
 

@@ -35,7 +35,7 @@ _PIECE = 4 * 1024 * 1024
 _MAX_NAMES = 10_000
 _OBJECTS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "memory"})
 _EXCLUSIVE = frozenset({"s3", "s3a", "gs", "gcs", "memory"})
-"""Schemes with which of two who create one name, one alone succeeds."""
+"""Schemes with exclusive creation: if several create the same name at once, only one succeeds."""
 
 _REFUSED = re.compile(r"credential|permission|forbidden|denied|unauthori[sz]ed|signature|token|accesskey", re.IGNORECASE)
 

@@ -43,7 +43,7 @@ def install() -> None:
     """Make ``import kernelbox`` find this module, whether or not KernelBox is installed. Can be called again.
 
     Raises:
-        StateError: KernelBox has been imported already, and who has its functions would keep them.
+        StateError: KernelBox has been imported already, and modules that have its functions would keep them.
     """
     if sys.modules.setdefault(_NAME, sys.modules[__name__]) is not sys.modules[__name__]:
         raise StateError("kernelbox is imported already: call cellblock.compat.kernelbox.install() before whatever imports it")

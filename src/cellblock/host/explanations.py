@@ -1,4 +1,4 @@
-"""Explains errors of cells by what only the session knows: its directory, its limits, and the modules of its workspace."""
+"""Explains errors of cells with facts that only the session knows: its directory, limits, and modules in its workspace."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def check_names(names: Iterable[str], known: Collection[str]) -> None:
 
 
 def _instead(name: str, known: Collection[str]) -> str:
-    """Return what to use in the place of an option that does not exist; empty if that is not known."""
+    """Return the replacement for an option that does not exist; empty if it is not known."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
     if name in _RESOURCES:

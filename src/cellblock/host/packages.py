@@ -125,7 +125,7 @@ class SessionPackages:
     async def install(
         self, kernel: RunningKernel, arguments: tuple[str, ...], index: PackageIndex, facts: Facts, launch: Launch
     ) -> int:
-        """Have pip install packages for the session, and return its wait status.
+        """Run pip to install packages for the session, and return its wait status.
 
         Args:
             kernel: The session's kernel.

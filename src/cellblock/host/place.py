@@ -17,7 +17,7 @@ class Places:
     """Holds directories for the next process, in case this one is killed. These hold nothing."""
 
     def place_made(self, path: str, held: int) -> None:
-        """Have a directory held, so that it is not taken for abandoned."""
+        """Hold a directory, so that it is not taken for abandoned."""
 
     def place_gone(self, path: str) -> None:
         """Stop holding a directory."""

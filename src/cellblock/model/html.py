@@ -28,7 +28,7 @@ def page(result: CodeExecutionResult) -> str:
 
 
 def summary(result: CodeExecutionResult) -> str:
-    """Return what came of the code, in one short line."""
+    """Return the outcome of the code, in one short line."""
     said = result.status if result.error is None else f"{result.status}: {result.error.ename}: {result.error.evalue[:100]!r}"
     return f"{said}, in {result.duration_ms} ms" + (f", {len(result.images)} images" if result.images else "")
 

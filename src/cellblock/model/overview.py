@@ -119,7 +119,7 @@ class Change(Plain):
     """The changes since an earlier moment.
 
     Attributes:
-        position: The moment, for `Watch`: whoever continues from it misses nothing.
+        position: The moment, for `Watch`: a watcher that continues from it misses nothing.
         fresh: Whether this begins anew: what was known before no longer counts.
         sessions: Sessions that are new, or do something else.
         ended: The ids of those that have ended.

@@ -66,7 +66,7 @@ def report(result: CodeExecutionResult, max_chars: int) -> str:
 
 
 def _first_line(result: CodeExecutionResult) -> str:
-    """Return what came of the code, or nothing if it simply succeeded."""
+    """Return the outcome of the code; empty if it simply succeeded."""
     error = result.error
     if result.ok or error is None:
         return f"Variables and imports of earlier cells are lost: {_RESTARTED}." if result.state_lost else ""
@@ -123,12 +123,12 @@ def _shown(result: CodeExecutionResult) -> str:
 
 
 def _without_our_frames(text: str) -> str:
-    """Return what a dead kernel has said, without the frames of cellblock and IPython in what Python tells of a crash."""
+    """Return the last output of a dead kernel, without the frames of cellblock and IPython in Python's report of a crash."""
     return _C_STACK.sub("", _MODULES.sub("", _FAULT.sub(_fault, text))).strip("\n")
 
 
 def _fault(match: re.Match[str]) -> str:
-    """Return what Python tells of a crash: where in the code it was, and the function of a library that it had called."""
+    """Return Python's report of a crash: where in the code it was, and the function of a library that it had called."""
     head = match[0].split("\n", 1)[0]
     frames, library = [], ""
     for path, line, name in _FAULT_FRAME.findall(match[0]):
@@ -154,7 +154,7 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
             skipped.append(part)
             continue
         if _CHAINED.match(part.strip()):
-            # Of the exception that led to this one its message is enough.
+            # The message of the exception that led to this one is enough.
             frames, skipped = [*frames[-1:], part.strip()], []
             continue
         if not part.strip() or _RULER.match(part) or part.strip() == _EXIT_HINT:

@@ -235,7 +235,7 @@ class Permission(Plain):
         server: The MCP server's name, or ``shell``, or ``network``.
         tool: The tool's name.
         text: The call that it was given for, in one line.
-        by: Who has given it, if they said.
+        by: Who has given it, if that is known.
         since: When, in seconds since the epoch.
     """
 

@@ -31,7 +31,7 @@ def as_data(found: _ModelT) -> Data[_ModelT]:
 
 
 def milliseconds(seconds: float | None, name: str = "timeout", *, may_be_zero: bool = False) -> int:
-    """Return a time in milliseconds, from what a caller has said in seconds; -1 for none, or as good as none.
+    """Return a caller's time in seconds as milliseconds; -1 for none, or for one that is as good as none.
 
     Raises:
         InvalidInputError: It is not a positive number, or 0 where that is allowed.
@@ -47,7 +47,7 @@ def milliseconds(seconds: float | None, name: str = "timeout", *, may_be_zero: b
 
 
 def session_of(kernel: SessionRecord | str) -> str:
-    """Return the name or the id of a session, from what a caller has said."""
+    """Return the name or the id of a session, as a caller has given it."""
     if isinstance(kernel, str):
         return kernel
     from cellblock.model.sessions import SessionRecord
@@ -58,17 +58,17 @@ def session_of(kernel: SessionRecord | str) -> str:
 
 
 def checkpoint_of(checkpoint: CheckpointRecord | str) -> str:
-    """Return the name or the id of a checkpoint, from what a caller has said."""
+    """Return the name or the id of a checkpoint, as a caller has given it."""
     return checkpoint if isinstance(checkpoint, str) else checkpoint.id
 
 
 def execution_of(execution: ExecutionRecord | str) -> str:
-    """Return the id of an execution, from what a caller has said."""
+    """Return the id of an execution, as a caller has given it."""
     return execution if isinstance(execution, str) else execution.id
 
 
 def process_of(process: ProcessInfo | str) -> str:
-    """Return the id of a program, from what a caller has said."""
+    """Return the id of a program, as a caller has given it."""
     return process if isinstance(process, str) else process.id
 
 

@@ -38,7 +38,7 @@ class GivenAway(Request[bool], op="given away", repeatable=True):
 
     Attributes:
         session: The session's id.
-        hold: As `GiveAway` has said.
+        hold: The token of the hold, from the answer of `GiveAway`.
     """
 
     session: str
@@ -46,7 +46,7 @@ class GivenAway(Request[bool], op="given away", repeatable=True):
 
 
 class TakeOver(Request["Data[sessions.SessionRecord]"], op="take over"):
-    """Have a session go on here that another node gives away.
+    """Continue a session here that another node gives away.
 
     Attributes:
         session: The session's name.

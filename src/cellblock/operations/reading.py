@@ -1,4 +1,4 @@
-"""A file of a session that is read part by part. No I/O: whoever reads asks for `next`, and hands over the answer."""
+"""A file of a session that is read part by part. No I/O: the caller sends the request of `next`, and hands over the answer."""
 
 from __future__ import annotations
 

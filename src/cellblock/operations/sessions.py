@@ -184,7 +184,7 @@ class Complete(
     repeatable=True,
     route=Route("POST", "/sessions/{session}/complete", "Complete code", text="code"),
 ):
-    """Say what could stand at the cursor.
+    """Return completions at the cursor.
 
     The code is the body.
 

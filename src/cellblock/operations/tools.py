@@ -11,7 +11,7 @@ from cellblock.operations.base import Request
 class RegisterServer(Request[dict[str, Any]], op="register server"):
     """Generate the typed API of an MCP server in `mcptools/` of a session's workspace, and register the server.
 
-    That starts the server, outside of the sandbox: whoever asks has decided about it. Answered by ``tools``, the names of the
+    That starts the server, outside of the sandbox: the caller has decided about it. Answered by ``tools``, the names of the
     modules, and ``signatures``, a line for each.
 
     Attributes:

@@ -285,7 +285,7 @@ class Frozen:
 
 @record
 class Quiet:
-    """Of a kernel that the host has given up, nothing runs and nothing can be noticed; the system still frees its memory."""
+    """Nothing of a kernel that the host has given up runs or can be noticed any more; the system still frees its memory."""
 
     op: ClassVar[str] = "quiet"
 

@@ -33,7 +33,7 @@ _NEEDED = (
 
 
 def install() -> None:
-    """Have `multiprocessing` pickle by value."""
+    """Make `multiprocessing` pickle by value."""
     on_import("multiprocessing.reduction", _change)
 
 

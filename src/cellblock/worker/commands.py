@@ -68,7 +68,7 @@ class Commands:
             _say_so()
 
     def expect(self, name: str, value: str | None) -> None:
-        """Note a variable that the host has set or taken away: it is no change by the code, and is not shown as one."""
+        """Note a variable that the host has set or taken away: it is not a change by the code, and is not shown as one."""
         if value is None:
             self._first.pop(name, None)
         else:

@@ -95,7 +95,7 @@ class Surroundings:
         self._inside = False
 
     def enter(self, directory: str) -> None:
-        """Let the next cell begin in a directory, if that can be entered."""
+        """Begin the next cell in a directory, if it can be entered."""
         try:
             os.chdir(directory)
             os.chdir(self._own)
@@ -154,7 +154,7 @@ class Surroundings:
 
 
 def _show_pictures(module: Any) -> None:
-    """Have pictures of PIL shown when they are saved under a name, or shown: there is no screen."""
+    """Display PIL's pictures when they are saved under a name, or shown: there is no screen."""
     picture, save = module.Image, module.Image.save
 
     def saving(self: Any, fp: Any, *args: Any, **options: Any) -> None:

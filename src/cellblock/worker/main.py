@@ -294,7 +294,7 @@ class Worker:
             self._set_trace(traceparent)
 
     def _leave_trace(self, traceparent: str) -> None:
-        """Put back what was there before: a trace is no part of the session's state. What the code has set itself stays."""
+        """Put back what was there before: a trace is not part of the session's state. What the code has set itself stays."""
         with contextlib.suppress(BaseException):
             ours = os.environ.get(_TRACE) == traceparent
             self._set_trace(self._trace_before, only_expect=not ours)

@@ -117,7 +117,7 @@ def drain(
     address: _Address = None,
     as_json: Json = False,
 ) -> int:
-    """Let a node take no new sessions, and move its sessions to other nodes, each between two cells.
+    """Drain a node: it takes no new sessions, and its sessions move to other nodes, each between two cells.
 
     Exit with 1 if it still has sessions when the time is over, and say why.
     """

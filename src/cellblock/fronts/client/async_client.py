@@ -213,7 +213,7 @@ class AsyncClient:
         key: str = "",
         stdin: bool = False,
     ) -> ExecutionRecord:
-        """Have code run, whether or not this program stays.
+        """Submit code. It runs whether or not this program stays.
 
         Args:
             kernel: The session, its name or its id.

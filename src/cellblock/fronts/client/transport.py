@@ -224,14 +224,14 @@ class Watching(_Reconnecting):
         return {"after": self._after} if self._after else {}
 
     def heard(self) -> None:
-        """Note that the gateway has said something."""
+        """Note that the gateway has sent something."""
         self._heard = True
 
     def left(self) -> None:
         """Note that the gateway has ended a connection.
 
         Raises:
-            DaemonError: It has said nothing.
+            DaemonError: It has sent nothing.
         """
         if not self._heard:
             raise DaemonError("the gateway ends the stream at once")

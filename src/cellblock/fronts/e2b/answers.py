@@ -1,4 +1,4 @@
-"""Reads what E2B's clients send, and says what is wrong in the forms that they know."""
+"""Reads what E2B's clients send, and reports errors in the forms that they know."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def parse(body: bytes, model: type[_Model]) -> _Model:
 
 
 def as_text(problem: Problem) -> Response:
-    """Return what is wrong as the code interpreter's clients read it."""
+    """Return an error in the form that the code interpreter's clients read."""
     return PlainTextResponse(problem.detail, status_of(problem))
 
 
 def as_json(problem: Problem) -> Response:
-    """Return what is wrong as clients of envd read it."""
+    """Return an error in the form that clients of envd read."""
     status = status_of(problem)
     return Response(json.dumps({"code": status, "message": problem.detail}), status, media_type="application/json")
 
 
 def status_of(problem: Problem) -> int:
-    """Return the status for a problem: E2B has 400 for what is wrong in a request."""
+    """Return the status for a problem: E2B has 400 for all errors of a request."""
     return 400 if problem.status == 422 else problem.status
 
 

@@ -1,4 +1,4 @@
-"""The application that E2B's clients talk to. Its paths are those of two servers of theirs, which share none but one."""
+"""The application that E2B's clients talk to. Its paths are those of two of their servers, which have only one in common."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace
 
 
 def allowed(app: ASGIApp) -> ASGIApp:
-    """Let only those pass who may run code in all sessions: a sandbox has several, and shares its files among them."""
+    """Admit only callers that may run code in all sessions: a sandbox has several, and they share its files."""
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":

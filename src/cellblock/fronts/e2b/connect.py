@@ -181,7 +181,7 @@ def check_user(request: Request) -> None:
 
 
 def failed(problem: Problem) -> Response:
-    """Return the answer that says what is wrong."""
+    """Return the answer that reports an error."""
     error = _error(problem)
     return _json(error, _STATUS.get(error["code"], 500))
 

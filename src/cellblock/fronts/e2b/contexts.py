@@ -124,7 +124,7 @@ class Contexts:
 
         Raises:
             NotFoundError: The id is not that of a context.
-            InvalidInputError: The language is none.
+            InvalidInputError: The language is not valid.
         """
         if not identity:
             return self._default(_normal(language))
@@ -145,7 +145,7 @@ class Contexts:
         Raises:
             NotFoundError: The context has no session, and is not a default context.
             UnsupportedError: There is no kernel for its language.
-            CellblockError: What else the daemon has met.
+            CellblockError: Any other error of the daemon.
         """
         context = context or self._default(PYTHON)
         try:
@@ -232,7 +232,7 @@ class Contexts:
 
 
 def language_in(name: str, prefix: str) -> str | None:
-    """Return the language of a context from its name; None for other sessions of this user, which are nobody's business here.
+    """Return the language of a context from its name; None for this user's other sessions, which are not contexts.
 
     Args:
         name: The name.

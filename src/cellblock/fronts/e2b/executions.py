@@ -1,4 +1,4 @@
-"""Runs code for E2B's clients, and tells them what it shows while it runs. Whoever leaves stops the code."""
+"""Runs code for E2B's clients, and tells them what it shows while it runs. If a client leaves, its code is stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cellblock.service.daemon.link import SessionLink
 
 _QUIET = 5.0
-"""Seconds without output after which something is sent, so that nobody between gives the connection up."""
+"""Seconds without output after which something is sent, so that no proxy gives up the connection."""
 
 _MAX_VARIABLES = 1000
 
@@ -46,7 +46,7 @@ class ExecuteRequest(BaseModel):
 
 
 async def execute(request: Request) -> Response:
-    """Run code. What is wrong before it begins is said by the status; afterwards, it is a message."""
+    """Run code. Errors before it begins are reported by the status, later ones by a message."""
     wanted = await read(request, ExecuteRequest)
     if wanted.context_id and wanted.language:
         raise InvalidInputError("Only one of context_id or language can be provided")

@@ -117,7 +117,7 @@ async def _plain(request: Request) -> AsyncGenerator[bytes, None]:
 
 
 class Writer:
-    """Writes one file, which appears when it is complete. If that does not come, what has been written is dropped.
+    """Writes one file, which appears when it is complete. An incomplete file is dropped.
 
     Attributes:
         written: The answer that describes the file to E2B's clients, once it is complete.
@@ -155,13 +155,13 @@ class Writer:
             await self._send(more=True)
 
     async def finish(self) -> None:
-        """Let the file appear."""
+        """Put the complete file in its place."""
         await self._send(more=False)
         path = self._contexts.workspace.outer(self._path)
         self.written = {"name": path.rpartition("/")[2], "type": "file", "path": path}
 
     async def close(self) -> None:
-        """Drop what has been written, if it is not complete."""
+        """Drop the file if it is incomplete."""
         if not self.written:
             await asyncio.shield(asyncio.create_task(self._drop()))
 

@@ -109,7 +109,7 @@ async def remove(request: Request, message: PathMessage) -> dict[str, Any]:
 
 
 def entry(workspace: Workspace, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what E2B's clients are told of a file (`FileInfo.to_dict`)."""
+    """Return the description of a file (`FileInfo.to_dict`) for E2B's clients."""
     path, kind = workspace.outer(info["path"]), info["kind"]
     try:
         modified = datetime.fromtimestamp(info["modified"], UTC).isoformat().replace("+00:00", "Z")

@@ -24,7 +24,7 @@ class Part:
 
     Attributes:
         name: The name of the field.
-        filename: The name of the file; empty if the part is none.
+        filename: The name of the file; empty if the part is not a file.
         data: The next bytes of it.
         last: Whether it ends here.
     """

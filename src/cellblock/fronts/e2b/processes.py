@@ -201,7 +201,7 @@ class Programs:
         return program
 
     async def close(self) -> None:
-        """Listen to none of them any more. They go on."""
+        """Stop listening to them. They go on."""
         tasks = [program.task for program in self._heard.values()]
         for task in tasks:
             task.cancel()
@@ -288,7 +288,7 @@ class Program:
 
 
 def ended(result: ExecResult) -> dict[str, Any]:
-    """Return what E2B's clients are told of the end of a program. They have -1 for one that did not exit, as Go does."""
+    """Return the end of a program for E2B's clients. They have -1 for one that did not exit, as Go does."""
     if result.status == "exited":
         status = f"exit status {result.exit_code}"
         return {"exitCode": result.exit_code, "exited": True, "status": status} | (
@@ -298,7 +298,7 @@ def ended(result: ExecResult) -> dict[str, Any]:
 
 
 async def start(request: HttpRequest, message: StartMessage) -> AsyncGenerator[dict[str, Any], None]:
-    """Start a program, and tell what it prints. It goes on if the client leaves, for as long as the client has said."""
+    """Start a program, and send its output. If the client leaves, it goes on for as long as the client has asked."""
     check_user(request)
     program = await _programs(request).start(message, timeout_of(request))
     return program.events(pause_of(request))

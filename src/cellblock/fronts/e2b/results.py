@@ -30,7 +30,7 @@ KEEPALIVE = {"type": "keepalive"}
 
 
 def messages(event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what E2B's clients are told of an event of an execution.
+    """Yield the messages to E2B's clients about an event of an execution.
 
     Args:
         event: The event (`ExecutionEvent.to_dict`).

@@ -41,12 +41,12 @@ class Watchers:
         self._watchers: dict[str, _Watcher] = {}
 
     async def events(self, path: str, *, recursive: bool, every: float) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield what a client is told of a directory: that it is watched, changes, and in between that the stream lives.
+        """Yield the messages to a client about a directory: that it is watched, its changes, and signs of life in between.
 
         Args:
             path: The directory, as the client has it.
             recursive: Whether those below it are watched, too.
-            every: Seconds after which something is said at least.
+            every: The longest silence, in seconds.
         """
         async with aclosing(self._changes(path, recursive=recursive)) as changes:
             coming = asyncio.ensure_future(anext(changes))
@@ -110,7 +110,7 @@ class Watchers:
         return self._watchers[number]
 
     async def _changes(self, path: str, *, recursive: bool) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """Yield None once a directory is watched, and then its changes, as E2B's clients are told."""
+        """Yield None once a directory is watched, and then its changes as E2B's clients read them."""
         inner = self._contexts.workspace.inner(path)
         session = await self._contexts.ready()
         async with aclosing(self._link.follow(WatchFiles(session, inner, recursive))) as changes:

@@ -592,7 +592,7 @@ def _refuse(request: object) -> None:
 
 
 def _judge(result: CodeExecutionResult, timeout: float | None) -> CodeExecutionResult:
-    """Return a result, or raise what it means to people who expect exceptions."""
+    """Return a result, or raise the exception for its status."""
     if result.status in ("success", "interrupted") or result.error is None:
         return result
     error = result.error

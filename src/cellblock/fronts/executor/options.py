@@ -27,7 +27,7 @@ class AsMade(float):
 
 
 AS_MADE = AsMade(DEFAULT_TIMEOUT)
-"""Stands for what the executor was made with, which is the same unless its maker says otherwise."""
+"""Stands for the executor's own timeout, which is the same number by default."""
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DEFAULT_LEVEL = "WARNING"

@@ -1,4 +1,4 @@
-"""Gives a constructor the arguments of another one, so that they are said once."""
+"""Gives a constructor the arguments of another one, so that they are declared once."""
 
 from __future__ import annotations
 

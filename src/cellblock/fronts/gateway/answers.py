@@ -1,4 +1,4 @@
-"""How answers are written: results as JSON, and what is wrong.
+"""How answers are written: results as JSON, and problems.
 
 A result can hold megabytes of pictures and pages. It is written piece by piece then, and others have their turn in between.
 """
@@ -108,7 +108,7 @@ def json_pieces(data: Any) -> Iterator[bytes]:
 
 
 def problem_response(problem: Problem) -> Response:
-    """Return the answer that says what is wrong."""
+    """Return the answer that reports a problem."""
     headers = {}
     if problem.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(problem.retry_after)))
@@ -118,7 +118,7 @@ def problem_response(problem: Problem) -> Response:
 
 
 def invalid_response(error: RequestValidationError, fields: Iterable[str] = ()) -> Response:
-    """Return the answer that says what is wrong with a request.
+    """Return the answer for an invalid request.
 
     Args:
         error: The validation error.
@@ -139,7 +139,7 @@ def _explained(one: Any, fields: Iterable[str]) -> str:
 
 
 async def send_problem(scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
-    """Answer a request, or a WebSocket that is not open yet, with what is wrong."""
+    """Answer a request, or a WebSocket that is not open yet, with a problem."""
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008, "reason": problem.code})
         return

@@ -84,7 +84,7 @@ _PARTS = (
 
 
 class Gateway(FastAPI):
-    """An application behind a guard. What is around it is called first, before anything of FastAPI's.
+    """An application behind a guard. The outer applications are called before FastAPI's own code.
 
     Attributes:
         outside: The outermost application: it is called first, and calls `inside`.

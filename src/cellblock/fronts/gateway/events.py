@@ -21,7 +21,7 @@ from cellblock.service.store.tokens import Token
 router = APIRouter(tags=["Execution"])
 
 _HEARTBEAT = 15.0
-"""Seconds after which a comment is sent, so that nobody between takes the connection for dead."""
+"""Seconds after which a comment is sent, so that no proxy takes the connection for dead."""
 
 After = Annotated[int, Query(ge=0, le=2**53, description="The number of the last event that is known already.")]
 
@@ -43,7 +43,7 @@ async def events(
 ) -> Response:
     """Send the events of an execution as they happen, until the last; to a client that comes back, those that it missed."""
     link = link_of(request)
-    await link.call(Lookup(execution))  # what is unknown is told by the status
+    await link.call(Lookup(execution))  # the status reports an unknown id
     known = int(last_event_id) if last_event_id.isascii() and last_event_id.isdecimal() else after
     return StreamingResponse(
         _written(link.follow(Follow(execution, known))), media_type="text/event-stream", headers={"Cache-Control": "no-store"}

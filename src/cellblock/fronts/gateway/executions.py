@@ -93,7 +93,7 @@ async def execute_with_retry(
     format: Format = "json",  # noqa: A002  # as above
     max_chars: MaxChars = MODEL_CHARS,
 ) -> Response:
-    """Run code, and what is to replace it if it fails."""
+    """Run code, and its replacements while it fails."""
     chars = text_wanted(request)
     attempts: list[dict[str, Any]] = []
     code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
@@ -124,7 +124,7 @@ router.add_api_route(
     "/sessions/{session}/executions", status_code=202, response_model=model_of(ExecutionRecord), summary="Submit code"
 )
 async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, key: Key = "") -> Response:
-    """Have code run, and answer at once. It runs whether or not its client stays; follow it by its id."""
+    """Submit code, and answer at once. It runs whether or not its client stays; follow it by its id."""
     asked = Submit(
         session,
         wanted.language,
@@ -177,7 +177,7 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
 
     Raises:
         OutcomeUnknownError: The daemon ended meanwhile.
-        CellblockError: What else the daemon has met.
+        CellblockError: Any other error of the daemon.
     """
     asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
     result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)

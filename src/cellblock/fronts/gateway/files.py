@@ -58,7 +58,7 @@ def check_path(path: str, caller: Token) -> None:
 
 
 async def _read(request: Request, caller: Token, asked: Asked[AnswerT]) -> AnswerT:
-    check_path(asked.path, caller)  # type: ignore[attr-defined]  # each of those that are answered by this has one
+    check_path(asked.path, caller)  # type: ignore[attr-defined]  # every request that is answered by this has one
     return await link_of(request).call(asked)
 
 

@@ -38,7 +38,7 @@ STATIC = "/static/"
 CONSOLE = "/console"
 """The console's page, what it loads, and the exchange of a login. All else that it asks for needs a token."""
 ANYBODY = Token("", "anybody", frozenset(SCOPES))
-"""Who calls if no tokens are asked for."""
+"""The caller if no tokens are asked for."""
 
 _NOBODY = Token("", "nobody", frozenset())
 _ONCE = Token("-", "this run", frozenset(SCOPES))
@@ -346,7 +346,7 @@ def check_local(scope: Scope) -> None:
 
 
 def same_token(given: str, expected: str) -> bool:
-    """Compare tokens in constant time; an empty one is none."""
+    """Compare tokens in constant time; an empty token never matches."""
     return bool(expected) and hmac.compare_digest(given.encode(), expected.encode())
 
 

@@ -56,7 +56,7 @@ class KernelModel(BaseModel):
 
 
 class KernelStatusResponse(BaseModel):
-    """How a session is."""
+    """The status of a session."""
 
     alive: bool = Field(description="Whether its kernel is alive.")
     kernel: KernelModel

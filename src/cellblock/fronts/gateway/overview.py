@@ -76,7 +76,7 @@ async def _changes(link: SessionLink, after: str, caller: Token) -> AsyncIterato
 
 
 def seen_by(caller: Token, change: dict[str, Any]) -> dict[str, Any]:
-    """Return what a caller may see of a change. Ids of what is gone say nothing: they are random."""
+    """Return what a caller may see of a change. Ids of sessions and calls that are gone reveal nothing: they are random."""
     if not caller.session:
         return change
     return {

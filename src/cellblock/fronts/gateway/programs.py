@@ -54,11 +54,11 @@ async def stream(
     since: Since = 0,
     binary: bool = False,
 ) -> None:
-    """Send what a program prints as it comes, and take what it is to read, signals, and its terminal's size."""
+    """Send a program's output as it comes, and receive its input, signals, and its terminal's size."""
     carried = _Stream(socket, session, process, since, binary=binary)
     try:
         await link_of(socket).call(ReadProcess(session, process, since))
-    except CellblockError as error:  # what is unknown is told by the status
+    except CellblockError as error:  # the status reports an unknown id
         await socket.send_denial_response(problem_response(problem_for(socket, error)))
         return
     await socket.accept()
@@ -104,7 +104,7 @@ class _Stream:
     async def send(self) -> None:
         """Send output until there is no more, and then how the program ended.
 
-        What was sent is what counts as read: a client that does not take it makes the program wait, if that keeps all.
+        Output counts as read once it was sent: a client that does not take it makes the program wait, if all is kept.
         """
         while True:
             output: Any = await self._link.call(ReadProcess(*self._of, self._position, _WAIT))
@@ -130,7 +130,7 @@ class _Stream:
         """Take what the client says, until it leaves.
 
         Raises:
-            InvalidInputError: It is no message of these, or the client may not send it.
+            InvalidInputError: It is not one of these messages, or the client may not send it.
         """
         while (event := await self._socket.receive())["type"] == "websocket.receive":
             data: bytes | str = event.get("bytes") or event.get("text") or ""

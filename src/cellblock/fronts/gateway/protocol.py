@@ -22,8 +22,8 @@ MAX_HEAD = 64 * 1024
 """Bytes of a request before its body."""
 
 MAX_CONNECTIONS = 4000
-"""For one more, the one that has waited longest without a request is closed, or else the new one: a program has so many
-descriptors, and the daemon's connections need some."""
+"""For one more, the one that has waited longest without a request is closed, or else the new one: descriptors are limited, and
+the daemon's connections need some."""
 
 HEAD_SECONDS = 10.0
 """Seconds in which the head of a request has to come, and a TLS handshake before it."""

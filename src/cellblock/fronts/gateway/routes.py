@@ -145,7 +145,7 @@ async def _while_there(request: HttpRequest, work: Coroutine[Any, Any, Packed]) 
     """Wait for an answer, and give it up if the client leaves.
 
     Raises:
-        CellblockError: What the daemon has met; or nobody waits for the answer any more.
+        CellblockError: The daemon's error; or nobody waits for the answer any more.
     """
     working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
     try:
@@ -222,7 +222,7 @@ def _body(kind: type[Request[Any]], route: Route) -> tuple[Any, ...] | None:
 
 
 def _taken(kind: type[Request[Any]], route: Route) -> list[tuple[str, Any, Any]]:
-    """Return what is taken beside what is in the path: names, types as JSON has them, and defaults."""
+    """Return the parameters that are not in the path: names, types as JSON has them, and defaults."""
     found: list[tuple[str, Any, Any]] = []
     if route.text:
         needed = route.text_default is None

@@ -52,7 +52,7 @@ def serve(
         options: How the gateway is set up.
         certificate: A file with the TLS certificate, and those above it.
         key: A file with its private key, if the certificate's file does not hold it.
-        say: Takes what is to be said to the user, line by line; standard error by default.
+        say: Shows a line to the user; on standard error by default.
         make: Makes the application; by default the gateway's own.
         greeting: The message when it listens, with ``{}`` for the addresses.
         on_start: Called with the address when it listens, instead of saying all that.
@@ -103,7 +103,7 @@ def serve(
 
 
 def _prepared(options: GatewayOptions) -> Place:
-    """Return where the daemon is, after checking that there can be one: it would otherwise be said to each request."""
+    """Return where the daemon is, after checking that there can be one: otherwise each request would report that."""
     place = Place()
     place.prepare()
     if address := settings.current().ray_address:
@@ -125,7 +125,7 @@ def check_workspaces(options: GatewayOptions, address: str) -> None:
     """Check that sessions on a cluster get their directories there.
 
     Raises:
-        InvalidInputError: They are to get directories of this machine.
+        InvalidInputError: They are to get directories on this machine.
     """
     if options.workspaces is not None:
         raise InvalidInputError(

@@ -105,7 +105,7 @@ async def create(
 
     Raises:
         AccessError: The caller may not have this session, or may not choose its options.
-        CellblockError: What the daemon has met.
+        CellblockError: The daemon's error.
     """
     if caller.session and name != caller.session:
         raise AccessError("this token is for another session")

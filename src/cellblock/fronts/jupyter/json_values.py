@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_VALUES = 50_000
-"""Most values of one message: parsing and checking so many takes less than 50 ms."""
+"""Most values of one message: parsing and checking this many takes less than 50 ms."""
 
 
 class ValueCounter:

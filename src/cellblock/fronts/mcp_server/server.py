@@ -207,7 +207,7 @@ _ANNOTATIONS = {
 
 
 class _Server(MCPServer[None]):
-    """Refuses arguments that a tool does not have. The SDK ignores them, so a misspelt timeout would be none."""
+    """Refuses arguments that a tool does not have. The SDK ignores them, so a misspelt timeout would have no effect."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[None, Any] | None = None

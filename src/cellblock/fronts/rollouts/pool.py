@@ -32,7 +32,7 @@ _log = logging.getLogger("cellblock.rollouts")
 _T = TypeVar("_T")
 
 _ATTEMPTS, _MOMENT = 3, 0.1
-"""How often a session is made that could not be started, and the seconds between the first two times; then twice as many."""
+"""Attempts to start a session, and the seconds between the first two; then twice as many each time."""
 
 _places = itertools.count(1)
 
@@ -55,7 +55,7 @@ class _Begin(NamedTuple):
 
 
 class Pool(AsyncOnly):
-    """Rollouts for evaluations and reinforcement learning: so many at a time, each in a sandbox and with files of its own.
+    """Rollouts for evaluations and reinforcement learning: a few at a time, each in a sandbox and with files of its own.
 
     An async context manager::
 
@@ -158,7 +158,7 @@ class Pool(AsyncOnly):
         labels: Mapping[str, str] | None = None,
         lifetime: float | None = None,
     ) -> _T:
-        """Do something in a rollout, once for each key: whoever asks again, also meanwhile, gets the same result.
+        """Do something in a rollout, once for each key: repeated and concurrent calls get the same result.
 
         Args:
             work: The coroutine function to call with the rollout.
@@ -169,7 +169,7 @@ class Pool(AsyncOnly):
             lifetime: As for `rollout`.
 
         Returns:
-            What `work` has returned. What it raises is raised for all callers.
+            The result of `work`. Its exception is raised for all callers.
         """
 
         async def once() -> _T:
@@ -294,7 +294,7 @@ class Pool(AsyncOnly):
             await despite_cancellation(asyncio.create_task(self._end(executor, place, trajectory, host)))
 
     async def _start(self, place: SessionPlace | None, begin: _Begin) -> CodeExecutor:
-        """Start an executor. What could not be started never ran, and is tried again."""
+        """Start an executor. A failed start is tried again: nothing has run yet."""
         for attempt in range(1, _ATTEMPTS + 1):
             given: dict[str, Any] = {} if place is None else {"working_dir": place.path}
             executor = CodeExecutor(**self._options, **given)

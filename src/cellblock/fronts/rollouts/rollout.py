@@ -207,5 +207,5 @@ def check_template(template: str | os.PathLike[str] | None) -> Any:
         return None
     found = Path(template)
     if not found.is_dir():
-        raise InvalidInputError(f"template must be a directory, and {os.fspath(template)!r} is none")
+        raise InvalidInputError(f"template must be a directory, and {os.fspath(template)!r} is not one")
     return found

@@ -187,7 +187,7 @@ class AutomaticCheckpoints:
             await self._wait_awaited()
 
     def turn_left(self) -> None:
-        """Let tasks of the code go on that wait since the turn began, if no request was sent, and no state is being kept."""
+        """Resume the code's tasks, which wait since the turn began, if no request was sent and no state is being kept."""
         if not isinstance(self._kind, Exact) or self._task is None or self._task.done():
             self._kernels.go_on()
 

@@ -133,7 +133,7 @@ class Cells:
         """Drops what a cell of an earlier host sends that has no reader."""
 
     def observe(self, observer: CellObserver) -> None:
-        """Have an observer watch all cells. It has to be set before the first request."""
+        """Set the observer of all cells, before the first request."""
         self._observer = observer
 
     def check(self) -> None:
@@ -475,7 +475,7 @@ class Cells:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     async def ask(self, question: Question) -> Answer:
-        """Have a question answered in its turn."""
+        """Ask the kernel a question in its turn."""
         self.check()
         async with self._turn:
             try:

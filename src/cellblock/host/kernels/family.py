@@ -144,7 +144,7 @@ class Family:
         return self.launcher.explain(self.number, said, status, cause)
 
     def seal(self) -> None:
-        """Let no other session be made in its sandbox: its network was closed for good."""
+        """Admit no other session to its sandbox: its network was closed for good."""
         self.sealed = True
 
     def kill(self) -> None:

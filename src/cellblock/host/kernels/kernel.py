@@ -230,7 +230,7 @@ class Kernel(ControlObserver):
         return self._query
 
     def go_on(self, *, anyway: bool = False) -> None:
-        """Let what its code has left running continue, if it waits for that.
+        """Resume what its code has left running, if it waits for that.
 
         Args:
             anyway: Also if this is unknown: an earlier host may have asked for the copy.
@@ -304,7 +304,7 @@ class Kernel(ControlObserver):
         return left
 
     def thaw(self) -> None:
-        """Let its processes continue."""
+        """Resume its processes."""
         self.control.thaw()
 
     def remember(self) -> None:

@@ -75,7 +75,7 @@ class KernelSlot:
         self.current: Kernel | None = None
 
     def observe(self, observer: KernelObserver) -> None:
-        """Have an observer watch all kernels from now on."""
+        """Set the observer of all kernels from now on."""
         self._observer = observer
 
     @property

@@ -138,7 +138,7 @@ class MemoryWatch:
 
         Args:
             used: Bytes in use.
-            copies: At most so many bytes are freed by dropping copies. If that is not enough, they stay: the session continues
+            copies: The most bytes that dropping copies can free. If that is not enough, they stay: the session continues
                 from the last of them.
         """
         self._last = used

@@ -431,8 +431,8 @@ def _marked(cell: Numbered, *, abandoned: bool) -> Numbered:
 def _file_spans(began: Instant, ended: Instant | None) -> list[tuple[int, int]]:
     """Return when files were changed between two moments, or since one: two spans if their clock was set in between.
 
-    What was changed before that has times of the old clock, which go on from the beginning, and the rest those of the new one,
-    which lead to the end.
+    Changes before the clock was set have times of the old clock, counted from the beginning; later ones have times of the new
+    clock, counted back from the end.
     """
     until = ended or Instant.now()
     took = until.steady - began.steady

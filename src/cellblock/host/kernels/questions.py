@@ -10,7 +10,7 @@ from cellblock.wire.messages import Changed, Changes, Complete, Completed, Inspe
 
 
 class Questions:
-    """Has a session's kernel answer questions, between two cells."""
+    """Asks a session's kernel questions, between two cells."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells

@@ -77,7 +77,7 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
 
 
 async def answer_to(kernel: Kernel, question: Question) -> Answer:
-    """Have a kernel answer a question. When this returns or is cancelled, the kernel takes cells again or has ended.
+    """Ask a kernel a question. When this returns or is cancelled, the kernel takes cells again or has ended.
 
     Raises:
         KernelDiedError: The kernel has ended.

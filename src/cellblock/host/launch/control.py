@@ -99,7 +99,7 @@ class Control:
         self._loop.add_reader(self._sock.fileno(), self._on_readable)
 
     async def command(self, command: Interrupt | KillChildren | Stop) -> None:
-        """Have a command carried out at once. When this returns, it is done, or init is gone."""
+        """Send a command that is carried out at once. When this returns, it is done, or init is gone."""
         if self.gone.done():
             return
         try:
@@ -127,7 +127,7 @@ class Control:
         return 0 if self.gone.done() else 1
 
     def thaw(self) -> None:
-        """Let frozen processes continue."""
+        """Resume frozen processes."""
         with contextlib.suppress(KernelDiedError):  # then nothing is left to continue
             self._tell(Thaw())
 
@@ -201,7 +201,7 @@ class Control:
             raise KernelDiedError(f"the session's init cannot be reached: {error.strerror}") from error
 
     async def listen(self) -> tuple[socket.socket, int]:
-        """Have a listener made on the session's own loopback interface.
+        """Make a listener on the session's own loopback interface.
 
         Returns:
             The listener, which the caller closes, and its port.
@@ -222,19 +222,19 @@ class Control:
         self._tell(Connect(), (other.fileno(),))
 
     def measure(self, enough: int) -> None:
-        """Have the session's memory measured, exactly if it may exceed some number of bytes; the observer is told."""
+        """Request a measurement of the session's memory, exact if it may exceed `enough` bytes; the observer is told."""
         try:
             self._sock.send(encode_control(Measure(enough)))
         except OSError:
             return  # it is full, or its end is about to be noticed
 
     async def end(self, patience: float) -> None:
-        """Have init end everything in the session and itself, and wait for it."""
+        """Tell init to end everything in the session and itself, and wait for it."""
         if self.hang_up():
             await asyncio.wait([self.gone], timeout=patience)
 
     def hang_up(self) -> bool:
-        """Have init end everything that this connection is for; return whether init still exists."""
+        """Tell init to end everything that this connection is for; return whether init still exists."""
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:

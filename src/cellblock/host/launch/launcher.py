@@ -106,7 +106,7 @@ class Launcher(Protocol):
 
 
 class Keep(Protocol):
-    """Has a launcher's process held by the custodian.
+    """Makes the custodian hold a launcher's process.
 
     Attributes:
         pidfd: A pidfd of the process with which kernels end, instead of this one.
@@ -115,7 +115,7 @@ class Keep(Protocol):
     pidfd: int
 
     def hold(self, process: Started, control: int, stderr: int) -> None:
-        """Have a process held, with the connection to it and the reading end of its standard error."""
+        """Hold a process, with the connection to it and the reading end of its standard error."""
 
     def release(self) -> None:
         """Stop holding them."""
@@ -238,7 +238,7 @@ def connect(setup: Setup | None, group: Group | None, start: Callable[[Sequence[
 
 
 def refuse_descriptors(end: socket.socket) -> None:
-    """Have the system reject descriptors that are sent to a socket, if it can (Linux 6.16).
+    """Make the system reject descriptors that are sent to a socket, if it can (Linux 6.16).
 
     Otherwise they are closed when the message is read, which may block as long as the sender likes: a connection can linger.
     """

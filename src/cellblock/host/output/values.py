@@ -49,7 +49,7 @@ class Cost:
         self._width = max(self._width, sys.getsizeof(text) // len(text))
 
     def of(self, kept: int) -> int:
-        """Return the memory of the text if so many of its bytes were kept."""
+        """Return the memory of the text if `kept` of its bytes were kept."""
         return max(min(self._characters, kept) * self._width, kept)
 
 

@@ -10,12 +10,12 @@ from cellblock.host.descriptors import pending, read_some
 from cellblock.model.programs import Keep, ProgramOutput, ProgramStream
 
 ROOM = 1024 * 1024
-"""Bytes of output that are kept for readers. With ``keep="all"`` the program waits when so many were not taken."""
+"""Bytes of output that are kept for readers. With ``keep="all"`` the program waits when this many were not taken."""
 
 _PIECES = 4096
 """Pieces that are kept: a program may print each byte by itself."""
 _SMALL = 4096
-"""A piece that is smaller gets what comes next."""
+"""The next output is appended to a piece that is smaller."""
 
 
 class Output:

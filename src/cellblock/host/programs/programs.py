@@ -307,7 +307,7 @@ class Programs:
     def _launch(
         self, kernel: Kernel, wanted: bytes, argv: tuple[str, ...], keep: Keep, label: str, *, hidden: bool
     ) -> Process:
-        """Have init start a program. No await: what is made is owned when this returns."""
+        """Ask init to start a program. Without an await: everything made here has an owner when this returns."""
         specification = SPECIFICATION.decode(wanted)
         family = kernel.family
         with ExitStack() as theirs, ExitStack() as undo:

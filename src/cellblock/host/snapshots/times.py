@@ -25,7 +25,7 @@ _MOST_EXAMINED = 1_000_000
 
 
 class Origins:
-    """Remembers of files that were restored when they had been changed before: by a cell, or by somebody else.
+    """Remembers when restored files had been changed before: by a cell, or by somebody else.
 
     They are known by their status (`seen`), and so only as long as nothing changes them.
 

@@ -399,7 +399,7 @@ class Walk:
             self._watch.gone(_join(path, name), entry)
 
     def _doubt(self, path: str, name: str) -> None:
-        """Have something examined the next time, whether or not a change is reported."""
+        """Mark a path to be examined the next time, whether or not a change is reported."""
         if self._watch is not None:
             self._watch.doubt(_join(path, name))
 

@@ -171,7 +171,7 @@ class Watch:
         return writer is True and not write_out(opened)
 
     def doubt(self, path: str) -> None:
-        """Have something examined the next time in any case."""
+        """Mark a path to be examined the next time in any case."""
         self._doubts.add(path)
 
     def gone(self, path: str, entry: Entry) -> None:

@@ -100,7 +100,7 @@ class Keeping(Keeper):
         return [*self.surplus, *(session.kernel for session in self.sessions if session.kernel is not None)]
 
     def begin(self) -> None:
-        """Have held what all kernels share."""
+        """Begin to hold what all kernels share."""
         Holding("host", self.custodian).hold(self._said, self._aux.fds)
 
     def _take(self, entries: Mapping[str, Entry]) -> None:

@@ -119,7 +119,7 @@ class ByCustodian:
 
 
 class KeptLauncher:
-    """Has a launcher's process held by the custodian. See `cellblock.host.launch.launcher.Keep`."""
+    """Makes the custodian hold a launcher's process. See `cellblock.host.launch.launcher.Keep`."""
 
     def __init__(self, number: int, custodian: Custodian) -> None:
         self.number = number

@@ -21,7 +21,7 @@ _PATIENCE = 5.0  # seconds for a kernel to answer an earlier host's question
 
 
 class KeptSession(SessionKeeper):
-    """Has a session held by the custodian, with a log of its states."""
+    """Makes the custodian hold a session, with a log of its states."""
 
     def __init__(self, holding: Holding, parts: SessionParts, label: str, remains: SessionRemains | None) -> None:
         """Prepare; see `Keeper.session`.

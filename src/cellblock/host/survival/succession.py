@@ -86,7 +86,7 @@ class Succession:
                 yield event
 
     def forgo_resuming(self) -> None:
-        """Let an earlier host's execution run to its end without a reader: its kernel would wait for one for ever."""
+        """Let an earlier host's execution run to its end without a reader: otherwise its kernel would wait for one forever."""
         self._cells.forgo_resuming()
 
     # -- for a later host ----------------------------------------------------------------------------------------------

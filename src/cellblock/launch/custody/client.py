@@ -380,7 +380,7 @@ class Holding:
     _custodian: Custodian
 
     def hold(self, data: Mapping[str, Any], fds: Sequence[int]) -> asyncio.Future[None]:
-        """Have data and descriptors held. Done when they are."""
+        """Hold data and descriptors. The future is done when they are held."""
         return self._custodian.put(self.key, json.dumps(data).encode(), fds)
 
     def release(self) -> None:

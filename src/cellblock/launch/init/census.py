@@ -12,7 +12,7 @@ from cellblock.launch.init.seats import Seat
 _AGE = 0.2
 """Seconds for which a count holds: less than passes between two measurements of a busy kernel."""
 _SHARE = 4
-"""A count also holds for so many times as long as it took: measuring takes a fifth of init's time at most."""
+"""A count also holds for this many times as long as it took: measuring takes a fifth of init's time at most."""
 
 
 class Census:

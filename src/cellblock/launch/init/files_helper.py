@@ -48,7 +48,7 @@ def serve() -> NoReturn:
 
 
 def _read(size: int) -> bytes:
-    """Read exactly so many bytes; empty at the end."""
+    """Read exactly `size` bytes; empty at the end."""
     parts = []
     while size:
         part = os.read(0, min(size, _PIECE))
@@ -137,7 +137,7 @@ def _stat(_body: int, path: str, follow: bool) -> tuple[dict[str, Any], bytes]:
 
 
 def _list(_body: int, path: str, depth: int = 1) -> tuple[None, bytes]:
-    """Describe what a folder contains, and so many levels of folders: each in a line of its own, sorted by path."""
+    """Describe the contents of a folder, `depth` levels deep: one entry on each line, sorted by path."""
     found: list[dict[str, Any]] = []
     _collect(path, depth, found)
     found.sort(key=lambda one: one["path"])

@@ -145,7 +145,7 @@ class Parked:
             self._end(number)
 
     def start(self, number: int, message: Start, descriptors: Sequence[int]) -> bool:
-        """Have a kernel made from a copy; return whether the copy exists."""
+        """Make a kernel from a copy; return whether the copy exists."""
         if number not in self._copies:
             return False
         try:

@@ -47,7 +47,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send this signal when the parent ends. Linux only; elsewhere a no-op.
+    """Make the kernel send this signal when the parent ends. Linux only; elsewhere a no-op.
 
     Code in a session can undo this, so it is only a second line of defence.
     """
@@ -116,7 +116,7 @@ def keep_only(wanted: dict[int, int]) -> None:
 
 
 def reset_child_signals() -> None:
-    """In a fork of an init or a zygote: have SIGCHLD and SIGTERM do what they do by default."""
+    """In a fork of an init or a zygote: restore the default actions of SIGCHLD and SIGTERM."""
     signal.set_wakeup_fd(-1)
     for number in (_SIGCHLD, _SIGTERM):
         _set_handler(number, _DEFAULT)
@@ -400,7 +400,7 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
 
 
 def wake_on_signals() -> int:
-    """Have SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
+    """Make SIGCHLD and SIGTERM wake a poll; return the descriptor to poll."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -95,7 +95,7 @@ class Programs:
         return True
 
     def watch(self, descriptors: list[int], *, opened: bool) -> None:
-        """Have a program watched that runs beside the kernel.
+        """Hand a program that runs beside the kernel to a watcher.
 
         Args:
             descriptors: Those that have come with `Exec`.

@@ -273,7 +273,7 @@ class Init:
         family.close()
 
     def _resume(self, parked: Parked, message: Resume, descriptors: list[int]) -> None:
-        """Have a kernel made from a copy. If that fails, its connection is closed."""
+        """Make a kernel from a copy. If that fails, its connection is closed."""
         channel, control, out, err = descriptors
         for kept in (control, out, err):
             descriptors.remove(kept)

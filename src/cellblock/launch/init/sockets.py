@@ -19,7 +19,7 @@ _RECEIVED, _SENT, _QUEUED = 0, 2, 5  # of SK_MEMINFO
 
 
 _UNKNOWN = 64 << 20
-"""Assumed bytes of a buffer if the kernel does not tell: so many that the buffers are measured."""
+"""Assumed bytes of a buffer if the kernel does not tell: enough that the buffers are measured."""
 
 _ONE_MORE = 1 << 17
 """Bytes by which a buffer can exceed its limit: what was sent at once."""

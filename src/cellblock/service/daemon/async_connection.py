@@ -130,7 +130,7 @@ class AsyncConnection(asyncio.Protocol):
             packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:
-            CellblockError: What the daemon has met, of the same class.
+            CellblockError: The daemon's error, of the same class.
             NotRunError: It had ended before, or was ending; it was not asked. The connection is not `usable` then.
             DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
         """

@@ -35,8 +35,8 @@ _AT_ONCE = 256
 than the largest request, or there is one alone."""
 
 _LARGE = (ListFiles, Lookup, ReadFile, ReadPart, Source)
-"""Requests whose answers can be large, and are made from what is there. Those of one client are answered one after the other:
-a client that reads no answers is not to fill the memory with them."""
+"""Requests with answers that can be large and are made at once. Those of one client are answered one after the other: a client
+that does not read its answers must not fill the memory with them."""
 
 
 class Client(asyncio.Protocol):
@@ -140,7 +140,7 @@ class Client(asyncio.Protocol):
         return len(self._tasks) + self._waits >= _AT_ONCE or self._bytes >= MAX_REQUEST
 
     def _begin(self, work: Coroutine[Any, Any, None], size: int = 0) -> None:
-        """Begin to work on something that holds so many bytes of a request."""
+        """Begin to work on something that holds `size` bytes of a request."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         self._bytes += size

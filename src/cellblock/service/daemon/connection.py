@@ -38,7 +38,7 @@ class SessionConnection(Protocol):
         """Ask for an operation, and return its answer.
 
         Raises:
-            CellblockError: What was met where the session is, of the same class.
+            CellblockError: The error at the session, of the same class.
         """
 
     def follow(self, request: Request[Any], body: bytes = b"") -> Iterator[Any]:
@@ -114,7 +114,7 @@ class Connection:
             body: The body of the request.
 
         Raises:
-            CellblockError: What the daemon has met, of the same class.
+            CellblockError: The daemon's error, of the same class.
             NotRunError: It had ended before, or was ending; it was not asked. The connection is closed then.
             OutcomeUnknownError: It ended meanwhile, perhaps after it did what it was asked, which must not be done twice.
             DaemonError: It ended meanwhile, and can be asked again (`Request.may_repeat`).
@@ -140,10 +140,10 @@ class Connection:
                 raise
 
     def hears_before(self, descriptor: int) -> bool:
-        """While an answer in many parts is being read: wait until the daemon says more, or a descriptor can be read.
+        """While an answer in many parts is being read: wait until the daemon sends more, or a descriptor can be read.
 
         Returns:
-            Whether the daemon has said more.
+            Whether the daemon has sent more.
         """
         if self._received:
             return True

@@ -25,7 +25,7 @@ async def submitted(server: Server, request: Submit, body: bytes) -> Any:
 
 
 def submit(server: Server, request: Submit, body: bytes) -> Execution | PastExecution:
-    """Have code run; return its execution, or the one that was submitted with its key before.
+    """Submit code; return its execution, or the one that was submitted with its key before.
 
     Raises:
         CellblockError: What is wrong.

@@ -31,7 +31,7 @@ HANDLERS: dict[type[Request[Any]], Handler] = {}
 
 
 def answers(kind: type[_RequestT]) -> Callable[[_Plain[_RequestT]], _Plain[_RequestT]]:
-    """Have a function answer an operation.
+    """Register a function as the handler of an operation.
 
     Raises:
         TypeError: Another one does.
@@ -45,7 +45,7 @@ def answers(kind: type[_RequestT]) -> Callable[[_Plain[_RequestT]], _Plain[_Requ
 
 
 def answers_with_body(kind: type[_RequestT]) -> Callable[[_WithBody[_RequestT]], _WithBody[_RequestT]]:
-    """Have a function answer an operation whose requests have a body, such as code; otherwise as `answers`."""
+    """Register the handler of an operation whose requests have a body, such as code; otherwise as `answers`."""
 
     def enter(function: _WithBody[_RequestT]) -> _WithBody[_RequestT]:
         _enter(kind, Handler(function, with_body=True))

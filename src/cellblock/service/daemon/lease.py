@@ -1,7 +1,7 @@
 """The lease of a node of a cluster: until when its sessions may be used from elsewhere, and which placements are valid.
 
-Whoever looks after the daemon writes it into a small file, which the daemon maps into its memory. So it holds also for a
-daemon that was stopped for a while, and looking at it before each answer takes no system call. Times are those of
+The process that runs the daemon writes it into a small file, which the daemon maps into its memory. So it also holds for
+a daemon that was stopped for a while, and looking at it before each answer takes no system call. Times are those of
 CLOCK_BOOTTIME, which goes on while the machine sleeps, in nanoseconds.
 """
 
@@ -66,7 +66,7 @@ class Lease:
 
         Args:
             grant: The placement's: the number of its director, and until when the session has to begin.
-            not_before: The placement has to be made by what the director has heard after this time.
+            not_before: Placements that the director decided on older knowledge than this are refused.
 
         Raises:
             NotPlacedError: It may not; another placement has to be asked for.

@@ -47,7 +47,7 @@ class SessionLink(Protocol):
         """Ask for an operation, and return the answer; with `packed`, JSON data as it came.
 
         Raises:
-            CellblockError: What was met where the session is, of the same class.
+            CellblockError: The error at the session, of the same class.
             OutcomeUnknownError: The connection was lost in the middle of a request that must not be made twice.
         """
 
@@ -93,7 +93,7 @@ class DaemonLink:
             packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:
-            CellblockError: What the daemon has met, of the same class.
+            CellblockError: The daemon's error, of the same class.
             OutcomeUnknownError: It ended in the middle of a request that must not be made twice.
         """
         lost: _LostError | None = None

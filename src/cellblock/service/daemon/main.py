@@ -33,20 +33,20 @@ _PATIENCE = 20.0
 """Seconds in which a daemon that ends must have ended, before the next one gives up."""
 
 _YOUNG = 10_000
-"""Objects that are made before the garbage collector looks for circles among them. Those of an execution mostly go with it:
-to look after each 700, as Python does, took a tenth of the daemon's time."""
+"""Objects that are made before the garbage collector looks for cycles among them. Those of an execution mostly go with it: a
+collection after each 700, Python's default, took a tenth of the daemon's time."""
 
 _TOLD = 4096
-"""Bytes of an error that are told: what fits into a pipe at once."""
+"""Bytes of an error that are reported: as many as fit into a pipe at once."""
 
 _LAST = 4.0
-"""Seconds in which kernels are ended in good order; then they end with the daemon."""
+"""Seconds in which kernels can end gracefully; then they end with the daemon."""
 
 _PATIENCE_OF_A_NODE = 10.0
-"""Seconds in which the next daemon of a cluster's node has to come: whoever starts it does so at once."""
+"""Seconds in which the next daemon of a cluster's node has to come: the node starts it at once."""
 
 _DEATHS = 1.0
-"""Seconds in which the deaths of kernels are heard of, if all have died."""
+"""Seconds in which the deaths of kernels are noticed, if all have died."""
 
 
 def main(arguments: list[str]) -> int:
@@ -230,7 +230,7 @@ async def _end(server: Server, host: Host) -> None:
             await sessions.save_last()
         async with asyncio.timeout(_LAST):
             if custodian is not None and custodian.gone:
-                # The kernels have died with it, and their cells are to say so: nobody has interrupted them.
+                # The kernels have died with it, and their cells have to say so: nobody has interrupted them.
                 await sessions.hear_out(timeout=_DEATHS)
             await sessions.end_kernels()
             for client in [*server.clients]:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 
 _MUCH = 8 * 1024 * 1024
-"""Bytes by which a process has to grow before somebody looks for what can be given back."""
+"""Bytes by which a process has to grow before it looks for memory to give back."""
 
 _CLOSING = 3.0
-"""Seconds in which a session that was ended is closed, and nobody has anything of it any more."""
+"""Seconds after which an ended session is closed and nothing refers to it any more."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -18,7 +18,7 @@ class SeenFiles:
     """Files at absolute paths. What is done with them is done by the session's user, in the session's sandbox.
 
     Raises:
-        FilesError: In each method, what the system has said.
+        FilesError: In each method, the system's error.
     """
 
     def __init__(self, files: SessionFiles) -> None:

@@ -41,8 +41,8 @@ class Server:
         default_timeout: Seconds that code may run if its client does not say.
         uploads: Files that come in parts.
         turns: Keeps answers to many clients from holding up the loop.
-        lease: That of a node of a cluster; None if this is none.
-        credentials: A file with the cluster's certificate and its key; None if this is no node of a cluster.
+        lease: That of a node of a cluster; None if this is not one.
+        credentials: A file with the cluster's certificate and its key; None if this is not a node of a cluster.
         origins: The marks of the nodes on which the sessions here were made.
         promised: Names of sessions that are about to be made by placements.
         made: Names of those that were made since the last `Census`.

@@ -27,7 +27,7 @@ class Uploads:
         """Take the next part of a file.
 
         Args:
-            files: Where the file is to be.
+            files: The files that it is written to.
             path: The file.
             number: Identifies the upload; its sender chooses it, for all parts alike.
             part: The bytes.

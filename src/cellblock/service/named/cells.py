@@ -29,7 +29,7 @@ def cells_of(named: NamedSession, journal: Journal, count: int) -> list[CellReco
         before = [cell for tag in tags[len(own) - count :] if (cell := journal.cell(tag)) is not None]
     found, last = [], ""
     for cell in sorted((*before, *own), key=lambda one: one.submitted):
-        # One that has not ended, or that an earlier kernel ran, is no part of the history: it follows what was not undone.
+        # One that has not ended, or that an earlier kernel ran, is not part of the history: it follows what was not undone.
         entry = entries.get(cell.id)
         after, abandoned = (last, False) if entry is None else (entry.after, entry.abandoned)
         found.append(replace(cell, after=after, abandoned=abandoned))

@@ -39,7 +39,7 @@ class Durable:
     A file's name has the id of the execution after which it was saved.
 
     Attributes:
-        remote: The saves at a URL, if there are to be some there, too.
+        remote: The saves at a URL, if it is saved there, too.
     """
 
     def __init__(self, directory: Path, every: float, ran: Callable[[str], str], remote: RemoteSaves | None = None) -> None:

@@ -1,12 +1,12 @@
-"""Leases on the names of durable sessions at a URL: of several daemons, one at a time goes on with a session.
+"""Leases on the names of durable sessions at a URL: one daemon at a time continues a session.
 
-A name has a folder. Who goes on with the session has a number there, its epoch, and a record that nobody else writes,
+A name has a folder. The holder of the name has a number there, its epoch, and a record that nobody else writes,
 ``lease-EPOCH.json``. It writes the record again and again. The name is free for others when the record is `LASTS` seconds old
 by the clock of the store, or says that the session was released.
 
-- To take a name is to create the record of the next epoch, which succeeds for one alone if the store has an exclusive creation
-  (`Folder.exclusive`). Who has created it looks at the record before once more: if that has changed, its holder lives, and the
-  new record is removed again.
+- A daemon takes a name by creating the record of the next epoch. Only one daemon succeeds if the store has exclusive creation
+  (`Folder.exclusive`). It then looks at the previous record again: if that has changed, its holder lives, and the new record
+  is removed.
 - A holder counts from the moment at which it began to write, on a clock that also goes on while the machine sleeps, and stops
   earlier than others may begin. Then it has to take the name again, as anybody else.
 - A holder that sees a later epoch has lost the name. What it has written meanwhile has its own epoch in its name, and is not
@@ -115,7 +115,7 @@ class Lease:
         """Take the name, or take it again.
 
         Args:
-            from_others: Whether a session that another holder has left is to go on here. Not if one of its kernels lives here,
+            from_others: Whether to continue a session that another holder has left. Not if one of its kernels lives here,
                 whose state would be an older one.
 
         Returns:
@@ -185,7 +185,7 @@ class Lease:
             self.record, self._until = fresh, started + LASTS - _MARGIN
 
     def release(self, **changes: object) -> None:
-        """Let others have the name at once. Does nothing if it is not held. Raises as `renew`."""
+        """Release the name at once. Does nothing if it is not held. Raises as `renew`."""
         with self._one_at_a_time:
             if self.held:
                 self.renew(released=True, **changes)

@@ -1,4 +1,4 @@
-"""Moves named sessions between the nodes of a cluster: holds one between two cells, and lets one that arrives go on."""
+"""Moves named sessions between the nodes of a cluster: holds one between two cells, and continues one that arrives."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class _Kept(NamedTuple):
 class Overview:
     """The activity of the sessions of one process.
 
-    Everything in the picture carries the number of its last change, so that a watcher can be told what has changed since any
-    number, whoever it is. Only what is gone has to be remembered; if that is too long ago, the watcher begins anew.
+    Everything in the picture carries the number of its last change, so that any watcher can be told what has changed since any
+    number. Only what is gone has to be remembered; if that is too long ago, the watcher begins anew.
     """
 
     def __init__(self, sessions: Mapping[str, NamedSession], approvals: PendingApprovals) -> None:
@@ -246,7 +246,7 @@ class Overview:
             samples=new(self._samples),
             fresh=fresh and len(sessions) < _AT_ONCE,
         )
-        # Only the last part moves on: whoever has lost the connection before it asks for all of them again.
+        # Only the last part moves the position on: a watcher that lost the connection before it asks for all parts again.
         earlier = f"{self._era}-{after}" if not fresh else ""
         whole = range(0, len(sessions) - len(sessions) % _AT_ONCE, _AT_ONCE)
         parts = [Change(earlier, sessions=sessions[one : one + _AT_ONCE], fresh=fresh and one == 0) for one in whole]

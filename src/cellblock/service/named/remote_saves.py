@@ -1,4 +1,4 @@
-"""The saves of one durable session at a URL, from which another daemon goes on with it: of another machine, say.
+"""The saves of one durable session at a URL, from which another daemon can continue it, perhaps on another machine.
 
 A save is a local file first (`Durable`), and is copied to the folder of the session's name, as
 ``save-EPOCH-NUMBER.cellblock``. The record of the lease says which one counts, and what ran since. The save before it stays: a
@@ -180,7 +180,7 @@ class RemoteSaves:
             self.problem = ""
 
     def _point(self, changes: dict[str, Any]) -> None:
-        """Have the lease name another save, and remove those before the last one."""
+        """Point the lease to another save, and remove those before the last one."""
         epoch, before = self._lease.epoch, self._lease.record.save
         self._lease.renew(**changes)
         if self._lease.epoch == epoch:  # else the lease had run out, and the next save removes them
@@ -201,7 +201,7 @@ class RemoteSaves:
                 self._folder.remove(name)
 
     async def release(self) -> None:
-        """Let others have the name at once, if it is held here. What goes wrong is logged."""
+        """Release the name at once, if it is held here. Errors are logged."""
         await self._stop_beating()
         try:
             async with asyncio.timeout(_LEAVING), self._one_at_a_time:

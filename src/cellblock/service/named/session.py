@@ -492,7 +492,7 @@ class NamedSession:
         await self._leave_name(remove)
 
     async def _leave_name(self, remove: bool) -> None:
-        """Let other daemons have the name, after the last code has run here."""
+        """Release the name for other daemons, after the last code has run here."""
         remote = None if self.durable is None else self.durable.remote
         if remote is None and remove and isinstance(self.options.get("durable"), str):
             try:

@@ -263,7 +263,7 @@ class NamedSessions:
     async def take_over(
         self, record: SessionRecord, options: Mapping[str, Any], arrival: Arrival, confirm: Callable[[], Awaitable[object]]
     ) -> NamedSession:
-        """Have a session go on here that comes from another node of a cluster, with its id.
+        """Continue a session that comes from another node of a cluster, with its id.
 
         Args:
             record: Its record there.

@@ -105,7 +105,7 @@ def _bound(function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Return what is known about a function's parameters: of those that are written in C, not always anything."""
+    """Return the signature of a function; None if it has none, as some that are written in C."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):

@@ -217,8 +217,8 @@ class SessionServices:
         if self._session.reader.notify(request):
             request.add_done_callback(self._retract)
             return None  # the reader of the stream decides
-        # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody is
-        # asked yet: whoever comes next is.
+        # A cell without a reader was started by execute(), which approves everything, as documented. Between cells nobody
+        # is asked yet: the next reader is.
         return True if self._session.reader.running else None
 
     async def _elicit(self, elicitation: Elicitation) -> Mapping[str, Any] | None:

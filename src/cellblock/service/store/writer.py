@@ -348,7 +348,7 @@ class Writer:
         self.problem = reason
 
     def _reason(self, error: Exception) -> str:
-        """Return why something cannot be written. SQLite keeps to itself what the system has said: so that is asked again."""
+        """Return why something cannot be written. SQLite hides the system's error: a trial write shows it."""
         number = error.errno if isinstance(error, OSError) else None
         if isinstance(error, sqlite3.Error) and self._ahead is not None:
             number = self._ahead.try_out()

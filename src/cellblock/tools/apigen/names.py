@@ -54,7 +54,7 @@ def check_server_name(name: object) -> str:
         The name.
 
     Raises:
-        InvalidInputError: It is no Python identifier of at most 64 ASCII letters, digits and underscores that begins with a
+        InvalidInputError: It is not a Python identifier of at most 64 ASCII letters, digits and underscores that begins with a
             letter, or it is a keyword.
     """
     if isinstance(name, str) and len(name) <= _LONGEST and _IDENTIFIER.fullmatch(name) and not keyword.iskeyword(name):

@@ -76,7 +76,7 @@ def write_package(
         The names of the modules, in the order of the tools.
 
     Raises:
-        InvalidInputError: The name is none for a package, or there is something in the package's place that was not generated.
+        InvalidInputError: The name is not valid for a package, or something in its place was not generated.
         OSError: The directory cannot be written.
     """
     check_server_name(server_name)
@@ -214,7 +214,7 @@ def _swap(root: int, building: str, name: str) -> None:
 
 
 def _exchange(root: int, one: str, other: str) -> bool:
-    """Let two directories change places (renameat2(2)); False where the system cannot."""
+    """Exchange two directories (renameat2(2)); False if the system cannot."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     return renameat2 is not None and renameat2(root, one.encode(), root, other.encode(), _RENAME_EXCHANGE) == 0
 

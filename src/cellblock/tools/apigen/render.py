@@ -101,7 +101,7 @@ def render_module(name: str, tool: ToolSpec) -> Module:
         source = _source(tool, params, result)
         check_source(source, tool.name)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
-        # None is known. If the check ever finds something, what is left has nothing of the schema in it.
+        # No such case is known. If the check ever finds one, the rest contains nothing of the schema.
         reason = ("it could not be read safely",)
         params = Shapes((Shape("Params"),), reason)
         result = Shapes((Shape("Result", strict=False),), reason) if result else None

@@ -202,14 +202,14 @@ class _Reader:
         return Property(key, " | ".join(parts), default, description, nullable=self._strict and nullable and not required)
 
     def _default(self, default: Any, parts: list[str]) -> str:
-        """Return a default as source, `None` if it cannot be said."""
+        """Return a default as source; `None` if it cannot be expressed."""
         for values, name in self._enums.items():
             if name in parts and type(default) is str and default in values:
                 return f"{name}.{member_names(values)[default]}"
         return source_of(default, parts)
 
     def _remarks(self, node: Node) -> list[str]:
-        """Return what types do not say of a value: what it is made of, and what its forms are called."""
+        """Return remarks on what types cannot say about a value: its format, its constraints, and the names of its forms."""
         remarks = []
         if node.format and node.format not in node.description:
             remarks.append(f"({node.format})")
@@ -219,7 +219,7 @@ class _Reader:
             remarks.append("(no duplicates)")
         inner = node.items if node.items or node.properties else node.additional
         items = self._document.flat(inner) if isinstance(inner, dict) else Node()
-        # Of an object the words are at its class.
+        # The words about an object are in its class.
         if items.description and not items.properties:
             remarks.append(f"Each: {items.description}")
         # So they are of the forms of an object.

@@ -19,7 +19,7 @@ def only_value(node: Node) -> str | None:
 
 
 def literal_of(values: list[Any]) -> list[str] | None:
-    """Return the members of a union for listed values, or None where they cannot be said."""
+    """Return the members of a union for listed values, or None if they cannot be expressed."""
     if len(values) > _MOST_VALUES or not all(type(value) in (str, int, bool, type(None)) for value in values):
         return None
     if any(type(value) is str and (len(value) > _LONGEST_VALUE or not is_text(value)) for value in values):

@@ -32,7 +32,7 @@ _MOST_MARKS = 2
 
 _MOST_BLANKS = 16
 _BLANKS = re.compile(rf"(?: |\\[nrt]){{{_MOST_BLANKS + 1},}}")
-"""So many blanks, line ends and tabs that they push the rest out of sight."""
+"""Enough blanks, line ends and tabs to push the rest out of sight."""
 
 State = Literal["pending", "accepted", "rejected", "withdrawn"]
 
@@ -117,7 +117,7 @@ class ApprovalRequest:
         """Deny the call: it fails in the code that made it.
 
         Args:
-            reason: Why, for that code and whoever reads its error.
+            reason: Why, for that code and the readers of its error.
 
         Raises:
             StateError: It was accepted before.

@@ -117,7 +117,7 @@ def typed(result: Any, returns: type[_Result], tool: str) -> _Result:
         ToolRunnerError: It does not fit.
     """
     if not issubclass(returns, BaseModel):
-        # A runner's text may be more than a string, and may be empty but for its images.
+        # A runner's text may be more than a string, and may be empty except for its images.
         return cast("_Result", "" if result is None else result)
     try:
         made = returns.model_validate(_read(result, returns, tool) if isinstance(result, str) else result)

@@ -84,7 +84,7 @@ def parse_port(text: str) -> int:
     """Return a port number.
 
     Raises:
-        BadNameError: It is none.
+        BadNameError: It is not a valid port.
     """
     if not _PORT.fullmatch(text) or not 0 < int(text) < 65536:
         raise BadNameError("the port is not a number from 1 to 65535")

@@ -216,7 +216,7 @@ def canonical_name(text: str) -> str:
     """Return a canonical DNS name.
 
     Raises:
-        BadNameError: It is none, or an address.
+        BadNameError: It is not a valid host name, or it is an address.
     """
     host = canonical_host(text)
     if not isinstance(host, str):

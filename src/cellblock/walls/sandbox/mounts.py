@@ -126,7 +126,7 @@ def build(plan: Plan, prepared: tuple[Step, ...]) -> None:
     """
     begun = bool(prepared) and not plan.everything and plan.steps[: len(prepared)] == prepared
     if not begun:
-        umount(_STAGE, missing_ok=True)  # discard what was begun in vain
+        umount(_STAGE, missing_ok=True)  # discard the useless beginning
     builder = _Builder(plan.steps[len(prepared) :] if begun else plan.steps, weaker_proc=plan.weaker_proc)
     builder.take_sources()
     if plan.everything:
