@@ -150,25 +150,26 @@ async def test_a_session_without_a_sandbox_has_no_walls(zygote_host: Host, tmp_p
         assert await session.files.read(".env") == b"x"
 
 
-async def test_a_saved_session_brings_no_file_that_its_session_could_not_write(tmp_path: Path) -> None:
+async def test_a_saved_session_brings_no_file_that_its_session_could_not_write(
+    zygote_host: Host, native_host: Host, tmp_path: Path
+) -> None:
     """Neither does what it leaves out stop the rest, and the report names it."""
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
-    async with Host() as host:
-        async with host.session(working_dir=one, isolate="none") as session:
-            await ok(session, "x = 41")
-            for name in ("data", ".git/config", ".env", ".vscode/tasks.json"):
-                await session.files.write(name, b"[core]\n\tfsmonitor = touch /tmp/pwned\n")
-            await session.save(tmp_path / "evil.cellblock", workspace=True)
-        async with host.session(working_dir=two) as session:
-            report = await session.load(tmp_path / "evil.cellblock", workspace=True)
-            assert (await session.execute("x + 1")).return_value == "42"
-            (two / ".env").write_text("SECRET=1")
-            await session.save(tmp_path / "good.cellblock", workspace=True)
-            assert {left.name for left in report.left_out} == {".git", ".git/config", ".env", ".vscode", ".vscode/tasks.json"}
+    async with zygote_host.session(working_dir=one, isolate="none") as session:
+        await ok(session, "x = 41")
+        for name in ("data", ".git/config", ".env", ".vscode/tasks.json"):
+            await session.files.write(name, b"[core]\n\tfsmonitor = touch /tmp/pwned\n")
+        await session.save(tmp_path / "evil.cellblock", workspace=True)
+    async with native_host.session(working_dir=two) as session:
+        report = await session.load(tmp_path / "evil.cellblock", workspace=True)
+        assert (await session.execute("x + 1")).return_value == "42"
+        (two / ".env").write_text("SECRET=1")
+        await session.save(tmp_path / "good.cellblock", workspace=True)
+        assert {left.name for left in report.left_out} == {".git", ".git/config", ".env", ".vscode", ".vscode/tasks.json"}
     assert sorted(path.name for path in two.iterdir()) == [".env", "data"]
-    async with Host() as host, host.session(working_dir=one, isolate="none") as session:
+    async with zygote_host.session(working_dir=one, isolate="none") as session:
         report = await session.load(tmp_path / "good.cellblock", workspace=True)
         assert (one / ".env").read_bytes().startswith(b"[core]")
 

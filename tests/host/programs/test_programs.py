@@ -31,6 +31,7 @@ from cellblock.host.programs.programs import MAX_PROGRAMS, Programs
 from cellblock.model.programs import ExecKeywords, ExecResult, ProgramOutput, SpawnKeywords
 from cellblock.wire.datagrams import encode_control
 from cellblock.wire.programs import Ended, Started
+from clocks import Clock
 from processes import eventually
 
 NAP = f"sleep {1000 + os.getpid()}"
@@ -251,15 +252,26 @@ async def test_programs_run_beside_a_cell_and_beside_each_other(native: Session)
 
 
 @pytest.mark.parametrize(
-    "child",
-    [NAP, f"setsid {NAP}", f"setsid sh -c 'trap \"\" TERM; {NAP}; {NAP}'"],
+    ("child", "stubborn"),
+    [
+        (f"sh -c 'echo begun; {NAP}'", False),
+        (f"setsid sh -c 'echo begun; {NAP}'", False),
+        (f"setsid sh -c 'trap \"\" TERM; echo begun; {NAP}; {NAP}'", True),
+    ],
     ids=["a child", "in a session of its own", "one that ignores SIGTERM"],
 )
-async def test_a_time_limit_ends_the_whole_tree_and_nothing_else(session: Session, child: str) -> None:
+async def test_a_time_limit_ends_the_whole_tree_and_nothing_else(session: Session, child: str, stubborn: bool) -> None:
     other = await session.spawn("sleep 2000")
-    result = await session.exec(f"echo begun; {child} & {NAP}", timeout=0.3)
+    begun = asyncio.Event()
+    with Clock() as clock:
+        task = asyncio.create_task(session.exec(f"{child} & {NAP}", timeout=30, on_output=lambda _: begun.set()))
+        await begun.wait()
+        await clock.advance(31)
+        if stubborn:
+            await clock.advance(1)  # from SIGTERM to SIGKILL
+        result = await task
     assert (result.status, result.out, result.left) == ("timeout", "begun\n", ())
-    assert result.reason == "stopped after 0.3 s"
+    assert result.reason == "stopped after 30 s"
     assert NAP not in await running(session)
     assert other.info.running
     assert (await other.stop()).status == "cancelled"
