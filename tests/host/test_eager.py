@@ -185,18 +185,18 @@ async def test_a_cancelled_caller_stops_the_code(exact: Session) -> None:
     assert (await exact.execute("1 + 1")).ok
 
 
-async def test_time_counts_when_the_text_is_complete(exact: Session) -> None:
+async def test_time_counts_when_the_text_is_complete(exact: Session, tmp_path: Path) -> None:
     with Clock() as clock:
         async with exact.eager(timeout=50) as eager:
-            eager.feed("x = 1\ny = 2\n")
-            await eventually(lambda: eager.ran)
+            eager.feed("x = 1\nopen('one', 'w').close()\ny = 2\n")
+            await eventually((tmp_path / "one").exists)
             await clock.advance(60)
             eager.feed("x + y")
             assert (await eager.finish()).ok
         async with exact.eager(timeout=50) as eager:
-            eager.feed("import time\ntime.sleep(1000)")
+            eager.feed("import time\nopen('two', 'w').close(); time.sleep(1000)")
             finished = asyncio.create_task(eager.finish())
-            await eventually(lambda: exact._cells.busy)
+            await eventually((tmp_path / "two").exists)
             await clock.advance(60)
             assert (await finished).status == "timeout"
 
