@@ -299,7 +299,7 @@ def outgoing() -> dict[str, str]:
         return _passed_on.get() or _inherited
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    # Not the program's own propagators: baggage may be nothing for MCP servers of others.
+    # Not the program's own propagators: other people's MCP servers must not get its baggage.
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier

@@ -55,7 +55,7 @@ def make_place(place: str) -> int:
         except FileNotFoundError:
             continue  # taken for abandoned, as it is by others before we hold it
         try:
-            fcntl.flock(held, fcntl.LOCK_SH)  # waits for nobody but `remove_abandoned`, for which it is empty
+            fcntl.flock(held, fcntl.LOCK_SH)  # waits only for `remove_abandoned`, which finds it empty
         except OSError:
             return held  # a file system without locks: nobody else gets one, either, and nothing is taken for abandoned
         try:

@@ -223,7 +223,7 @@ class _Run:
     def _signals(self) -> Iterator[None]:
         """Pass on Ctrl-C, and in a terminal its size. The second Ctrl-C stops the program, with all that it has started."""
         handlers: dict[int, Callable[[int, object], None]] = {signal.SIGINT: self._interrupted}
-        if self._terminal:  # which is to be as it was when this command is ended
+        if self._terminal:  # its mode has to be restored when this command is ended
             handlers = {signal.SIGWINCH: self._resized, signal.SIGTERM: _leave, signal.SIGHUP: _leave}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:

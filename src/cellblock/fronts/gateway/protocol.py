@@ -77,7 +77,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.tls is None:
             self._begin(transport)
         else:
-            transport.pause_reading()  # until it is known who decrypts what comes
+            transport.pause_reading()  # until it is known who decrypts the data
             self._handshake = self.loop.create_task(self._encrypt(transport, self.tls))
 
     async def _encrypt(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:

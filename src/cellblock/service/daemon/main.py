@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         _log.error("%s", error)
         _tell(ready, str(error))
         return 1
-    except BaseException as error:  # the log is the only place where anybody could read of it
+    except BaseException as error:  # nothing but the log can report it
         _log.exception("the daemon failed")
         _tell(ready, f"{type(error).__name__}: {error}")
         raise
@@ -150,7 +150,7 @@ async def _serve(place: Place, lock: int, ready: FileIO | None, remote: str) -> 
     from cellblock.service.daemon.life import until_the_end
     from cellblock.service.daemon.remote import Remote
 
-    # As many as Python would use, which most of them wait for a disk.
+    # As many as Python's default: most of them wait for a disk.
     asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
     cluster = Remote.from_json(remote) if remote else None
     server, host = await _open(place, cluster)

@@ -45,7 +45,7 @@ class Memory:
         if busy or self._trim is None or not (ended or resident() > self._known + _MUCH):
             return False
         if ended:
-            gc.collect()  # a session is a circle of objects
+            gc.collect()  # a session's objects form a cycle
             self._due = math.inf
         self._trim(0)
         self._known = resident()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cellblock.service.named.session import NamedSession
 
 _SHOWN = 5
-_LEAST = 0.02  # seconds that a session has to become idle, also if it is not to be waited for
+_LEAST = 0.02  # minimum seconds that a session has to become idle
 
 
 @dataclass(frozen=True, slots=True)

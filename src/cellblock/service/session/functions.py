@@ -143,7 +143,7 @@ async def _in_thread(work: Callable[[], Any], context: contextvars.Context) -> A
         value, error = None, None
         try:
             value = context.run(work)
-        except BaseException as problem:  # SystemExit, too: it would end this thread, and the call would wait for ever
+        except BaseException as problem:  # SystemExit, too: it would end this thread, and the call would wait forever
             error = problem
         try:
             loop.call_soon_threadsafe(settle, value, error)

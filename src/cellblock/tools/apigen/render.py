@@ -22,7 +22,7 @@ _LONGEST_ANNOTATION = 60
 _LONGEST_SIGNATURE = 400
 _LONGEST_DESCRIPTION = 1000
 
-# With an interpreter that has no pydantic the import fails here, once, with words that help.
+# With an interpreter that has no pydantic the import fails here, once, with a helpful message.
 _PACKAGE = """
 try:
     from pydantic import VERSION as _version
@@ -153,7 +153,7 @@ def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
 
 
 def _imports(body: str) -> str:
-    # Words in descriptions bring an import too many now and then, which does no harm.
+    # Words in descriptions sometimes cause an import that is not needed, which is harmless.
     standard = ["from enum import Enum"] if "(Enum)" in body else []
     typing = [name for name in ("Annotated", "Any", "Literal") if name in body]
     standard += [f"from typing import {', '.join(typing)}"] if typing else []

@@ -62,7 +62,7 @@ def own(schema: dict[str, Any]) -> Node:
     """Read the keywords of one schema, its references and ``allOf`` left out."""
     kind = schema.get("type")
     types: list[Any] | None = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) and kind else None
-    if types is not None and schema.get("nullable") is True:  # OpenAPI 3.0, and many a server
+    if types is not None and schema.get("nullable") is True:  # OpenAPI 3.0, and many servers
         types = [*types, "null"]
     known = tuple(dict.fromkeys(one for one in types or () if isinstance(one, str) and one in _TYPES))
     properties, required = schema.get("properties"), schema.get("required")

@@ -222,7 +222,7 @@ class _Reader:
         # The words about an object are in its class.
         if items.description and not items.properties:
             remarks.append(f"Each: {items.description}")
-        # So they are of the forms of an object.
+        # The same holds for the forms of an object.
         return [*remarks, *([words] if (words := self._forms(node, objects=False)) else [])]
 
     def _forms(self, node: Node, *, objects: bool = True) -> str:

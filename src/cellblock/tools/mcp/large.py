@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_VALUES = 40_000
 """Maximum values of a message that is not the result of a call. It is decoded in the loop."""
 
-_FEW = 20_000  # values that are decoded in the loop without further ado
+_FEW = 20_000  # values that are decoded directly in the loop
 _SMALL = 1024 * 1024  # bytes, likewise
 _PROGRAM = Path(__file__).with_name("condense.py")
 _SECONDS = 30.0  # takes less than two on an idle machine
