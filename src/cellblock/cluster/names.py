@@ -154,7 +154,7 @@ class Names:
     def census(
         self, mark: str, at: int, names: Collection[str] | None, about: Mapping[str, Any], made: Collection[str] = ()
     ) -> bool:
-        """Renew the lease of a host that has told its names.
+        """Renew the lease of a host that has reported its names.
 
         Args:
             mark: The host's.

@@ -33,7 +33,7 @@ _EVER = ("cells", "failures", "started")
 async def watch_all(nodes: Callable[[], Awaitable[list[Where]]], watch: Callable[[Where], Changes]) -> Changes:
     """Yield what happens on all nodes.
 
-    The first change is fresh, and says what is there as each node tells it. Nobody can continue from a position: another
+    The first change is fresh, and says what is there as each node reports it. Nobody can continue from a position: another
     stream begins anew.
 
     Args:

@@ -46,7 +46,7 @@ def make_place(place: str) -> int:
     """Make a directory that nobody takes for abandoned while the descriptor that is returned is open.
 
     Raises:
-        OSError: It cannot be made, as where it exists: it would be somebody else's.
+        OSError: It cannot be made; or it exists, and is somebody else's.
     """
     while True:
         os.mkdir(place, 0o700)

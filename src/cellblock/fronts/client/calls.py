@@ -90,7 +90,7 @@ def code(text: str, language: str, timeout: float | None) -> dict[str, Any]:
 
 
 def session(kernel: SessionRecord | str, what: str = "", under: str = "sessions") -> str:
-    """Return the path of a session, or of something of it."""
+    """Return the path of a session, or of a part of it."""
     path = f"/{under}/{_placed('session', session_of(kernel))}"
     return f"{path}/{what}" if what else path
 

@@ -271,7 +271,7 @@ class Turns:
 
 
 def too_slow(size: int) -> bool:
-    """Return whether more waits for a client than may."""
+    """Return whether more bytes wait for a client than are allowed."""
     return size > _MAX_UNREAD
 
 

@@ -72,7 +72,7 @@ def check_whole(left_out: list[LeftOut]) -> None:
 
 
 def check_can_move(named: NamedSession, *, whole: bool) -> None:
-    """Check what no save has.
+    """Check for state that no save contains.
 
     Raises:
         UnsupportedError: The session cannot move, or not as a whole.

@@ -188,7 +188,7 @@ def _class(shape: Shape, classes: set[str]) -> str:
 
 
 def _bases(shape: Shape, names: dict[str, str]) -> str:
-    """Return what stands in the parentheses of a class."""
+    """Return the content of the parentheses of a class."""
     if not shape.strict:
         return "ResultModel" if shape.extra else "ResultModel, extra='forbid'"
     nullable = tuple(names[one.name] for one in shape.properties if one.nullable)
