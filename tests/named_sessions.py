@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import Host
+from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
@@ -18,6 +19,11 @@ OPTIONS = {"sandbox": False}
 def submit(sessions: NamedSessions, named: NamedSession, code: str, **options: Any) -> Execution | PastExecution:
     """Have code run in a session."""
     return sessions.executions.submit(named, Execution(named.record.kernel_id, named.record.name, code, **options))
+
+
+def records(sessions: NamedSessions) -> list[SessionRecord]:
+    """Return the records of all sessions, oldest first."""
+    return [named.shown() for named in sessions.all()]
 
 
 async def after_a_kill(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:

@@ -195,7 +195,6 @@ TESTED_IN: dict[str, str] = {
     "worker/values/saving": "host/test_saving.py",
     "fronts/executor/options": "fronts/executor/test_executor.py",
     "service/session/running": "fronts/executor/test_executor.py",
-    # A program and its streams, of every kind of sandbox.
     # A program and its streams, in every kind of sandbox.
     "host/programs/process": "host/programs/test_programs.py",
     "host/programs/stdin": "host/programs/test_programs.py",

@@ -349,10 +349,10 @@ class ClusterLink:
                 raise OutcomeUnknownError(f"{why}; nobody can say how far it came", error.execution) from error
             raise SessionLostError(why) from error
 
-    async def _locate(self, key: str, suspect: str = "") -> Where:
-        if not suspect and (known := self._known.get(key)) is not None:
+    async def _locate(self, key: str) -> Where:
+        if (known := self._known.get(key)) is not None:
             return known
-        answer = await self.director.asked("locate", key, suspect)
+        answer = await self.director.asked("locate", key)
         if (error := routing.lost(answer, key)) is not None:
             raise error
         where = Where(**answer)

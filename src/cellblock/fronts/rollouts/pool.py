@@ -110,7 +110,6 @@ class Pool(AsyncOnly):
             raise InvalidInputError("pass template or start_from, not both: a saved session or checkpoint has its own files")
         if isinstance(start_from, Checkpoint) and start_from.snapshot is None:
             raise InvalidInputError("start_from needs a checkpoint with files: checkpoint(files='copy')")
-        self._size = size
         self._start_from = start_from
         self._template = check_template(template)
         self._labels = dict(labels or {})
@@ -122,7 +121,6 @@ class Pool(AsyncOnly):
         self._room = asyncio.Semaphore(size)
         self._state: dict[str, str] = {}
         self._shared: dict[str, asyncio.Task[Any]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._numbers = 0
         self._closed = False
         self.waiting = 0
