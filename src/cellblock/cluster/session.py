@@ -9,12 +9,20 @@ from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError, failure
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
 from cellblock.model.checkpoints import branch_names, check_seeds
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
 from cellblock.model.programs import Processes as ProcessesMode
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+from cellblock.model.sessions import (
+    ExecutionEvent,
+    ExecutionRecord,
+    Language,
+    PendingApproval,
+    Permission,
+    SessionRecord,
+    outcome_of,
+)
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
@@ -192,11 +200,7 @@ class ClusterSession:
         async with aclosing(self.attach(execution)) as events:
             async for event in events:
                 last = event
-        if last is not None and last.kind == "failed":
-            raise failure(last.data, execution_of(execution))
-        if last is None or last.kind != "result":
-            raise OutcomeUnknownError("nobody knows how the execution ended", execution_of(execution))
-        return CodeExecutionResult.from_dict(last.data)
+        return outcome_of(last, execution_of(execution))
 
     async def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
         """Return how far an execution is."""

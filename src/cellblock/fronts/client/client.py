@@ -27,7 +27,6 @@ from cellblock.fronts.client.transport import (
     pieces,
     read_answer,
     read_error,
-    result_of,
 )
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
 from cellblock.model.checkpoints import branch_names
@@ -35,7 +34,15 @@ from cellblock.model.files import FileInfo
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
 from cellblock.model.programs import Processes as ProcessesMode
 from cellblock.model.saving import LoadReport
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+from cellblock.model.sessions import (
+    ExecutionEvent,
+    ExecutionRecord,
+    Language,
+    PendingApproval,
+    Permission,
+    SessionRecord,
+    outcome_of,
+)
 from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
@@ -262,7 +269,7 @@ class Client:
         with closing(self.follow(execution)) as events:
             for event in events:
                 last = event
-        return result_of(last)
+        return outcome_of(last, execution_of(execution))
 
     def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
         """Return how far an execution is."""

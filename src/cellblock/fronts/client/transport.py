@@ -11,7 +11,6 @@ from typing import IO, Any, TypeVar
 
 import httpx2
 
-from cellblock import errors as tree
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import (
     BusyError,
@@ -249,26 +248,6 @@ class Watching(_Reconnecting):
         change: Change = read_data(Watch, data)
         self._after = change.position or self._after  # the first parts of a large change do not move it on
         return change
-
-
-def result_of(last: ExecutionEvent | None) -> CodeExecutionResult:
-    """Return the result that the last event of an execution holds.
-
-    Raises:
-        CellblockError: It could not be run.
-    """
-    if last is not None and last.kind == "result":
-        return last.result
-    data = {} if last is None else last.data
-    message = str(data.get("message", "the execution has no result"))
-    kind = getattr(tree, str(data.get("error")), None)
-    if data.get("ran") == "unknown":
-        return _raise(OutcomeUnknownError(message))
-    return _raise(kind(message) if isinstance(kind, type) and issubclass(kind, CellblockError) else CellblockError(message))
-
-
-def _raise(error: CellblockError) -> CodeExecutionResult:
-    raise error
 
 
 @contextmanager
