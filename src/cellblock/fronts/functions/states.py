@@ -14,7 +14,6 @@ from cellblock.operations.checkpoints import (
     Checkpoints,
     Diff,
     DropCheckpoint,
-    Fork,
     MakeCheckpoint,
     Restore,
     Undo,
@@ -146,10 +145,9 @@ def fork(
         ConflictError: One of them exists.
         CellblockError: As for `Session.fork`.
     """
-    from cellblock.model.checkpoints import branch_names, check_seeds
+    from cellblock.operations.asking import fork_of
 
-    check_seeds(seeds or ())
-    return ask(Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state))
+    return ask(fork_of(kernel, names, files, seeds, same_random_state))
 
 
 def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
