@@ -17,7 +17,6 @@ from cellblock.fronts.client import calls
 from cellblock.fronts.client.calls import Call
 from cellblock.fronts.client.transport import (
     EVENTS,
-    Attempts,
     Reconnecting,
     Watching,
     arriving,
@@ -29,6 +28,7 @@ from cellblock.fronts.client.transport import (
     read_error,
 )
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
+from cellblock.model.attempts import Attempts
 from cellblock.model.files import FileInfo
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
 from cellblock.model.programs import Processes as ProcessesMode
