@@ -239,7 +239,6 @@ TESTED_IN: dict[str, str] = {
     "fronts/client/async_client": "fronts/client/test_client.py",
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
-    "fronts/gateway/answers": "fronts/gateway/test_guard.py",
     "service/daemon/link": "fronts/gateway/test_events.py",
     # Both ends of a cluster's connections, and what is between: it takes nodes to see.
     "cluster/connection": "cluster/test_sync_hosts.py",

@@ -943,7 +943,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "60 programs of those who leave": mutant(
         "fronts/gateway/test_programs.py::test_a_client_that_leaves_ends_its_program",
-        Edit("fronts/gateway/routes.py", "_while_there", "return await work"),
+        Edit("fronts/gateway/answers.py", "while_there", "return await work"),
     ),
     "60 programs of lost connections": mutant(
         "service/daemon/test_programs.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
