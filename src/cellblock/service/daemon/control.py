@@ -14,7 +14,7 @@ from cellblock.common import config
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
 from cellblock.operations.sessions import About, End
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import Connection, open_if_running
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import open_connection
 
@@ -37,9 +37,9 @@ def status() -> dict[str, Any] | None:
     Raises:
         DaemonError: It cannot be reached, or is of another version.
     """
-    sock = Place().connect()
     with suppress(NotRunError):  # it has just ended
-        return None if sock is None else _about(Connection(sock, __version__))
+        connection = open_if_running(Place())
+        return None if connection is None else _about(connection)
     return None
 
 
