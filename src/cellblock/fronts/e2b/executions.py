@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.e2b.answers import read
-from cellblock.fronts.e2b.contexts import PYTHON, Contexts
+from cellblock.fronts.e2b.contexts import PYTHON, contexts_of
 from cellblock.fronts.e2b.results import END, KEEPALIVE, error, messages
 from cellblock.fronts.gateway.answers import in_turns, json_pieces, while_there
 from cellblock.model.sessions import OWN_KERNEL, Language
@@ -50,7 +50,7 @@ async def execute(request: Request) -> Response:
     wanted = await read(request, ExecuteRequest)
     if wanted.context_id and wanted.language:
         raise InvalidInputError("Only one of context_id or language can be provided")
-    contexts: Contexts = request.app.state.contexts
+    contexts = contexts_of(request)
     link: SessionLink = request.app.state.link
     context = contexts.find(wanted.context_id, wanted.language)
     language: Language = "bash" if context.language == "bash" else "python"
