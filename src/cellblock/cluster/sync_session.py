@@ -1,6 +1,6 @@
 """One session of a cluster, for plain synchronous Python: what can be asked of it, by the operations of named sessions."""
 
-# Made from session.py by tests/cluster/unasync.py: do not edit it.
+# Made from session.py by tests/unasync.py: do not edit it.
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AsyncClient`: a gateway's client for asyncio. `client.py` is made from this file, by tests/fronts/client/unasync.py."""
+"""`AsyncClient`: a gateway's client for asyncio. `client.py` is made from this file, by tests/unasync.py."""
 
 from __future__ import annotations
 

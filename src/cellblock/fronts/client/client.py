@@ -1,4 +1,6 @@
-"""`Client`: a gateway's client for plain synchronous Python. Made from `async_client`: do not edit it."""
+"""`Client`: a gateway's client for plain synchronous Python."""
+
+# Made from async_client.py by tests/unasync.py: do not edit it.
 
 from __future__ import annotations
 
