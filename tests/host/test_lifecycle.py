@@ -194,6 +194,38 @@ async def test_a_completion_that_cannot_be_stopped_says_why_its_kernel_ended(
     assert (await session.execute("'endless' in globals()")).return_value == "True"  # it goes on from its last state
 
 
+async def test_a_kernel_that_cannot_be_copied_any_more_says_so(session: Session) -> None:
+    await session.execute("import os; os.waitpid = None; x = 1")
+    result = await session.execute("x")
+    assert (result.return_value, result.not_undoable) == ("1", "no copy could be made: 'NoneType' object is not callable")
+
+
+async def test_a_kernel_that_does_not_answer_when_its_state_is_kept_says_why_it_ended(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_QUESTION_TIMEOUT", 0.1)
+    monkeypatch.setattr(stopping, "_PATIENCES", (0.1,))
+    stubborn = "def stay():\n    signal.pthread_sigmask(0, [2])\n    while True: pass"
+    await session.execute(f"import os, signal\n{stubborn}\nos.register_at_fork(before=stay)")
+    assert "it did not answer when its state was to be kept" in ((await session.execute("1")).text or "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import asyncio; asyncio.get_running_loop().call_soon = None",
+        "import time; time.monotonic = None",
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))",  # `poll` fails
+    ],
+)
+async def test_code_that_breaks_the_loop_costs_its_own_cell(session: Session, code: str) -> None:
+    await session.execute("x = 1")
+    await session.execute(code)
+    result = await session.execute("x")
+    assert (result.return_value, result.recovery) == ("1", "restored_earlier")
+    assert "the code broke the kernel's channel, or what the kernel itself runs on" in (result.text or "")
+
+
 async def test_a_reset_does_not_wait_for_a_completion_that_never_ends(session: Session) -> None:
     await session.execute(ENDLESS)
     asking = asyncio.create_task(session.complete("endless."))

@@ -340,7 +340,7 @@ class Session(AsyncOnly):
             self._start_from = None
             self._explanations.kernel_begins(afresh=False)
             return kernel
-        if dead is not None and (recovered := await self._checkpoints.recover(dead)) is not None:
+        if dead is not None and (recovered := await self._checkpoints.crashes.recover(dead)) is not None:
             return recovered
         if dead is None and (left := await self._keeper.recover_left()) is not None:
             self._explanations.kernel_begins(afresh=False)

@@ -60,6 +60,9 @@ _SOON = 0.1
 """Seconds: if a cell came later than this after the copy before it, the next one will too. Its client does not notice two
 milliseconds, and the pages of a cell would take megabytes of memory meanwhile."""
 
+_MOST_FAILURES = 1000
+"""After how many errors of the loop, without a message of the host between them, code must have broken it for good."""
+
 _fflush = ctypes.CDLL(None).fflush
 
 _TRACE = "TRACEPARENT"
@@ -112,6 +115,7 @@ class Worker:
         self._begun = False
         self._thrown: BaseException | None = None
         self._broken: Exception | None = None
+        self._failures = 0
         self._trace_before: str | None = None
         self._open = True
         self.loop = new_loop()
@@ -166,6 +170,10 @@ class Worker:
                 # asyncio lets these two through the loop. The task they hit has ended with them; the others continue.
                 continue
             except BaseException as error:
+                self._failures += 1
+                if self._failures > _MOST_FAILURES and isinstance(error, Exception):
+                    self._broken = error
+                    break
                 self._on_stray(error)  # from a handler that hit a function that the loop itself calls: usually logging
         if self._outbox.forked:
             leave()  # a child that a background task of the code has forked, and that has finished
@@ -212,7 +220,12 @@ class Worker:
                 self._stop()
                 return
             self._waiting.extend(messages)
-            self._next()
+            self._failures = 0
+            try:
+                self._next()
+            except Exception as error:  # code has broken the loop, or asyncio: no cell can run any more
+                self._broken = error
+                self._stop()
         finally:
             GATE.open()
 
@@ -377,6 +390,8 @@ class Worker:
         except OSError as error:
             room = "; each checkpoint is a process: drop some, or allow more (Resources(processes=…))"
             return f"the process cannot be forked: {error.strerror}{room if error.errno == errno.EAGAIN else ''}", None
+        except Exception as error:  # the code may have changed anything that a fork uses; a copy itself raises nothing
+            return f"no copy could be made: {CellError.of(error).evalue}", None
         finally:
             self._outbox.parking = False
 

@@ -14,7 +14,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD
-from cellblock.wire.messages import Complete, Execute, Inspect, Park, Shutdown, ToWorker
+from cellblock.wire.messages import Changes, Complete, Execute, Inspect, Park, Shutdown, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
 from cellblock.worker.forks import hot_pages
 
@@ -94,7 +94,7 @@ def rehearse(worker_class: type[Worker], shell: Shell, outbox: Outbox, cells: li
     ours, theirs = socket.socketpair()
     worker = worker_class(shell, outbox, theirs)
     conversation = Conversation(Side.HOST)
-    questions: list[ToWorker] = [*map(Execute, cells), Complete("pri", 3), Inspect("print", 5), Shutdown()]
+    questions: list[ToWorker] = [*map(Execute, cells), Complete("pri", 3), Inspect("print", 5), Changes(), Park(1), Shutdown()]
 
     def answer() -> None:
         conversation.receive(ours.recv(1 << 20))

@@ -90,6 +90,18 @@ async def test_folders_that_were_moved_are_back(any_host: Host, tmp_path: Path, 
         assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    "code", [SWAPPED, "import os, shutil\nshutil.rmtree('d'); os.rename('e', 'd'); shutil.copytree('d', 'e')"]
+)
+async def test_folders_of_an_archive_that_were_swapped_are_back(zygote_host: Host, tmp_path: Path, code: str) -> None:
+    """Archives have one time for all files, so that only the files themselves tell which is which."""
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, f"{TWO}\nfor name in 'de': os.utime(f'{{name}}/inner/x', (499162500, 499162500))", "1")
+        await run(session, code)
+        await session.undo()
+        assert {path: text for path, text in tree(tmp_path).items() if text} == {"d/inner/x": "d", "e/inner/x": "e"}
+
+
 async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, TWO, SWAPPED, "x = 1")

@@ -36,6 +36,26 @@ def test_a_dropped_snapshot_is_gone(snapshots: Snapshots, workspace: Path, store
     snapshots.close()
 
 
+def test_a_snapshot_of_the_same_files_as_another_is_dropped_at_once(
+    snapshots: Snapshots, workspace: Path, store: Store
+) -> None:
+    (workspace / "sub").mkdir()
+    (workspace / "sub" / "file").write_text("1")
+    first, second = snapshots.take(), snapshots.take()
+    assert store.drop_shared(first)
+    assert not store.drop_shared(first)
+    assert not store.has(first)
+    (workspace / "sub" / "file").write_text("2")
+    third = snapshots.take()
+    assert not store.drop_shared(second)  # a file would go
+    with store._lock:  # another thread works on it
+        assert not store.drop_shared(third)
+    store.drop(second)
+    snapshots.restore(third)
+    assert (workspace / "sub" / "file").read_text() == "2"
+    assert store.bytes == 1
+
+
 def test_a_full_store_keeps_nothing_of_a_snapshot(workspace: Path, place: Path) -> None:
     with Store(place / "small", max_bytes=10) as store:
         snapshots = Snapshots(workspace, store, place / "journals")
@@ -64,7 +84,9 @@ def test_the_store_has_what_snapshots_need_and_no_more(steps: list[tuple[str, in
                 (workspace / step[0] / "file").write_text(str(step[1]))
                 taken.append((snapshots.take(), look(workspace)))
             elif step < len(taken):
-                snapshots.drop(taken.pop(step)[0])
+                snapshot, _ = taken.pop(step)
+                if not store.drop_shared(snapshot):
+                    snapshots.drop(snapshot)
         snapshots.close()
         files = [*store.directory.iterdir()]
         assert store.bytes == sum(path.stat().st_size for path in files)

@@ -41,8 +41,8 @@ class CheckpointList(Protocol):
     async def copy(self, kernel: Kernel, *, name: str = "", automatic: bool, again: bool = False) -> Checkpoint | None:
         """Make a checkpoint of a kernel, while no cell can run; see `Checkpoints.copy`."""
 
-    def to_recover(self, dead: Kernel) -> Checkpoint | None:
-        """Return the last state of a dead kernel from which the session can continue, if there is one."""
+    def can_recover(self, dead: Kernel) -> bool:
+        """Return whether a dead kernel may have left a state to continue from."""
 
     def write(self, word: str, *rest: object) -> None:
         """Record an event for a later host."""
@@ -150,7 +150,7 @@ class AutomaticCheckpoints:
 
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether a dead kernel may have left a state to continue from."""
-        return self._every.to_recover(dead) is not None
+        return self._every.can_recover(dead)
 
     def kernel_put(self, kernel: Kernel) -> None:
         """Record which kernel the session has now."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import functools
-import logging
-import signal
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, LaunchError, SnapshotError, shown
+from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, SnapshotError, shown
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, check_same_sandbox, find_checkpoint
+from cellblock.host.checkpoints.crashes import Crashes
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.checkpoints.undoing import find_way, what_stays
 from cellblock.host.exchange import survey
-from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.past import Instant
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
-from cellblock.host.launch.kernel_spec import DeathNotice
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, Undone
 
 if TYPE_CHECKING:
@@ -42,15 +39,11 @@ if TYPE_CHECKING:
 Before: TypeAlias = Callable[[], Awaitable[None]]
 """Called before a session goes back, once it is certain that it does."""
 
-_log = logging.getLogger("cellblock.sessions")
 _MAX_NAME = 200
 _GOES_BACK = "The session goes back to an earlier state."
 _ENDED = "the checkpoints of earlier cells ended with the process that had made them, which was killed"
 _COMPARING = 2.0
 """Time limit for hashing the values of each of two states. Values beyond it count as possibly changed."""
-
-_RECOVERING = 5.0
-"""Seconds after which no further checkpoint is tried after a crash: a copy that does not answer takes a minute."""
 
 _MAX_ADOPTED = 1000
 """How many calls of adopted branches are remembered."""
@@ -96,7 +89,7 @@ class Checkpoints:
         branch: The directory of its files, if it is not the workspace of its sandbox.
         ended: Why there are no checkpoints of earlier cells, if the session was taken over from a killed process.
         record: Records what a later host needs to go back to them.
-        lost: How many cells an earlier host found lost when the kernel died: it had continued from an earlier state already.
+        crashes: Makes kernels from them in place of kernels that have died.
     """
 
     def __init__(
@@ -147,12 +140,10 @@ class Checkpoints:
         """The cells before the beginning of a session that continues another one, or a saved one."""
         self.ended = ""
         self.record = NOT_RECORDED
-        self._deadly: set[int] = set()
-        self._recovered: tuple[Kernel, int] | None = None
-        self.lost = 0
         self._starting_again: StartingAgain | None = None
         self.resuming = Resuming(host.kernels, wanted, environment)
         self.automatic = AutomaticCheckpoints(name, self, host.checkpoint_budget, cells, kernels, kind)
+        self.crashes = Crashes(name, self)
 
     # -- making --------------------------------------------------------------------------------------------------------
 
@@ -300,6 +291,10 @@ class Checkpoints:
         """Return the usable ones, oldest first."""
         self._kept = [checkpoint for checkpoint in self._kept if checkpoint.alive]
         return [*self._kept]
+
+    def can_recover(self, dead: Kernel) -> bool:
+        """Return whether a dead kernel may have left a state to continue from."""
+        return self.crashes.last_state(dead) is not None
 
     def forget(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint that was dropped."""
@@ -454,7 +449,7 @@ class Checkpoints:
             files: Whether to bring back the files that the checkpoint holds.
         """
         move = self._move_to(checkpoint, within=within, began=began, files=files)
-        self._begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
+        self.begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
         try:
             async with stopped(None if checkpoint.snapshot is None or not files else self._kernels.current):
                 await self._kernels.swap(move)
@@ -527,7 +522,7 @@ class Checkpoints:
     async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
         move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
-        self._begin_going("", "undo")
+        self.begin_going("", "undo")
         self.automatic.filing.first = None  # a fresh kernel would drop them
         try:
             if files is None:
@@ -593,11 +588,11 @@ class Checkpoints:
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
         kernel = await self._move_to(checkpoint, beginning=beginning).prepare()
-        self._go_to_memory_of(checkpoint)
+        self.go_to_memory_of(checkpoint)
         self.begin_with_line()
         return kernel
 
-    def _go_to_memory_of(self, checkpoint: Checkpoint) -> None:
+    def go_to_memory_of(self, checkpoint: Checkpoint) -> None:
         """Handle that the kernel continues from a checkpoint, while files stay as they are."""
         past = self._cells.past
         past.go_to(checkpoint.moment.past, checkpoint.moment.state)
@@ -615,7 +610,7 @@ class Checkpoints:
         """Continue with the kernel of a killed process whose states are unknown."""
         self.ended = _ENDED
 
-    def _begin_going(self, checkpoint: str, way: str, began: Instant | None = None) -> None:
+    def begin_going(self, checkpoint: str, way: str, began: Instant | None = None) -> None:
         """Record, before doing anything, that the session goes to another state; empty: to a fresh kernel."""
         self.write("going", checkpoint, way, began)
         self.record.settle()
@@ -623,7 +618,7 @@ class Checkpoints:
     async def about_to_begin_anew(self) -> None:
         """Record that a fresh kernel is about to be started."""
         # Again, if all cells are being undone: a kernel that died may have been replaced meanwhile, which is recorded, too.
-        self._begin_going("", "fresh" if self._starting_again is None else "undo")
+        self.begin_going("", "fresh" if self._starting_again is None else "undo")
         if self._wanted.tier.wrapped:
             # One srt at a time: the next would take what the last has put into the workspace for files, and leave it there.
             families = {one.moment.copy.family for one in self.automatic.all()}
@@ -647,60 +642,6 @@ class Checkpoints:
         self._begun_with.clear()
         self.automatic.begin_anew()
 
-    # -- after a crash -------------------------------------------------------------------------------------------------
-
-    def to_recover(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
-        """Return the last state of a dead kernel from which the session can continue, if there is one.
-
-        Args:
-            dead: The kernel.
-            failed: States of which no kernel could be made.
-        """
-        line = {cell.number for cell in self._cells.past.line}
-        kept = [one for one in self.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
-        kept = [one for one in kept if one.moment.state not in failed]
-        found = [one for one in kept if one.moment.is_of(line)]
-        if not found or not self.automatic.wanted or dead.memory.hopeless:
-            return None
-        return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
-
-    async def recover(self, dead: Kernel) -> Kernel | None:
-        """Make a kernel from the last state of which one can be made; None if there is none."""
-        if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
-            # Something in that state, such as a background task, ends the kernel. It would do so again and again.
-            self._deadly.add(self._recovered[1])
-        past, failed, began = self._cells.past, set[int](), time.monotonic()
-        while time.monotonic() - began < _RECOVERING and (checkpoint := self.to_recover(dead, failed)) is not None:
-            # Effects of actions other than cells, such as `put`, are lost too.
-            restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
-            if (kernel := await self.replace_kernel(checkpoint, restored, dead.notice(restored))) is not None:
-                return kernel
-            failed.add(checkpoint.moment.state)
-        return None
-
-    def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
-        """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""
-        lost = len(self._cells.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
-        lost, self.lost = max(lost, self.lost), 0
-        self.write("lost", lost)
-        return Restored(checkpoint.execution_count, lost)
-
-    async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
-        """Make a kernel in place of one that has ended; None if that fails."""
-        self._begin_going(checkpoint.id, "crash")
-        try:
-            kernel = await self.resuming.resume(checkpoint, notice=notice)
-        except (CheckpointError, LaunchError) as error:
-            _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
-            return None
-        self._go_to_memory_of(checkpoint)
-        self.automatic.forget_files()
-        self.automatic.turn_ended()
-        kernel.restored = restored
-        kernel.memory.look_first()
-        self._recovered = kernel, checkpoint.moment.state
-        return kernel
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -708,8 +649,3 @@ class Checkpoints:
         await self.automatic.close()
         self._kept.clear()
         await self.files.close()
-
-
-def _has_ended_itself(dead: Kernel) -> bool:
-    """Whether a kernel ended without a cell, and was not killed."""
-    return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)

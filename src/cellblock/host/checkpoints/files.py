@@ -258,7 +258,8 @@ class CheckpointFiles:
     def drop(self, snapshot: Snapshot) -> None:
         """Drop a snapshot. Its files are removed in a thread: they may be many."""
         store = self._make_store()
-        run_aside(lambda: store.drop(snapshot), "cellblock-files")
+        if not store.drop_shared(snapshot):  # as after each cell that changes no file: to start a thread would take longer
+            run_aside(lambda: store.drop(snapshot), "cellblock-files")
 
     async def close(self) -> None:
         """Drop the cached state of the directory. Snapshots stay. It can be repeated."""

@@ -9,7 +9,7 @@ from typing import Any
 from cellblock.host.kernels.cell import Cell
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.model import Recovery, Status
-from cellblock.wire.messages import Answer, Question
+from cellblock.wire.messages import Answer, Park, Question
 
 _SETTLING = 0.5  # seconds that a worker on a busy machine may take to read its cell
 _QUESTION_TIMEOUT = 10.0  # seconds that a completion or an inspection may take
@@ -25,15 +25,10 @@ _ENDLESS_QUESTION = (
     "code that completions and descriptions run, such as __dir__ of an object, neither ended nor could be interrupted: "
     "the kernel was killed"
 )
-_LADDER_OF_QUESTIONS: tuple[tuple[Callable[[Kernel], Awaitable[None]], float], ...] = (
-    # Several: the first may come before the worker has read the question, or hit one part of IPython's completer, which
-    # continues with the next part.
-    (Kernel.interrupt, 0.1),
-    (Kernel.interrupt, 0.3),
-    (Kernel.interrupt, 0.6),
-    (Kernel.interrupt, 1.0),
-    (lambda kernel: kernel.kill(_ENDLESS_QUESTION), 1.0),
-)
+_ENDLESS_COPY = "it did not answer when its state was to be kept, because code has changed what it needs for that"
+_PATIENCES = (0.1, 0.3, 0.6, 1.0)
+"""Seconds after each interrupt of a question. Several: the first may come before the worker has read the question, or hit one
+part of IPython's completer, which continues with the next part."""
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
@@ -93,17 +88,21 @@ async def answer_to(kernel: Kernel, question: Question) -> Answer:
         await asyncio.wait([answer], timeout=_QUESTION_TIMEOUT)
     finally:
         if not answer.done():
-            await despite_cancellation(asyncio.create_task(_stop_answering(kernel, answer)))
+            reason = _ENDLESS_COPY if isinstance(question, Park) else _ENDLESS_QUESTION
+            await despite_cancellation(asyncio.create_task(_stop_answering(kernel, answer, reason)))
     return answer.result()
 
 
-async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Answer]) -> None:
-    for act, patience in _LADDER_OF_QUESTIONS:
-        await act(kernel)
+async def _stop_answering(kernel: Kernel, answer: asyncio.Future[Answer], reason: str) -> None:
+    for patience in _PATIENCES:
+        await kernel.interrupt()
         await asyncio.wait([answer], timeout=patience)
         if answer.done():
             return
-    kernel.abandon()
+    await kernel.kill(reason)
+    await asyncio.wait([answer], timeout=1.0)
+    if not answer.done():
+        kernel.abandon()
 
 
 # -- cancellation ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from cellblock.host.snapshots.written import Description, Written
 from cellblock.launch.leftovers import make_place, remove_abandoned, remove_place
 
 _MAX_BYTES = 8192 * MIB
+_FEW_PARTS = 64
 
 
 class Store:
@@ -226,6 +227,25 @@ class Store:
             self._snapshots.discard(snapshot)
         if known:
             self.release(snapshot.root)
+
+    def drop_shared(self, snapshot: Snapshot) -> bool:
+        """Drop a snapshot if another one has the same files, so that none is removed. This never waits.
+
+        Returns:
+            Whether it was dropped; otherwise it needs `drop`.
+        """
+        parts = snapshot.root.entries.parts
+        if len(parts) > _FEW_PARTS or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if snapshot not in self._snapshots or any(self._parts[id(part)][1] == 1 for part in parts):
+                return False
+            self._snapshots.remove(snapshot)
+            for part in parts:
+                self._parts[id(part)] = part, self._parts[id(part)][1] - 1
+            return True
+        finally:
+            self._lock.release()
 
     def has(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot is kept here."""

@@ -72,8 +72,8 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
     """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
 
     What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
-    spans, and if the snapshot has it at another path, where it no longer is. What was restored, and not changed since, was
-    changed when it was changed before: by a cell, or by somebody else.
+    spans, and if the snapshot has it at another path: this very file, by its status, or one like it that is no longer there.
+    What was restored, and not changed since, was changed when it was changed before: by a cell, or by somebody else.
 
     Args:
         top: The workspace, opened.
@@ -83,6 +83,7 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
     """
     folders: dict[str, int] = {}
     known: dict[object, list[str]] = {}
+    places: dict[bytes, list[str]] = {}
     end = max((ended for _, ended in spans), default=0)
 
     def above(path: str) -> Iterator[int]:
@@ -106,8 +107,12 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
         if stat.S_ISDIR(info.st_mode):
             return times[0] <= end  # an empty one, which nobody has made since
         if not known:
-            for where, likeness in _likenesses("", target):
+            for where, likeness, status in _likenesses("", target):
                 known.setdefault(likeness, []).append(where)
+                if status is not None:
+                    places.setdefault(status, []).append(where)
+        if (there := places.get(seen(info))) is not None:
+            return path not in there
         likeness = _likeness(top, path)
         return any(_likeness(top, where) != likeness for where in known.get(likeness, ()))
 
@@ -132,16 +137,16 @@ def _likeness(top: int, path: str) -> object:
         return None
 
 
-def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object]]:
-    """Yield the path and the likeness of each file and link in a folder of a snapshot."""
+def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object, bytes | None]]:
+    """Yield the path and the likeness of each file and link in a folder of a snapshot, and the status of files (`seen`)."""
     for name, entry in folder.entries.items():
         where = f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
             yield from _likenesses(where, entry)
         elif isinstance(entry, File):
-            yield where, (facts(entry).mtime_ns, facts(entry).size)
+            yield where, (facts(entry).mtime_ns, facts(entry).size), seen_as(entry)
         elif isinstance(entry, Link):
-            yield where, entry.target
+            yield where, entry.target, None
 
 
 def is_within(last: int, spans: Spans) -> bool:

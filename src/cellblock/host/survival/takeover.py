@@ -88,7 +88,7 @@ class Takeover:
         if cell is not None:
             cell.not_undoable, cell.counted = last.not_undoable, last.added
             cell.says_so = bool(last.not_undoable)
-            self._checkpoints.lost = last.lost
+            self._checkpoints.crashes.lost = last.lost
             self._checkpoints.automatic.go_on()
 
     def _take_replaced(self, kernel: Kernel, recalled: Recalled) -> None:
@@ -154,9 +154,9 @@ class Takeover:
         if not found:
             return None
         checkpoint = max(found, key=lambda one: (len(one.moment.past), one.moment.state))
-        restored = self._checkpoints.restored(checkpoint, self._checkpoints.past.state)
+        restored = self._checkpoints.crashes.restored(checkpoint, self._checkpoints.past.state)
         notice = DeathNotice(f"{_KERNEL_ENDED} {restored.sentence}\n", "restored_earlier" if restored.lost else None)
-        return await self._checkpoints.replace_kernel(checkpoint, restored, notice)
+        return await self._checkpoints.crashes.replace_kernel(checkpoint, restored, notice)
 
     def settled(self) -> None:
         """End the takeover: nothing of an earlier host is left to finish."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _socket
 import ctypes
+import fcntl
 import os
 import random
 import socket
@@ -43,6 +44,7 @@ _close, _dup2, _setsid, _getpid, _getppid, _sched_yield = (
     getattr(os, name) for name in ("close", "dup2", "setsid", "getpid", "getppid", "sched_yield")
 )
 _PEEK = int(socket.MSG_PEEK)
+_STDERR = 2
 _LOOK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 _INT = struct.Struct("i")
@@ -68,8 +70,12 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
     look_up()
     init, message = os.getppid(), _COPIED % number
     ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    null = os.open(os.devnull, os.O_RDWR)
+    if min(ours.fileno(), theirs.fileno(), null) <= _STDERR:  # the code has closed one of these, and the copy opens it again
+        moved = (_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, _beyond(one.detach())) for one in (ours, theirs))
+        (ours, theirs), null = moved, _beyond(null)
     attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(theirs.fileno()))]
-    shared, null = fork_safety.shares(nursery), os.open(os.devnull, os.O_RDWR)
+    shared = fork_safety.shares(nursery)
     told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)  # to be detached: it would close the descriptor
     tell, between = told.sendmsg, -1
     _before_fork()
@@ -175,6 +181,13 @@ def _fork_below(init: int) -> int:
         end_at_once(error.errno or 1)
     except BaseException:  # as in `fork_copy`
         end_at_once(1)
+
+
+def _beyond(descriptor: int) -> int:
+    """Replace a descriptor by one beyond those of standard input, output and error."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    os.close(descriptor)
+    return moved
 
 
 def _has_ended(between: int) -> bool:

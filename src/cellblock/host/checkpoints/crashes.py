@@ -1,0 +1,134 @@
+"""Continues a session from its last state when its kernel has died."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Container
+from typing import TYPE_CHECKING, Protocol
+
+from cellblock.errors import CheckpointError, LaunchError
+from cellblock.host.kernels.exit_status import Restored
+
+if TYPE_CHECKING:
+    from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
+    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.resuming import Resuming
+    from cellblock.host.kernels.kernel import Kernel
+    from cellblock.host.kernels.past import Past
+    from cellblock.host.launch.kernel_spec import DeathNotice
+
+_log = logging.getLogger("cellblock.sessions")
+_RECOVERING = 5.0
+"""Seconds after which no further checkpoint is tried after a crash: a copy that does not answer takes a minute."""
+
+
+class States(Protocol):
+    """The session's checkpoints, as `Checkpoints` has them.
+
+    Attributes:
+        automatic: Those that are made automatically.
+        resuming: Makes kernels from them.
+    """
+
+    automatic: AutomaticCheckpoints
+    resuming: Resuming
+
+    @property
+    def past(self) -> Past:
+        """The session's history."""
+
+    def all(self) -> list[Checkpoint]:
+        """Return the usable ones, oldest first."""
+
+    def begin_going(self, checkpoint: str, way: str) -> None:
+        """Record, before doing anything, that the session goes to another state."""
+
+    def go_to_memory_of(self, checkpoint: Checkpoint) -> None:
+        """Handle that the kernel continues from a checkpoint, while files stay as they are."""
+
+    def write(self, word: str, *rest: object) -> None:
+        """Record an event for a later host."""
+
+
+class Crashes:
+    """Makes kernels from the checkpoints of one session in place of kernels that have died.
+
+    Attributes:
+        lost: How many cells an earlier host found lost when the kernel died: it had continued from an earlier state already.
+    """
+
+    def __init__(self, name: str, states: States) -> None:
+        """Prepare.
+
+        Args:
+            name: The session's name in messages.
+            states: The session's checkpoints.
+        """
+        self._name = name
+        self._states = states
+        self._deadly: set[int] = set()
+        """States in which something ends the kernel by itself."""
+        self._recovered: tuple[Kernel, int] | None = None
+        """The last kernel made here, and its state."""
+        self.lost = 0
+
+    def last_state(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
+        """Return the last state of a dead kernel from which the session can continue, if there is one.
+
+        Args:
+            dead: The kernel.
+            failed: States of which no kernel could be made.
+        """
+        states = self._states
+        line = {cell.number for cell in states.past.line}
+        kept = [one for one in states.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]
+        kept = [one for one in kept if one.moment.state not in failed]
+        found = [one for one in kept if one.moment.is_of(line)]
+        if not found or not states.automatic.wanted or dead.memory.hopeless:
+            return None
+        return max(found, key=lambda one: (len(one.moment.past), one.moment.state))
+
+    async def recover(self, dead: Kernel) -> Kernel | None:
+        """Make a kernel from the last state of which one can be made; None if there is none."""
+        if self._recovered is not None and self._recovered[0] is dead and _has_ended_itself(dead):
+            # Something in that state, such as a background task, ends the kernel. It would do so again and again.
+            self._deadly.add(self._recovered[1])
+        past, failed, began = self._states.past, set[int](), time.monotonic()
+        while time.monotonic() - began < _RECOVERING and (checkpoint := self.last_state(dead, failed)) is not None:
+            # Effects of actions other than cells, such as `put`, are lost too.
+            restored = self.restored(checkpoint, past.before if dead.death_reported else past.state)
+            if (kernel := await self.replace_kernel(checkpoint, restored, dead.notice(restored))) is not None:
+                return kernel
+            failed.add(checkpoint.moment.state)
+        return None
+
+    def restored(self, checkpoint: Checkpoint, reached: int) -> Restored:
+        """Describe how the session continues from a checkpoint; `reached` is the number of the later state that is lost."""
+        lost = len(self._states.past.left_by(checkpoint.moment.past)) or int(checkpoint.moment.state != reached)
+        lost, self.lost = max(lost, self.lost), 0
+        self._states.write("lost", lost)
+        return Restored(checkpoint.execution_count, lost)
+
+    async def replace_kernel(self, checkpoint: Checkpoint, restored: Restored, notice: DeathNotice | None) -> Kernel | None:
+        """Make a kernel in place of one that has ended; None if that fails."""
+        states = self._states
+        states.begin_going(checkpoint.id, "crash")
+        try:
+            kernel = await states.resuming.resume(checkpoint, notice=notice)
+        except (CheckpointError, LaunchError) as error:
+            _log.info("%s: no kernel could be made of %r: %s", self._name, checkpoint, error)
+            return None
+        states.go_to_memory_of(checkpoint)
+        states.automatic.forget_files()
+        states.automatic.turn_ended()
+        kernel.restored = restored
+        kernel.memory.look_first()
+        self._recovered = kernel, checkpoint.moment.state
+        return kernel
+
+
+def _has_ended_itself(dead: Kernel) -> bool:
+    """Whether a kernel ended without a cell, and was not killed."""
+    return dead.cells == 0 and dead.death is not None and dead.death.exit_status not in (None, -signal.SIGKILL)
