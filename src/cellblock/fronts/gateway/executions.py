@@ -180,8 +180,7 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
         CellblockError: What else the daemon has met.
     """
     asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
-    result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)
-    return result
+    return await link_of(request).call_packed(asked, wanted.code.encode("utf-8", "surrogatepass"))
 
 
 def milliseconds(request: Request, seconds: float | None) -> int:

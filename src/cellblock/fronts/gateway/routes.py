@@ -130,7 +130,7 @@ def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | N
         asked = kind(**given)
         if route.attended:
             try:
-                call = link_of(request).call(asked, body, packed=True)
+                call = link_of(request).call_packed(asked, body)
                 return packed_response(await while_there(request.receive, call))
             except ClientDisconnect:
                 raise CellblockError("the client has left") from None
