@@ -345,8 +345,8 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
 @pytest.mark.parametrize(
     "code",
     [
-        "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n    open('t', 'w').write('new')\n"
-        "task = asyncio.create_task(late())",
+        "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n"
+        "    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
         "import concurrent.futures, time\npool = concurrent.futures.ThreadPoolExecutor()\n"
         "pool.submit(lambda: (time.sleep(0.1), open('t', 'w').write('new')))",
         "import threading\nthreading.Timer(0.1, lambda: open('t', 'w').write('new')).start()",
