@@ -573,6 +573,23 @@ async def test_the_current_directory_is_the_one_that_came_back(
         assert tree(tmp_path)["d/f"] == "1"
 
 
+async def test_event_objects_have_their_counts_again(native_host: Host) -> None:
+    async with native_host.session() as session:
+        await run(session, "import os; a, b = os.eventfd(3, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)")
+        await run(session, "os.eventfd_read(a); os.eventfd_write(b, 5)")
+        await session.undo()
+        assert await value(session, "os.eventfd_read(a)") == "3"
+        assert (await session.execute("os.eventfd_read(b)")).error is not None
+
+
+async def test_what_only_one_process_can_use_is_told(native_host: Host) -> None:
+    make = "import ctypes; n = ctypes.CDLL(None).inotify_init1(0)"
+    async with native_host.session() as session:
+        await run(session, make, "x = 1")
+        await session.undo()
+        assert "A descriptor of inotify" in (await session.execute("1")).stderr
+
+
 async def test_timers_that_have_stopped_are_told(zygote_host: Host) -> None:
     async with zygote_host.session() as session:
         await run(session, "import signal; signal.signal(signal.SIGALRM, lambda *_: None); signal.alarm(1000)", "x = 1")
