@@ -315,8 +315,9 @@ class Parked:
     type: ClassVar[str] = "parked"
     refusal: OptionalText = None
     pending: bool = False
-    """Whether the code has left tasks, callbacks or timers that change the state between cells. Then the worker runs none of
-    them until the next message arrives: the host has time to keep the files as they were when the copy was made."""
+    """Whether the code has left tasks, callbacks or timers that change the state between cells; without a copy also threads.
+    After a copy, the worker runs none of them until the next message arrives: the host has time to keep the files as they were
+    when it was made."""
     same: bool = False
     """Whether nothing has run since the last copy, so that no other one was made (`Park.again`)."""
 

@@ -354,7 +354,7 @@ class Worker:
             if anew is not None:
                 self._begin_anew(anew)
             elif refusal is not None:
-                self._outbox.send(Parked(refusal))
+                self._outbox.send(Parked(refusal, pending))
             else:
                 self._outbox.send(Parked(pending=pending, same=same))
                 if soon and not same:
@@ -373,14 +373,14 @@ class Worker:
             return "this system cannot copy a running kernel", False
         self._outbox.settle()
         try:
-            if (reason := end_scripts(self._shell) or fork_safety.refusal()) is not None:
-                return reason, False
+            reason = end_scripts(self._shell) or fork_safety.refusal()
             # In this order: the handler of a timer that runs out meanwhile waits at the gate.
-            pending = has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for
-            fork_safety.prepare()
+            pending = has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for or fork_safety.threads_run()
+            if reason is None:
+                fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here
-            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", False
-        return None, pending
+            return f"it cannot be told whether a copy would work: {CellError.of(error).evalue}", True
+        return reason, pending
 
     def _copy(self, request: Park, soon: bool) -> tuple[str | None, StartedAnew | None]:
         assert self.fork_copy is not None

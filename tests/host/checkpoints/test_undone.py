@@ -342,6 +342,50 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
             await session.undo()
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n"
+        "    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
+        "import concurrent.futures, time\npool = concurrent.futures.ThreadPoolExecutor()\n"
+        "pool.submit(lambda: (time.sleep(0.1), open('t', 'w').write('new')))",
+        "import threading\nthreading.Timer(0.1, lambda: open('t', 'w').write('new')).start()",
+        "import asyncio, fcntl\nlock = open('l', 'w'); fcntl.flock(lock, fcntl.LOCK_EX)\nasync def late():\n"
+        "    await asyncio.sleep(0.1)\n    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
+    ],
+    ids=["a task that waits for a thread", "a pool", "a timer", "a task beside a lock"],
+)
+@pytest.mark.parametrize("later", [(), ("1",)], ids=["at once", "after another cell"])
+async def test_what_goes_on_in_a_kernel_that_cannot_be_copied_is_undone_too(
+    zygote_host: Host, tmp_path: Path, code: str, later: tuple[str, ...]
+) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "open('t', 'w').write('old')", "1")
+        for cell in (code, *later):
+            await session.execute(cell)
+        await eventually(lambda: (tmp_path / "t").read_text() == "new")
+        await session.undo(1 + len(later))
+        assert tree(tmp_path) == {"t": "old"}
+
+
+async def test_why_a_cell_cannot_be_undone_is_the_reason_of_its_state(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import fcntl; f = open('l', 'w'); fcntl.flock(f, fcntl.LOCK_EX)")
+        assert "is locked" in (await session.execute("fcntl.flock(f, fcntl.LOCK_UN)")).not_undoable
+        with pytest.raises(CheckpointError, match="is locked"):
+            await session.undo()
+
+
+@pytest.mark.parametrize("code", ["os.close(1)", "os.closerange(0, 3)"])
+async def test_standard_descriptors_can_be_closed(native_host: Host, tmp_path: Path, code: str) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os", code, "x = 1", "x = 2")
+        await session.undo()
+        assert await value(session, "x") == "1"
+        assert (await session.execute("os._exit(1)")).recovery == "restored"
+        assert await value(session, "x") == "1"
+
+
 @pytest.mark.parametrize("first", [(), ("x = 1",)], ids=["to a fresh kernel", "to a checkpoint"])
 async def test_with_partial_files_stay_that_cannot_be_brought_back_now(
     zygote_host: Host, tmp_path: Path, first: tuple[str, ...]
@@ -506,6 +550,7 @@ async def test_files_without_a_name_have_a_position_for_each_branch(native_host:
 async def test_descriptors_of_folders_and_of_what_branches_share(any_host: Host, tmp_path: Path) -> None:
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules" / "big").write_text("abcdef")
+    await wait_for_clock()
     async with any_host.session(working_dir=tmp_path) as session:
         await run(session, "import os; top = os.open('.', os.O_RDONLY); f = open('node_modules/big')")
         one, other = await session.fork(2)
@@ -526,6 +571,23 @@ async def test_the_current_directory_is_the_one_that_came_back(
         await session.undo()
         await run(session, "open('f', 'w').write('1')")
         assert tree(tmp_path)["d/f"] == "1"
+
+
+async def test_event_objects_have_their_counts_again(native_host: Host) -> None:
+    async with native_host.session() as session:
+        await run(session, "import os; a, b = os.eventfd(3, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)")
+        await run(session, "os.eventfd_read(a); os.eventfd_write(b, 5)")
+        await session.undo()
+        assert await value(session, "os.eventfd_read(a)") == "3"
+        assert (await session.execute("os.eventfd_read(b)")).error is not None
+
+
+async def test_what_only_one_process_can_use_is_told(native_host: Host) -> None:
+    make = "import ctypes; n = ctypes.CDLL(None).inotify_init1(0)"
+    async with native_host.session() as session:
+        await run(session, make, "x = 1")
+        await session.undo()
+        assert "A descriptor of inotify" in (await session.execute("1")).stderr
 
 
 async def test_timers_that_have_stopped_are_told(zygote_host: Host) -> None:

@@ -81,7 +81,7 @@ async def test_what_fails_after_a_death_does_not_take_the_cells_result(
 
     await session.execute("x = 1")
     with monkeypatch.context() as broken:
-        broken.setattr(session._checkpoints, "recover", fail)
+        broken.setattr(session._checkpoints.crashes, "recover", fail)
         result = await session.execute("import os; os._exit(3)")
         assert (result.status, result.exit_status) == ("died", 3)
     assert (await session.execute("1 + 1")).return_value == "2"

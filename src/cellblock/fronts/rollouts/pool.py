@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from shutil import copytree
+from shutil import Error, copytree
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -271,7 +271,7 @@ class Pool(AsyncOnly):
                 place = SessionPlace(f"{host.keeper.places}rollout-{next(_places)}")
                 place.make()
                 if self._template is not None:
-                    await asyncio.to_thread(copytree, self._template, place.path, symlinks=True, dirs_exist_ok=True)
+                    await asyncio.to_thread(_copy_template, self._template, place.path)
             executor = await self._start(place, begin)
             said = {"clock": begin.clock.isoformat()} if begin.clock is not None else {}
             boot = round(time.perf_counter() - began, 6)
@@ -351,3 +351,16 @@ async def _set_clock(executor: CodeExecutor, clock: datetime) -> None:
 def _mark(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # mark as retrieved: every caller may have gone
+
+
+def _copy_template(template: str, place: str) -> None:
+    """Copy the files that a rollout begins with.
+
+    Raises:
+        InvalidInputError: One cannot be copied.
+    """
+    try:
+        copytree(template, place, symlinks=True, dirs_exist_ok=True)
+    except Error as error:
+        path, _, why = error.args[0][0]
+        raise InvalidInputError(f"the template cannot be copied: {path}: {why}") from error

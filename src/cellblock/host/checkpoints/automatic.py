@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.snapshots import Snapshot
 
+_ENDED = "the process that held the checkpoint has ended"
+_MOST_REASONS = 100
 _AUTOMATIC = (("cellblock.operation", "automatic"),)
 _log = logging.getLogger("cellblock.sessions")
 
@@ -90,6 +92,10 @@ class AutomaticCheckpoints:
         self._before: Snapshot | None = None
         """The files before the running cell."""
         self.skipped = ""
+        self._reasons: dict[int, str] = {}
+        """Why there is no checkpoint of a state; of the last ones."""
+        self._last = 0
+        """The state of the last one made."""
         self.filing = Filing(every.files, every.first_changed)
         cells.observe(self)
         kernels.observe(self)
@@ -119,11 +125,15 @@ class AutomaticCheckpoints:
             return ""
         made = self._base = self.present()
         if made is None and not self._every.fresh:
-            return self.skipped or "it came before a checkpoint was made"
+            return self.why_none(self._cells.past.state) or self.skipped or "it came before a checkpoint was made"
         self._before = self.filing.first if made is None else made.snapshot
         if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they have changed
             return ""
         return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
+
+    def why_none(self, state: int) -> str:
+        """Return why there is no checkpoint of a state, if it is known; otherwise it is empty."""
+        return self._reasons.get(state, _ENDED if state == self._last else "")
 
     async def after_cell(self, state: int) -> str:
         """Return why the cell that has just ended cannot be undone; empty if it can, or if that was known before it began.
@@ -230,7 +240,7 @@ class AutomaticCheckpoints:
             self._outdated = False
             # The kernel forks while the files are examined; not if the last fork was refused, as the reason may remain, and
             # not if tasks change files meanwhile.
-            again, before = self._moved_on, self.present()
+            again, before, state = self._moved_on, self.present(), self._cells.past.state
             files = None if self.skipped or again else self.filing.keep()
             if again and before is None:
                 again = False
@@ -238,9 +248,9 @@ class AutomaticCheckpoints:
             checkpoint = None if again else before
             if checkpoint is None and not self._every.fresh:
                 checkpoint = await self._copy(again=again)
-                if checkpoint is None and again and self.skipped:
+                if checkpoint is None and again and self.skipped and self._cells.past.state == state:
                     self._cells.past.begin()  # no cell may count as begun in the state of the last one
-                elif checkpoint is None and again:
+                elif checkpoint is None and again and not self.skipped:
                     checkpoint = before  # nothing has run
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
                     await self._keep_files(files, None)
@@ -306,7 +316,7 @@ class AutomaticCheckpoints:
         if self._kind is None or kernel is None or kernel.death is not None or kernel.state is not State.IDLE:
             return None
         if kernel.memory.short:
-            self.skipped = "the session uses too much of its memory for another copy: Resources(memory=…) sets the limit"
+            self._miss("the session uses too much of its memory for another copy: Resources(memory=…) sets the limit")
             return None
         before = self.all()
         began = time.perf_counter()
@@ -318,8 +328,9 @@ class AutomaticCheckpoints:
             telemetry.observe("cellblock.checkpoint.duration", time.perf_counter() - began, _AUTOMATIC)
             self.skipped = ""
         except (BusyError, CheckpointError, KernelDiedError, OSError) as error:
-            self.skipped = str(error)
+            self._miss(str(error))
             return None
+        self._last = checkpoint.moment.state
         longest = None if isinstance(self._kind, Exact) else self._kind.longest
         if longest is not None and (took := time.perf_counter() - began) > longest:
             self._kind = None
@@ -328,6 +339,11 @@ class AutomaticCheckpoints:
         else:
             self._make_room(checkpoint, before)
         return checkpoint
+
+    def _miss(self, reason: str) -> None:
+        self.skipped = self._reasons[self._cells.past.state] = reason
+        for state in [*self._reasons][:-_MOST_REASONS]:
+            del self._reasons[state]
 
     def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
         """Drop checkpoints that the new one makes redundant: the oldest, and those after the same cell."""

@@ -16,6 +16,7 @@ from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stop
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
 from cellblock.host.checkpoints.undoing import find_way, what_stays
 from cellblock.host.exchange import survey
+from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.past import Instant
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
@@ -203,6 +204,10 @@ class Checkpoints:
 
         Returns:
             The checkpoint; None if none is needed.
+
+        Raises:
+            CheckpointError: The kernel's state would not survive, or the copy does not answer.
+            KernelDiedError: The kernel has ended.
         """
         past = self._cells.past
         moved_on = again or (past.changing and not automatic)
@@ -212,6 +217,10 @@ class Checkpoints:
             return None
         if moved_on:
             past.begin()
+        if isinstance(copy, Refusal):
+            if copy.pending:
+                past.goes_on_changing()
+            raise CheckpointError(copy.reason)
         checkpoint = Checkpoint(
             self._moment(copy, past.line, past.state), self, name=name, automatic=automatic, execution_count=kernel.count
         )

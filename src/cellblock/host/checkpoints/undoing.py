@@ -129,14 +129,14 @@ def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
     if line[-count].number in states.begun_with:
         after = "it" if count == 1 else "some of them"
         return f"the session began after {after}, as a branch, or with a checkpoint or a saved session"
-    if reason := automatic.skipped or (states.ended if count == len(line) else ""):
+    if reason := automatic.why_none(line[-count].begun_in) or (states.ended if count == len(line) else ""):
         return reason
     if not automatic.wanted:
         return "the session was made with recovery='none'"
     if automatic.exact and all(one.moment.state > line[-count].begun_in for one in automatic.all()):
         kept = "that of the last cell is" if automatic.exact == 1 else f"those of the last {automatic.exact} cells are"
         return f"only {kept} kept, and fewer if memory is short"
-    return "the next cell came before one was made, or it was dropped since"
+    return automatic.skipped or "the next cell came before one was made, or it was dropped since"
 
 
 def _counts(counts: Sequence[int], every: int) -> str:

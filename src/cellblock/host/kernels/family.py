@@ -9,7 +9,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError
 from cellblock.host.closing import Closing
@@ -70,6 +70,18 @@ class Anew:
     seed: int | None = None
     same_random_state: bool = True
     to_inspect: bool = False
+
+
+class Refusal(NamedTuple):
+    """A kernel's answer that it cannot be copied.
+
+    Attributes:
+        reason: Why, for a person.
+        pending: Whether code goes on in it between cells.
+    """
+
+    reason: str
+    pending: bool
 
 
 class FamilyObserver(Protocol):
@@ -208,7 +220,7 @@ class Family:
 
     # -- copies --------------------------------------------------------------------------------------------------------
 
-    async def copy(self, control: Control, ask: Ask, *, again: bool = False) -> Copy | None:
+    async def copy(self, control: Control, ask: Ask, *, again: bool = False) -> Copy | Refusal | None:
         """Make a copy of an idle kernel.
 
         Args:
@@ -217,10 +229,10 @@ class Family:
             again: Whether none is needed if nothing has run in the kernel since the last one.
 
         Returns:
-            The copy, which has reported that it runs; None if none is needed.
+            The copy, which has reported that it runs; why the kernel cannot be copied; or None if no copy is needed.
 
         Raises:
-            CheckpointError: The kernel's state would not survive, there is no room, or the copy does not answer.
+            CheckpointError: The copy does not answer.
             KernelDiedError: The kernel has ended.
         """
         self._connect(control)
@@ -230,7 +242,7 @@ class Family:
         try:
             answer = await ask(Park(number, again))
             if isinstance(answer, Parked) and answer.refusal is not None:
-                raise CheckpointError(answer.refusal)
+                return Refusal(answer.refusal, answer.pending)
             if again and isinstance(answer, Parked) and answer.same:
                 return None
             patience = self.grace(_PATIENCE)

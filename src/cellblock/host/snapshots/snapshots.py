@@ -417,6 +417,8 @@ def _meaning(error: OSError) -> str:
     words = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         words += ": free some space, then try again. Nothing was changed"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        words += ": look at the permissions and owners of this folder and of those in it. Nothing was changed"
     return words[:1].lower() + words[1:]
 
 

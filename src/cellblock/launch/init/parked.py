@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -148,8 +149,10 @@ class Parked:
         """Have a kernel made from a copy; return whether the copy exists."""
         if number not in self._copies:
             return False
+        pid, sock = self._copies[number]
         try:
-            socket.send_fds(self._copies[number][1], [encode_control(message)], descriptors, socket.MSG_DONTWAIT)
+            os.kill(pid, signal.SIGCONT)  # code may have stopped all processes that it sees
+            socket.send_fds(sock, [encode_control(message)], descriptors, socket.MSG_DONTWAIT)
         except OSError:
             self._end(number)
             return False

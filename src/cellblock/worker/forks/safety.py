@@ -79,6 +79,7 @@ class _Threads:
         resets: How a copy does without idle ones.
         openmp: Files of the libraries whose threads must be stopped before a fork.
         libraries: Number of threads by library, for libraries that do not work in a copy.
+        running: Whether threads of Python's are among them, which run the code.
     """
 
     patience: float = 0.0
@@ -86,6 +87,7 @@ class _Threads:
     resets: list[Reset] = field(default_factory=list)
     openmp: set[str] = field(default_factory=set)
     libraries: Counter[str] = field(default_factory=Counter)
+    running: bool = False
 
 
 @dataclass
@@ -114,6 +116,8 @@ def refusal(ours: Collection[int] = ()) -> str | None:
     """
     global _found
     seen = Descriptors.now()
+    threads = _look(ours)
+    _found = threads, seen
     if (locked := locked_file(seen)) is not None:
         name = shown(locked[1])
         if is_sqlite(*locked, seen):
@@ -124,7 +128,6 @@ def refusal(ours: Collection[int] = ()) -> str | None:
         return f"CUDA has been used, {_NEVER}"
     if len(seen.paths) + _SPARE_DESCRIPTORS > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         return f"{len(seen.paths)} files are open, and the way back needs to open some more: close those that are not needed"
-    threads = _look(ours)
     step, waited = _STEP, 0.0
     while waited < threads.patience:
         time.sleep(step)
@@ -132,6 +135,11 @@ def refusal(ours: Collection[int] = ()) -> str | None:
         threads = _look(ours)
     _found = threads, seen
     return threads.objections[0] if threads.objections else None
+
+
+def threads_run() -> bool:
+    """Whether the last `refusal` found threads that run the code, other than idle ones of pools."""
+    return _found is not None and _found[0].running
 
 
 def lasting() -> str | None:
@@ -183,6 +191,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
         thread = known.get(number)
         if thread is None:
             found.patience = _UNKNOWN_RUNS if frames.keys() - {thread.ident for thread in known.values()} else _LEAVES
+            found.running = True
             found.objections.append("a thread without a name is running, which a copy would not have: wait until it has ended")
             continue
         frame = frames.get(thread.ident or 0)
@@ -190,6 +199,7 @@ def _look_at_python(found: _Threads, numbers: set[int]) -> None:
         if reset is not None:
             found.resets.append(reset)
             continue
+        found.running = True
         name = shown(str(thread.name))
         found.objections.append(f'the thread "{name}" is running, which a copy would not have: stop it, or wait until it ends')
 
