@@ -1116,7 +1116,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 a state that is not the kernel's": mutant(
         f"{KILLED}[undo all-none-12]",
-        Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "pass"),
     ),
     "26 a branch that is adopted in part": mutant(
         f"{KILLED}[adopt-none-12]", Edit("host/checkpoints/checkpoints.py", "Checkpoints.take", "pass")
