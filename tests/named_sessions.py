@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock import Host
+from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
@@ -36,6 +37,11 @@ async def saved(named: NamedSession) -> Path:
     await eventually(up_to_date, 20)
     assert durable.last is not None
     return durable.last
+
+
+def records(sessions: NamedSessions) -> list[SessionRecord]:
+    """Return the records of all sessions, oldest first."""
+    return [named.shown() for named in sessions.all()]
 
 
 async def after_a_kill(sessions: NamedSessions, host: Host, state: Path) -> NamedSessions:

@@ -5,11 +5,23 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+from typing import Any
 
 import pytest
 
 from cellblock import errors
-from cellblock.errors import CellblockError, CodeExecutionError, ExecutionTimeoutError, did_you_mean
+from cellblock.errors import (
+    BusyError,
+    CellblockError,
+    CodeExecutionError,
+    DaemonError,
+    ExecutionTimeoutError,
+    NotRunError,
+    OutcomeUnknownError,
+    did_you_mean,
+    failure,
+    named,
+)
 from cellblock.model import CodeExecutionResult
 
 CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, BaseException)}
@@ -73,6 +85,41 @@ def test_errors_pass_between_processes(name: str) -> None:
 def test_results_pass_between_processes_with_their_error(kind: type[CodeExecutionError | ExecutionTimeoutError]) -> None:
     copy = pickle.loads(pickle.dumps(kind("message", CodeExecutionResult(text="x"))))
     assert copy.result == CodeExecutionResult(text="x")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_error_is_remade_from_its_details(name: str) -> None:
+    kind = named(name)
+    details = kind("message").details()
+    back = kind.remade("message", details)
+    assert (type(back), str(back), back.details()) == (CLASSES[name], "message", details)
+
+
+@pytest.mark.parametrize(
+    ("details", "after"),
+    [({"retry_after": 2.5, "new": 1}, 2.5), ({"retry_after": 3}, 3), ({"retry_after": "soon"}, 1.0), ({}, 1.0)],
+)
+def test_details_that_make_no_sense_are_ignored(details: dict[str, Any], after: float) -> None:
+    assert BusyError.remade("full", details).details() == {"retry_after": after}
+
+
+def test_a_class_of_a_newer_version_is_an_error_of_the_daemon() -> None:
+    assert named("OfTomorrowError") is named("re") is DaemonError
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        ({"error": "NotRunError", "message": "why", "ran": "no"}, NotRunError),
+        ({"error": "OfTomorrowError", "message": "why", "ran": "yes"}, DaemonError),
+        ({"error": "DaemonError", "message": "why", "ran": "unknown"}, OutcomeUnknownError),
+        ({"error": "OutcomeUnknownError", "message": "why", "ran": "yes"}, OutcomeUnknownError),
+    ],
+)
+def test_the_error_of_an_execution_says_which_one_it_was(data: dict[str, str], kind: type[CellblockError]) -> None:
+    error = failure(data, "abc")
+    assert (type(error), str(error)) == (kind, "why")
+    assert kind is not OutcomeUnknownError or error.details() == {"execution": "abc"}
 
 
 def test_a_name_that_is_near_is_proposed() -> None:

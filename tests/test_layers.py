@@ -195,7 +195,6 @@ TESTED_IN: dict[str, str] = {
     "worker/values/saving": "host/test_saving.py",
     "fronts/executor/options": "fronts/executor/test_executor.py",
     "service/session/running": "fronts/executor/test_executor.py",
-    # A program and its streams, of every kind of sandbox.
     # A program and its streams, in every kind of sandbox.
     "host/programs/process": "host/programs/test_programs.py",
     "host/programs/stdin": "host/programs/test_programs.py",
@@ -240,7 +239,6 @@ TESTED_IN: dict[str, str] = {
     "fronts/client/async_client": "fronts/client/test_client.py",
     "fronts/client/transport": "fronts/client/test_client.py",
     "fronts/gateway/app": "fronts/gateway/test_guard.py",
-    "fronts/gateway/answers": "fronts/gateway/test_guard.py",
     "service/daemon/link": "fronts/gateway/test_events.py",
     # Both ends of a cluster's connections, and what is between: it takes nodes to see.
     "cluster/connection": "cluster/test_sync_hosts.py",

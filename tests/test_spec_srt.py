@@ -260,7 +260,7 @@ async def test_sandboxes_that_nobody_uses_are_closed_but_for_two(tmp_path: Path)
             (tmp_path / str(number)).mkdir()
             async with host.session(isolate="srt", working_dir=tmp_path / str(number)) as session:
                 await ok(session, "1")
-        used = {Path(key[-1]).name for key in host.kernels.launchers.in_use if key[-1] is not None}
+        used = {Path(key.workspace).name for key in host.kernels.launchers.in_use if key.workspace is not None}
         assert used == {"2", "3"}
 
 

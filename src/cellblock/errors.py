@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
@@ -101,6 +101,28 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class CellblockError(Exception):
     """The root of all errors of cellblock."""
 
+    _details: ClassVar[Mapping[str, Any]] = {}
+    """The attributes that another process gets with it, and which values each may have."""
+
+    def details(self) -> dict[str, Any]:
+        """Return what another process gets beside class and message: JSON data, in which lone surrogates become ``?``."""
+        values = {name: getattr(self, name) for name in self._details}
+        return {
+            name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+
+    @classmethod
+    def remade(cls, message: str, details: Mapping[str, Any]) -> Self:
+        """Return an error of this class as another process has met it.
+
+        Args:
+            message: Its message.
+            details: Its `details`. Anything else in it is ignored.
+        """
+        known = {name: details[name] for name, kind in cls._details.items() if isinstance(details.get(name, ...), kind)}
+        return cls(message, **known)
+
 
 class InvalidInputError(CellblockError, ValueError):
     """An argument is wrong. The message names it and says how to fix it. Nothing was changed."""
@@ -130,6 +152,8 @@ class BusyError(CellblockError):
     Attributes:
         retry_after: Seconds after which to try again.
     """
+
+    _details: ClassVar[Mapping[str, Any]] = {"retry_after": int | float}
 
     def __init__(self, message: str, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -162,6 +186,8 @@ class OutcomeUnknownError(DaemonError):
     Attributes:
         execution: The id of the execution; empty if it is not known.
     """
+
+    _details: ClassVar[Mapping[str, Any]] = {"execution": str}
 
     def __init__(self, message: str, execution: str = "") -> None:
         super().__init__(message)
@@ -214,6 +240,8 @@ class ProcessError(CellblockError):
     Attributes:
         errno: The system's error number; 0 if there is none.
     """
+
+    _details: ClassVar[Mapping[str, Any]] = {"errno": int}
 
     def __init__(self, message: str, errno: int = 0) -> None:
         super().__init__(message)
@@ -269,6 +297,8 @@ class FilesError(CellblockError):
             `errno.EFBIG`: over a limit), else None.
     """
 
+    _details: ClassVar[Mapping[str, Any]] = {"path": str | None, "errno": int | None}
+
     def __init__(self, message: str, *, path: str | None = None, errno: int | None = None) -> None:
         super().__init__(message)
         self.path = path
@@ -316,16 +346,19 @@ class ExecutionTimeoutError(CodeExecutionError, TimeoutError):
     """Raised by executors when code was stopped at its deadline: it no longer runs, and ``result.recovery`` says how."""
 
 
+def named(name: str) -> type[CellblockError]:
+    """Return the class of errors of a name; `DaemonError` if there is none, as in a version that is newer."""
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, CellblockError) else DaemonError
+
+
 def failure(data: Mapping[str, Any], execution: str) -> CellblockError:
     """Return the error of an execution that has no result.
 
     Args:
-        data: The data of its ``failed`` event.
+        data: The data of its ``failed`` event; empty if there is none.
         execution: Its id.
     """
-    if data["ran"] == "unknown":
-        return OutcomeUnknownError(data["message"], execution)
-    kind = globals().get(data["error"])
-    if isinstance(kind, type) and issubclass(kind, CellblockError):
-        return kind(data["message"])
-    return DaemonError(data["message"])
+    message = str(data.get("message") or "nobody knows how the execution ended: its result is not kept")
+    kind = OutcomeUnknownError if data.get("ran") in (None, "unknown") else named(str(data.get("error")))
+    return kind.remade(message, {"execution": execution})

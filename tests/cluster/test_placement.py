@@ -36,7 +36,6 @@ wanted = st.builds(
     Wanted,
     memory=sizes,
     preload=st.sampled_from([frozenset[str](), PANDAS, TORCH]),
-    near=st.frozensets(st.sampled_from([f"node-{number}" for number in range(12)]), max_size=3),
 )
 
 
@@ -100,13 +99,6 @@ def test_prepared_nodes_come_first() -> None:
     assert chosen == {"node-7"}
     nodes[7].free = 400 * MB
     assert Counter(getattr(place(nodes, Wanted(MB, PANDAS), random.random), "name", "") for _ in range(2000))["node-7"] == 0
-
-
-def test_what_a_session_starts_from_counts_more_than_what_is_imported() -> None:
-    nodes = [Node(f"node-{number}", 1000, 1000, {PANDAS}) for number in range(20)]
-    nodes[3].warm = set()
-    session = Wanted(1, PANDAS, near=frozenset({"node-3"}))
-    assert all(place(nodes, session, random.random) is nodes[3] for _ in range(100))
 
 
 def test_every_node_is_reached_at_last() -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from cellblock.cluster import SyncRayHosts
 from cellblock.errors import NotFoundError
 from cluster.nodes import OPTIONS, Nodes
-
-
-def test_the_twins_are_what_is_made_of_their_sources() -> None:
-    subprocess.run([sys.executable, Path(__file__).with_name("unasync.py"), "--check"], check=True)
 
 
 @pytest.mark.slow

@@ -943,7 +943,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "60 programs of those who leave": mutant(
         "fronts/gateway/test_programs.py::test_a_client_that_leaves_ends_its_program",
-        Edit("fronts/gateway/routes.py", "_while_there", "return await work"),
+        Edit("fronts/gateway/answers.py", "while_there", "return await work"),
     ),
     "60 programs of lost connections": mutant(
         "service/daemon/test_programs.py::test_a_client_whose_connection_is_lost_stops_its_exec_and_what_is_bound_to_it",
@@ -1116,7 +1116,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "26 a state that is not the kernel's": mutant(
         f"{KILLED}[undo all-none-12]",
-        Edit("host/checkpoints/checkpoints.py", "Checkpoints._begin_going", "pass"),
+        Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "pass"),
     ),
     "26 a branch that is adopted in part": mutant(
         f"{KILLED}[adopt-none-12]", Edit("host/checkpoints/checkpoints.py", "Checkpoints.take", "pass")

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cellblock import InvalidInputError
-from cellblock.model.sessions import SessionRecord
+from cellblock import InvalidInputError, NotRunError, OutcomeUnknownError
+from cellblock.model import CodeExecutionResult
+from cellblock.model.sessions import ExecutionEvent, SessionRecord, outcome_of
 
 
 def record(isolate: str) -> SessionRecord:
@@ -32,3 +33,28 @@ def test_a_session_is_as_isolated_as_was_asked(options: dict[str, Any]) -> None:
 def test_another_isolation_is_an_error(isolate: str, options: dict[str, Any], asked: str) -> None:
     with pytest.raises(InvalidInputError, match=f"^session 's' has isolate='{isolate}', and {asked} was asked for: "):
         record(isolate).check_isolation(options)
+
+
+def test_the_last_event_of_an_execution_is_its_result() -> None:
+    result = CodeExecutionResult(text="x")
+    assert outcome_of(ExecutionEvent(2, "result", result.to_dict(raw=True)), "abc") == result
+
+
+def test_what_could_not_be_run_says_why() -> None:
+    data = {"error": "NotRunError", "message": "the daemon ended", "ran": "no"}
+    with pytest.raises(NotRunError, match="the daemon ended"):
+        outcome_of(ExecutionEvent(1, "failed", data), "abc")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        None,
+        ExecutionEvent(1, "stream", {"name": "stdout", "text": "x"}),
+        ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": "who knows", "ran": "unknown"}),
+    ],
+)
+def test_an_outcome_that_nobody_knows_names_the_execution(last: ExecutionEvent | None) -> None:
+    with pytest.raises(OutcomeUnknownError) as caught:
+        outcome_of(last, "abc")
+    assert caught.value.execution == "abc"

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import loop_thread
+from cellblock.common.per_process import PerProcess
 from cellblock.errors import DaemonError
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.sessions import Create
@@ -176,23 +177,10 @@ def open_connection(address: str, patience: float, options: ClusterOptions | Non
     return ClusterConnection(loop_thread.shared(), open_link(address, patience, options))
 
 
-_lock = threading.Lock()
-_shared: dict[tuple[int, str, float], ClusterConnection] = {}
+_shared = PerProcess(open_connection)
 
 
 def shared_connection(address: str, patience: float) -> ClusterConnection:
     """Return a connection to a Ray cluster's sessions. The link is made once in a process, and ends with it."""
-    with _lock:
-        key = os.getpid(), address, patience
-        found = _shared.get(key)
-        if found is None or not found.usable:
-            found = _shared[key] = open_connection(address, patience)
+    found = _shared(address, patience)
     return ClusterConnection(found.thread, found.link)
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)

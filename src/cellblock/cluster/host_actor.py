@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -25,7 +24,7 @@ from cellblock.errors import CellblockError, DaemonError, UnsupportedError
 from cellblock.operations.sessions import Census
 from cellblock.service.daemon.connection import Connection
 from cellblock.service.daemon.lease import Lease, now
-from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.place import Place, is_held
 
 _START = 30.0
 _PAUSE = 1.0
@@ -243,24 +242,10 @@ def _wait_for_the_end(state: Path) -> None:
 
     for lock in ("daemon.lock", "custodian.lock"):
         deadline = time.monotonic() + 5.0
-        while _is_held(state / lock) and time.monotonic() < deadline:
+        while is_held(state / lock) and time.monotonic() < deadline:
             if lock == "custodian.lock":
                 with suppress(CellblockError):
                     Custodian.connect(state).end()
             time.sleep(0.02)
-        if _is_held(state / lock):
+        if is_held(state / lock):
             raise DaemonError(f"an earlier host of this node does not end: {state / lock} is held")
-
-
-def _is_held(lock: Path) -> bool:
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

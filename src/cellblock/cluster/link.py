@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cellblock.cluster import routing
 from cellblock.cluster.placing import Placing
@@ -34,7 +34,7 @@ from cellblock.operations.checkpoints import Adopt, Fork
 from cellblock.operations.overview import Watch
 from cellblock.operations.sessions import Create, Destroy, Status
 from cellblock.service.daemon.link import DaemonLink
-from cellblock.wire.packed import pack
+from cellblock.wire.packed import Packed
 
 if TYPE_CHECKING:  # imports Ray: every caller has done so already
     from cellblock.cluster.director_calls import DirectorCalls
@@ -72,28 +72,32 @@ class ClusterLink:
 
     # -- as `SessionLink` -------------------------------------------------------------------------------------------------
 
-    @overload
-    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
-
-    @overload
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
-
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
         """See `SessionLink`.
 
         Raises:
             SessionLostError: The session's node is no more.
             BusyError: There was no room for a new session.
         """
+        answer: AnswerT = await self._call(request, body)
+        return answer
+
+    async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
+        """See `SessionLink`."""
+        key = routing.key_of(request)
+        packed: Packed = await self._wherever(request, key, lambda where: self._ask(where, request, body, packed=True))
+        return packed
+
+    async def _call(self, request: Request[Any], body: bytes) -> Any:
         if isinstance(request, Create):
-            return await self.create(request, packed=packed)
+            return await self.create(request)
         if isinstance(request, Fork):
-            return await self._until_heard(lambda: self._fork(request, packed=packed))
+            return await self._until_heard(lambda: self._fork(request))
         if key := routing.key_of(request):
             if isinstance(request, Adopt):
                 routing.check_branch(request, await self._where_is(request.session), await self._where_is(request.branch))
             try:
-                return await self._wherever(request, key, lambda where: self._ask(where, request, body, packed=packed))
+                return await self._wherever(request, key, lambda where: self._ask(where, request, body))
             except NotFoundError:
                 if isinstance(request, Destroy):
                     return False
@@ -107,8 +111,7 @@ class ClusterLink:
         errors = [error for error in asked if isinstance(error, BaseException)]
         if errors and (not answers or not isinstance(errors[0], DaemonError)):
             raise errors[0]  # a node that has just ended has no sessions; everything else is wrong
-        joined = join(answers)
-        return await asyncio.to_thread(pack, joined) if packed else joined
+        return join(answers)
 
     async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
         """See `SessionLink`."""
@@ -177,12 +180,11 @@ class ClusterLink:
 
     # -- sessions ---------------------------------------------------------------------------------------------------------
 
-    async def create(self, request: Create, *, packed: bool = False, memory: int = 0, patience: float | None = None) -> Any:
+    async def create(self, request: Create, *, memory: int = 0, patience: float | None = None) -> Any:
         """Make a session on a node with room, or return the one of its name.
 
         Args:
             request: The session to make.
-            packed: As for `call`.
             memory: Bytes that it needs; 0 for the cluster's default.
             patience: Seconds to wait for room; None for the default.
 
@@ -191,7 +193,7 @@ class ClusterLink:
         """
         named = replace(request, name=request.name or routing.fresh_name())
         deadline = time.monotonic() + (self._patience if patience is None else patience)
-        return await self._until_heard(lambda: self._create(named, memory, deadline, packed=packed))
+        return await self._until_heard(lambda: self._create(named, memory, deadline))
 
     async def _until_heard(self, make: Callable[[], Awaitable[_T]]) -> _T:
         """Make sessions where the director has placed them. If a node refuses, try again until the director knows why."""
@@ -206,7 +208,7 @@ class ClusterLink:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LATER)
 
-    async def _create(self, request: Create, memory: int, deadline: float, *, packed: bool) -> Any:
+    async def _create(self, request: Create, memory: int, deadline: float) -> Any:
         name, tries = request.name, 0
         while True:
             left = round(max(deadline - time.monotonic(), 0.0), 1)
@@ -215,7 +217,7 @@ class ClusterLink:
                 raise BusyError(placed["full"], 5.0)
             where = Where(**placed)
             try:
-                made = await self._ask(where, routing.for_a_node(request, name, where.grant), packed=packed)
+                made = await self._ask(where, routing.for_a_node(request, name, where.grant))
             except BusyError as error:  # such as a durable session whose lease another node still has
                 if time.monotonic() + error.retry_after > deadline:
                     raise
@@ -232,7 +234,7 @@ class ClusterLink:
                 self._remember(name, where)
                 return made
 
-    async def _fork(self, request: Fork, *, packed: bool) -> Any:
+    async def _fork(self, request: Fork) -> Any:
         where = await self._where_is(request.session)
         answer = await self.director.asked("reserve", [*request.names], where.mark, 0)
         if (error := routing.lost(answer, request.session)) is not None:
@@ -242,7 +244,7 @@ class ClusterLink:
         if "taken" in answer:
             raise ConflictError(f"session {answer['taken']!r} exists already: use it, choose another name, or end it first")
         granted = Where(**answer)
-        made = await self._ask(granted, replace(request, grant=granted.grant), packed=packed)
+        made = await self._ask(granted, replace(request, grant=granted.grant))
         for name in request.names:
             self._remember(name, granted)
         return made
@@ -251,7 +253,8 @@ class ClusterLink:
         """Ask a host, and do not wait any longer when it is lost: one that stands still never answers."""
         if (watching := self._watch(where)).done():  # before anything is sent: it is certain that nothing was carried out
             raise _lost(where, watching)
-        return await self._while_there(where, request, self._link(where).call(request, body, packed=packed))
+        link = self._link(where)
+        return await self._while_there(where, request, (link.call_packed if packed else link.call)(request, body))
 
     async def _while_there(self, where: Where, request: Request[Any], work: Awaitable[_T]) -> _T:
         watching, task = self._watch(where), asyncio.ensure_future(work)
@@ -349,10 +352,10 @@ class ClusterLink:
                 raise OutcomeUnknownError(f"{why}; nobody can say how far it came", error.execution) from error
             raise SessionLostError(why) from error
 
-    async def _locate(self, key: str, suspect: str = "") -> Where:
-        if not suspect and (known := self._known.get(key)) is not None:
+    async def _locate(self, key: str) -> Where:
+        if (known := self._known.get(key)) is not None:
             return known
-        answer = await self.director.asked("locate", key, suspect)
+        answer = await self.director.asked("locate", key)
         if (error := routing.lost(answer, key)) is not None:
             raise error
         where = Where(**answer)

@@ -224,7 +224,7 @@ class Names:
         promise = self._names.get(name)
         return None if promise is None else promise.site
 
-    def place(self, name: str, wanted: Wanted, draw: Callable[[], float] = random.random) -> Site | NoRoom | InDoubt:
+    def place(self, name: str, wanted: Wanted) -> Site | NoRoom | InDoubt:
         """Return the host that has the session of a name, or is to make it."""
         if (moves := self._moving.get(name)) is not None:
             return InDoubt(f"session {name!r} is moving to node {moves.site.node.name}", _MOVES)
@@ -241,7 +241,7 @@ class Names:
         if (doubt := self.doubt) is not None:
             return doubt
         sites = {id(site.node): site for site in self.sites.values() if site.until and not site.why}
-        chosen = place([site.node for site in sites.values()], wanted, draw)
+        chosen = place([site.node for site in sites.values()], wanted, random.random)
         if isinstance(chosen, NoRoom):
             return chosen
         site = sites[id(chosen)]
@@ -273,13 +273,12 @@ class Names:
 
     # -- moving ----------------------------------------------------------------------------------------------------------
 
-    def move(self, name: str, mark: str, draw: Callable[[], float] = random.random) -> Site | NoRoom | InDoubt | None:
+    def move(self, name: str, mark: str) -> Site | NoRoom | InDoubt | None:
         """Return the host to which a session is to move from another one, which has it until `moved`.
 
         Args:
             name: The session.
             mark: The host that has it.
-            draw: As for `place`.
 
         Returns:
             None if it is not there any more; why it cannot move now, otherwise.
@@ -291,7 +290,7 @@ class Names:
             return InDoubt(f"it is moving to node {other.site.node.name} already", _MOVES)
         wanted = Wanted(promise.memory)
         sites = {id(site.node): site for site in self.sites.values() if site.until and not site.why and site.mark != mark}
-        chosen = place([site.node for site in sites.values()], wanted, draw)
+        chosen = place([site.node for site in sites.values()], wanted, random.random)
         if isinstance(chosen, NoRoom):
             return chosen
         site = sites[id(chosen)]

@@ -50,18 +50,13 @@ class Wanted:
     Attributes:
         memory: Bytes that are promised to it.
         preload: Modules that are imported before it starts; empty if it makes no difference which node.
-        near: Names of nodes that have what the session starts from, such as a save or a checkpoint. If there are any, they
-            count as prepared, and `preload` does not matter.
     """
 
     memory: int
     preload: frozenset[str] = frozenset()
-    near: frozenset[str] = frozenset()
 
     def is_prepared(self, node: Node) -> bool:
-        """Whether a session starts on a node without waiting for a transfer or for imports."""
-        if self.near:
-            return node.name in self.near
+        """Whether a session starts on a node without waiting for imports."""
         return not self.preload or self.preload in node.warm
 
 

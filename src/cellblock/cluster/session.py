@@ -9,20 +9,27 @@ from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError, failure
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
-from cellblock.model.checkpoints import branch_names, check_seeds
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
 from cellblock.model.programs import Processes as ProcessesMode
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+from cellblock.model.sessions import (
+    ExecutionEvent,
+    ExecutionRecord,
+    Language,
+    PendingApproval,
+    Permission,
+    SessionRecord,
+    outcome_of,
+)
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.asking import as_bytes, exec_of, fork_of, read_of, spawn_of, stop_of
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
     Adopt,
     Checkpoints,
     Diff,
     DropCheckpoint,
-    Fork,
     MakeCheckpoint,
     Restore,
     Undo,
@@ -32,13 +39,9 @@ from cellblock.operations.data import Data, checkpoint_of, execution_of, millise
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
 from cellblock.operations.files import Install, ListFiles, ReadFile, RemoveFile, WriteFile, WritePart
 from cellblock.operations.programs import (
-    Exec,
     Processes,
-    ReadProcess,
     ResizeProcess,
     SignalProcess,
-    Spawn,
-    StopProcess,
     WriteProcess,
 )
 from cellblock.operations.reading import FileReading
@@ -192,11 +195,7 @@ class ClusterSession:
         async with aclosing(self.attach(execution)) as events:
             async for event in events:
                 last = event
-        if last is not None and last.kind == "failed":
-            raise failure(last.data, execution_of(execution))
-        if last is None or last.kind != "result":
-            raise OutcomeUnknownError("nobody knows how the execution ended", execution_of(execution))
-        return CodeExecutionResult.from_dict(last.data)
+        return outcome_of(last, execution_of(execution))
 
     async def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
         """Return how far an execution is."""
@@ -300,8 +299,7 @@ class ClusterSession:
         same_random_state: bool = False,
     ) -> list[ClusterSession]:
         """Make sessions of these names that begin with the state that it has now, on its node; see `Session.fork`."""
-        check_seeds(seeds or ())
-        request = Fork(self.id, branch_names(names), files or "", tuple(seeds or ()), same_random_state)
+        request = fork_of(self.id, names, files, seeds, same_random_state)
         return [ClusterSession(self._link, record) for record in await self._ask(request)]
 
     async def adopt(self, branch: ClusterSession | SessionRecord | str) -> Changes:
@@ -377,11 +375,8 @@ class ClusterSession:
         stop: Scope = "tree",
     ) -> ExecResult:
         """Run a program beside its kernel, as `Session.exec` does."""
-        if not isinstance(input, bytes | str):
-            raise InvalidInputError(f"input must be bytes or text, not {type(input).__name__}")
-        how = (as_command(command), os.fspath(cwd), env or {}, milliseconds(timeout), merge, log, max_output, stop)
-        sent = input.encode() if isinstance(input, str) else input
-        return ExecResult.from_dict(await self._link.call(Exec(self.id, *how), sent))
+        request = exec_of(self.id, command, cwd, env, timeout, merge, log, max_output, stop)
+        return ExecResult.from_dict(await self._link.call(request, as_bytes(input, "input")))
 
     async def spawn(
         self,
@@ -397,9 +392,7 @@ class ClusterSession:
         label: str = "",
     ) -> ProcessInfo:
         """Start a program beside its kernel, as `Session.spawn` does. Output that nobody has read is dropped by default."""
-        rows, columns = (0, 0) if pty is None else check_size(pty)
-        how = (as_command(command), os.fspath(cwd), env or {}, stdin, rows, columns, merge, log, keep, label)
-        return await self._ask(Spawn(self.id, *how))
+        return await self._ask(spawn_of(self.id, command, cwd, env, stdin, pty, merge, log, keep, label))
 
     async def processes(self) -> list[ProcessInfo]:
         """Return its programs, oldest first: those that run, and the last ones that have ended."""
@@ -407,13 +400,11 @@ class ClusterSession:
 
     async def read_process(self, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
         """Return what a program has printed from a position on, and how it ended if it has."""
-        limit = milliseconds(wait, "wait", may_be_zero=True)
-        return await self._ask(ReadProcess(self.id, process_of(process), since, limit))
+        return await self._ask(read_of(self.id, process, since, wait))
 
     async def write_process(self, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
         """Write to a program's standard input or terminal; return whether it reads on."""
-        sent = data.encode() if isinstance(data, str) else data
-        return await self._ask(WriteProcess(self.id, process_of(process), end), sent)
+        return await self._ask(WriteProcess(self.id, process_of(process), end), as_bytes(data, "data"))
 
     async def signal_process(self, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
         """Send a signal to a program."""
@@ -425,8 +416,7 @@ class ClusterSession:
 
     async def stop_process(self, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree") -> ExecResult:
         """End a program and all that it has started."""
-        limit = milliseconds(grace, "grace", may_be_zero=True)
-        return await self._ask(StopProcess(self.id, process_of(process), limit, scope))
+        return await self._ask(stop_of(self.id, process, grace, scope))
 
     # -- approvals -------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """`SyncRayHosts`: sessions on the nodes of a Ray cluster, for plain synchronous Python."""
 
-# Made from hosts.py by tests/cluster/unasync.py: do not edit it.
+# Made from hosts.py by tests/unasync.py: do not edit it.
 
 from __future__ import annotations
 

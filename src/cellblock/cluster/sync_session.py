@@ -1,6 +1,6 @@
 """One session of a cluster, for plain synchronous Python: what can be asked of it, by the operations of named sessions."""
 
-# Made from session.py by tests/cluster/unasync.py: do not edit it.
+# Made from session.py by tests/unasync.py: do not edit it.
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError, failure
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
-from cellblock.model.checkpoints import branch_names, check_seeds
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
 from cellblock.model.programs import Processes as ProcessesMode
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+from cellblock.model.sessions import (
+    ExecutionEvent,
+    ExecutionRecord,
+    Language,
+    PendingApproval,
+    Permission,
+    SessionRecord,
+    outcome_of,
+)
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
+from cellblock.operations.asking import as_bytes, exec_of, fork_of, read_of, spawn_of, stop_of
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
     Adopt,
     Checkpoints,
     Diff,
     DropCheckpoint,
-    Fork,
     MakeCheckpoint,
     Restore,
     Undo,
@@ -34,13 +41,9 @@ from cellblock.operations.data import Data, checkpoint_of, execution_of, millise
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Submit
 from cellblock.operations.files import Install, ListFiles, ReadFile, RemoveFile, WriteFile, WritePart
 from cellblock.operations.programs import (
-    Exec,
     Processes,
-    ReadProcess,
     ResizeProcess,
     SignalProcess,
-    Spawn,
-    StopProcess,
     WriteProcess,
 )
 from cellblock.operations.reading import FileReading
@@ -193,11 +196,7 @@ class SyncClusterSession:
         with closing(self.attach(execution)) as events:
             for event in events:
                 last = event
-        if last is not None and last.kind == "failed":
-            raise failure(last.data, execution_of(execution))
-        if last is None or last.kind != "result":
-            raise OutcomeUnknownError("nobody knows how the execution ended", execution_of(execution))
-        return CodeExecutionResult.from_dict(last.data)
+        return outcome_of(last, execution_of(execution))
 
     def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
         """Return how far an execution is."""
@@ -299,8 +298,7 @@ class SyncClusterSession:
         same_random_state: bool = False,
     ) -> list[SyncClusterSession]:
         """Make sessions of these names that begin with the state that it has now, on its node; see `Session.fork`."""
-        check_seeds(seeds or ())
-        request = Fork(self.id, branch_names(names), files or "", tuple(seeds or ()), same_random_state)
+        request = fork_of(self.id, names, files, seeds, same_random_state)
         return [SyncClusterSession(self._link, record) for record in self._ask(request)]
 
     def adopt(self, branch: SyncClusterSession | SessionRecord | str) -> Changes:
@@ -374,11 +372,8 @@ class SyncClusterSession:
         stop: Scope = "tree",
     ) -> ExecResult:
         """Run a program beside its kernel, as `Session.exec` does."""
-        if not isinstance(input, bytes | str):
-            raise InvalidInputError(f"input must be bytes or text, not {type(input).__name__}")
-        how = (as_command(command), os.fspath(cwd), env or {}, milliseconds(timeout), merge, log, max_output, stop)
-        sent = input.encode() if isinstance(input, str) else input
-        return ExecResult.from_dict(self._link.call(Exec(self.id, *how), sent))
+        request = exec_of(self.id, command, cwd, env, timeout, merge, log, max_output, stop)
+        return ExecResult.from_dict(self._link.call(request, as_bytes(input, "input")))
 
     def spawn(
         self,
@@ -394,9 +389,7 @@ class SyncClusterSession:
         label: str = "",
     ) -> ProcessInfo:
         """Start a program beside its kernel, as `Session.spawn` does. Output that nobody has read is dropped by default."""
-        rows, columns = (0, 0) if pty is None else check_size(pty)
-        how = (as_command(command), os.fspath(cwd), env or {}, stdin, rows, columns, merge, log, keep, label)
-        return self._ask(Spawn(self.id, *how))
+        return self._ask(spawn_of(self.id, command, cwd, env, stdin, pty, merge, log, keep, label))
 
     def processes(self) -> list[ProcessInfo]:
         """Return its programs, oldest first: those that run, and the last ones that have ended."""
@@ -404,13 +397,11 @@ class SyncClusterSession:
 
     def read_process(self, process: ProcessInfo | str, since: int = 0, wait: float = 0.0) -> ProcessOutput:
         """Return what a program has printed from a position on, and how it ended if it has."""
-        limit = milliseconds(wait, "wait", may_be_zero=True)
-        return self._ask(ReadProcess(self.id, process_of(process), since, limit))
+        return self._ask(read_of(self.id, process, since, wait))
 
     def write_process(self, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
         """Write to a program's standard input or terminal; return whether it reads on."""
-        sent = data.encode() if isinstance(data, str) else data
-        return self._ask(WriteProcess(self.id, process_of(process), end), sent)
+        return self._ask(WriteProcess(self.id, process_of(process), end), as_bytes(data, "data"))
 
     def signal_process(self, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
         """Send a signal to a program."""
@@ -422,8 +413,7 @@ class SyncClusterSession:
 
     def stop_process(self, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree") -> ExecResult:
         """End a program and all that it has started."""
-        limit = milliseconds(grace, "grace", may_be_zero=True)
-        return self._ask(StopProcess(self.id, process_of(process), limit, scope))
+        return self._ask(stop_of(self.id, process, grace, scope))
 
     # -- approvals -------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,6 @@ class Database:
     def __init__(self, directory: Path, name: str, schema: str) -> None:
         self._directory = directory
         self._path = directory / name
-        self._schema = schema
         self._prepare()
         with self.transaction() as connection:
             for statement in filter(str.strip, schema.split(";")):

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from cellblock.common.per_process import PerProcess
 from cellblock.errors import StateError
 
 _T = TypeVar("_T")
@@ -123,23 +124,11 @@ def _wait(outcome: Future[Any]) -> None:
         pass
 
 
-_lock = threading.Lock()
-_shared: LoopThread | None = None
+def _make_shared() -> LoopThread:
+    made = LoopThread()
+    atexit.register(made.close)
+    return made
 
 
-def shared() -> LoopThread:
-    """Return the process's shared loop, and start it if needed; it ends with the process."""
-    global _shared
-    with _lock:
-        if _shared is None or not _shared.usable:
-            _shared = LoopThread()
-            atexit.register(_shared.close)
-        return _shared
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
+shared = PerProcess(_make_shared)
+"""Returns the process's shared loop, and starts it if needed; it ends with the process."""

@@ -9,16 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock import errors
-from cellblock.errors import (
-    AccessError,
-    BusyError,
-    CellblockError,
-    DaemonError,
-    FilesError,
-    InvalidInputError,
-    OutcomeUnknownError,
-    ProcessError,
-)
+from cellblock.errors import AccessError, BusyError, CellblockError, DaemonError, FilesError, InvalidInputError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -90,16 +81,10 @@ class Problem:
 def problem_of(error: CellblockError) -> Problem:
     """Return the problem that an error is for a client."""
     status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
-    details: dict[str, Any] = {}
-    if isinstance(error, OutcomeUnknownError):
-        details["execution"] = error.execution
     if isinstance(error, FilesError):
         status = _FILE_STATUS.get(error.errno or 0, status)
-        details |= {"path": error.path, "errno": error.errno}
-    if isinstance(error, ProcessError):
-        details["errno"] = error.errno
-    after = error.retry_after if isinstance(error, BusyError) else None
-    return Problem(status, code_of(type(error)), str(error), after, details)
+    details = error.details()
+    return Problem(status, code_of(type(error)), str(error), details.pop("retry_after", None), details)
 
 
 def error_of(status: int, body: Any) -> CellblockError:
@@ -113,20 +98,13 @@ def error_of(status: int, body: Any) -> CellblockError:
     detail = data.get("detail")
     message = detail if isinstance(detail, str) else f"the server answered with the status {status}"
     kind = _KINDS.get(str(data.get("code")))
-    if kind is BusyError or status == 429:
-        after = data.get("retry_after")
-        return BusyError(message, float(after) if isinstance(after, int | float) else 1.0)
-    if kind is OutcomeUnknownError:
-        return OutcomeUnknownError(message, str(data.get("execution", "")))
-    if kind is ProcessError:
-        return ProcessError(message, number if isinstance(number := data.get("errno"), int) else 0)
-    if kind is not None and issubclass(kind, FilesError):
-        return kind(message, path=data.get("path"), errno=data.get("errno"))
-    if kind is not None:
-        return kind(message)
-    if status in (401, 403):
-        return AccessError(message)
-    return InvalidInputError(message) if 400 <= status < 500 else DaemonError(message)
+    if status == 429:
+        kind = BusyError
+    elif kind is None and status in (401, 403):
+        kind = AccessError
+    elif kind is None:
+        kind = InvalidInputError if 400 <= status < 500 else DaemonError
+    return kind.remade(message, data)
 
 
 def code_of(kind: type[CellblockError]) -> str:

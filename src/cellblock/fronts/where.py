@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cellblock.common.version import __version__
-from cellblock.errors import NotRunError
 from cellblock.service import settings
 from cellblock.service.daemon.place import Place
 
@@ -30,15 +27,16 @@ def open_connection(chosen: settings.Settings | None = None) -> SessionConnectio
 
 
 def open_if_running() -> SessionConnection | None:
-    """Return a connection to the sessions; None if there is no daemon, and no cluster is named."""
+    """Return a connection to the sessions; None if there is no daemon, and no cluster is named.
+
+    Raises:
+        DaemonError: The daemon or the cluster cannot be reached.
+    """
     if address := settings.current().ray_address:
         return _in_cluster(address)
-    from cellblock.service.daemon.connection import Connection
+    from cellblock.service.daemon import connection
 
-    sock = Place().connect()
-    with suppress(NotRunError):  # it has just ended
-        return None if sock is None else Connection(sock, __version__)
-    return None
+    return connection.open_if_running(Place())
 
 
 def _in_cluster(address: str) -> ClusterConnection:

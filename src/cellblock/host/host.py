@@ -21,7 +21,7 @@ from cellblock.host.checkpoints.budget import Budget
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Kernels, Launch
-from cellblock.host.launch.launchers import key_of
+from cellblock.host.launch.launchers import LaunchKey, key_of
 from cellblock.host.options import Defaults, SessionHooks, SessionKeywords, SessionOptions, check_names
 from cellblock.host.packages import name_places
 from cellblock.host.place import SessionPlace
@@ -147,7 +147,7 @@ class Host(AsyncOnly):
         self.check_usable()
         if self.defaults.tier.wrapped:
             return  # it is made for a workspace, and a session will name it
-        key = (self.defaults.interpreter, self.defaults.preload, self.defaults.tier, None, None)
+        key = LaunchKey(self.defaults.interpreter, self.defaults.preload, self.defaults.tier)
         self.kernels.launchers.begin(key)
         # The first session would load it otherwise. It takes long, so the loop keeps running meanwhile.
         await asyncio.to_thread(import_module, "cellblock.host.session")
@@ -164,7 +164,7 @@ class Host(AsyncOnly):
         """
         self.check_usable()
         tier = self.defaults.tier_for(options)
-        key = (self.defaults.interpreter_for(options), self.defaults.modules_for(options), tier, None, None)
+        key = LaunchKey(self.defaults.interpreter_for(options), self.defaults.modules_for(options), tier)
         if not tier.wrapped and key not in self.kernels.launchers:
             self.kernels.launchers.begin(key)
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
 from cellblock.common.config import Isolate
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError
@@ -48,7 +48,7 @@ from cellblock.host.survival.keeper import SessionParts
 from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
-from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, Undone
+from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, Undone
 from cellblock.model.programs import Processes
 from cellblock.walls.packages.index import PackageIndex
 
@@ -762,23 +762,11 @@ class Session(AsyncOnly):
 
     @overload
     async def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[False] = ...,
+        self, n: int = ..., *, return_exceptions: Literal[False] = ..., **how: Unpack[ForkKeywords]
     ) -> list[Session]: ...
     @overload
     async def fork(
-        self,
-        n: int = ...,
-        *,
-        files: FilesMode | None = ...,
-        seeds: Sequence[int] | None = ...,
-        same_random_state: bool = ...,
-        return_exceptions: Literal[True],
+        self, n: int = ..., *, return_exceptions: Literal[True], **how: Unpack[ForkKeywords]
     ) -> list[Session | BaseException]: ...
     async def fork(
         self,

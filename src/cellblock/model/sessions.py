@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, failure
 from cellblock.model import CodeExecutionResult
 from cellblock.model.plain import Plain
 
@@ -187,6 +187,22 @@ class ExecutionEvent:
     def result(self) -> CodeExecutionResult:
         """The result, of a ``result``."""
         return CodeExecutionResult.from_dict(self.data)
+
+
+def outcome_of(last: ExecutionEvent | None, execution: str) -> CodeExecutionResult:
+    """Return the result of an execution.
+
+    Args:
+        last: Its last event; None if there was none.
+        execution: Its id.
+
+    Raises:
+        OutcomeUnknownError: Nobody can say how far it ran.
+        CellblockError: It could not be run.
+    """
+    if last is not None and last.kind == "result":
+        return last.result
+    raise failure(last.data if last is not None and last.kind == "failed" else {}, execution)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import sys
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +18,9 @@ from cellblock.wire.messages import TEXT_MIME, Clear, Display, Part
 from cellblock.worker.json_values import encode_json
 from cellblock.worker.outbox import Outbox
 from cellblock.worker.plain import text_of
-from cellblock.worker.widgets import VIEW, text_now
 
 _MAX_WIDGETS = 100
+_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Publisher(DisplayPublisher):
@@ -52,16 +53,16 @@ class Publisher(DisplayPublisher):
         self.count += not update
         kind = "update_display_data" if update else "display_data"
         identity = (transient or {}).get("display_id")
-        if VIEW in data and not update:
+        if _VIEW in data and not update:
             identity = identity or f"widget-{self.count}-{id(data)}"
-            self._widgets.append((identity, data, metadata, text_now(data[VIEW])))
+            self._widgets.append((identity, data, metadata, _text_now(data[_VIEW])))
         send_bundle(self.outbox, kind, data, metadata, identity)
 
     def update_widgets(self) -> None:
         """Show again, as text, those widgets of this cell that have changed since they were displayed."""
         while self._widgets:
             identity, data, metadata, before = self._widgets.popleft()
-            text = text_now(data[VIEW])
+            text = _text_now(data[_VIEW])
             if text is not None and text != before:
                 send_bundle(self.outbox, "update_display_data", {**data, "text/plain": text}, metadata, identity)
 
@@ -131,7 +132,7 @@ def send_bundle(
 def _with_text(kind: str, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Return the values of a bundle, with an added text for readers if its own plain text is not informative."""
     values = list(data.items())[: MAX_MIMES - 1]
-    if kind != "error" and VIEW not in data and (text := text_of(data)) is not None:
+    if kind != "error" and _VIEW not in data and (text := text_of(data)) is not None:
         values.append((TEXT_MIME, text))
     return values
 
@@ -149,3 +150,16 @@ def _to_bytes(mime: str, value: Any) -> tuple[bytes, bool]:
         except (binascii.Error, UnicodeEncodeError):
             pass
     return value.encode("utf-8", "backslashreplace"), True
+
+
+def _text_now(view: object) -> str | None:
+    """Return the present text of a widget, which changes after it is displayed; None if the widget no longer exists.
+
+    Args:
+        view: The data for pages in its bundle.
+    """
+    module = sys.modules.get("ipywidgets.widgets.widget")
+    try:
+        return repr(module._instances[view["model_id"]])  # type: ignore[union-attr, index]  # noqa: SLF001
+    except Exception:  # code can display anything under this type, and a widget computes its own text
+        return None

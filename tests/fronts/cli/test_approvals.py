@@ -115,7 +115,7 @@ def test_decisions_are_listed_without_a_daemon_to_ask_for_names(
     def of_another_version() -> None:
         raise DaemonError("it is of another version")
 
-    monkeypatch.setattr(approvals, "connect_if_running", of_another_version)
+    monkeypatch.setattr(approvals, "open_if_running", of_another_version)
     assert main(["approvals", "list"]) == 0
     assert {decision["session_name"] for decision in json.loads(capsys.readouterr().out)} <= {""}
 

@@ -11,7 +11,7 @@ from cellblock.fronts.client import calls
 from cellblock.fronts.client.async_client import AsyncClient
 from cellblock.fronts.client.calls import Call
 from cellblock.model.checkpoints import Changes
-from cellblock.operations import OPERATIONS
+from cellblock.operations import OPERATIONS, asking
 from cellblock.operations.approvals import Decide, Pending
 from cellblock.operations.checkpoints import DropCheckpoint, Fork, Restore, Undo
 from cellblock.operations.files import ListFiles, RemoveFile
@@ -34,7 +34,14 @@ def test_fields_are_in_the_path_in_the_query_or_in_the_body() -> None:
 
 @pytest.mark.parametrize("name", [kind.__name__ for kind in OPERATIONS.values() if kind.route is not None])
 def test_the_clients_have_a_method_for_each_operation_with_a_route(name: str) -> None:
-    assert f"self._ask({name}(" in inspect.getsource(AsyncClient)
+    makers = {inspect.signature(make).return_annotation: made for made, make in inspect.getmembers(asking, inspect.isfunction)}
+    assert f"self._ask({makers.get(name, name)}(" in inspect.getsource(AsyncClient)
+
+
+async def test_seeds_of_branches_are_checked_before_anything_is_sent() -> None:
+    async with AsyncClient("http://127.0.0.1:1") as client:  # where nobody answers
+        with pytest.raises(InvalidInputError, match="a seed must be an integer of 64 bits"):
+            await client.fork("one", ["left"], seeds=[2**63])
 
 
 def test_what_has_its_default_is_left_out() -> None:

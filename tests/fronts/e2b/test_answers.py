@@ -1,15 +1,12 @@
-"""How requests are read, and how long their answers last."""
+"""How requests are read."""
 
 from __future__ import annotations
-
-import asyncio
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.e2b.answers import as_json, as_text, parse, while_here
+from cellblock.fronts.e2b.answers import as_json, as_text, parse
 from cellblock.fronts.problems import Problem
 
 
@@ -32,53 +29,3 @@ def test_problems_are_told_in_two_forms() -> None:
     assert (as_text(problem).status_code, bytes(as_text(problem).body)) == (400, b"it is wrong")
     assert bytes(as_json(problem).body) == b'{"code": 400, "message": "it is wrong"}'
     assert as_json(Problem(404, "files", "gone")).status_code == 404
-
-
-class Client:
-    """One end of a connection."""
-
-    def __init__(self) -> None:
-        self.gone = asyncio.Event()
-        self._said = False
-
-    async def receive(self) -> dict[str, Any]:
-        """Return the rest of a body, and then wait until the client has left."""
-        if not self._said:
-            self._said = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-
-async def test_work_is_done_for_as_long_as_its_client_stays() -> None:
-    done: list[str] = []
-
-    async def work() -> None:
-        done.append("done")
-
-    async def endless(ended: asyncio.Event) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async def fails() -> None:
-        raise ValueError
-
-    client, ended = Client(), asyncio.Event()
-    assert await while_here(client.receive, work())
-    with pytest.raises(ValueError, match=r"^$"):
-        await while_here(client.receive, fails())
-    waiting = asyncio.create_task(while_here(client.receive, endless(ended)))
-    await asyncio.sleep(0)
-    client.gone.set()
-    assert not await waiting
-    assert ended.is_set()
-    ended.clear()
-    waiting = asyncio.create_task(while_here(Client().receive, endless(ended)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert ended.is_set()

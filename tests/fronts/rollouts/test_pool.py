@@ -48,6 +48,14 @@ async def test_a_rollout_has_files_of_its_own_and_leaves_nothing(host: Host) -> 
         assert not any(map(os.path.exists, places))
 
 
+async def test_a_template_that_cannot_be_copied_says_why(host: Host, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    async with Pool(1, host=host, sandbox=False, template=tmp_path) as pool:
+        with pytest.raises(InvalidInputError, match=r"the template cannot be copied: .*pipe.* is a named pipe"):
+            async with pool.rollout("a"):
+                pass
+
+
 async def test_each_begins_with_the_files_of_the_template(host: Host, tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("x = 1")

@@ -345,8 +345,8 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
 @pytest.mark.parametrize(
     "code",
     [
-        "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n    open('t', 'w').write('new')\n"
-        "task = asyncio.create_task(late())",
+        "import asyncio, time\nasync def late():\n    await asyncio.to_thread(time.sleep, 0.1)\n"
+        "    open('t', 'w').write('new')\ntask = asyncio.create_task(late())",
         "import concurrent.futures, time\npool = concurrent.futures.ThreadPoolExecutor()\n"
         "pool.submit(lambda: (time.sleep(0.1), open('t', 'w').write('new')))",
         "import threading\nthreading.Timer(0.1, lambda: open('t', 'w').write('new')).start()",
@@ -571,6 +571,23 @@ async def test_the_current_directory_is_the_one_that_came_back(
         await session.undo()
         await run(session, "open('f', 'w').write('1')")
         assert tree(tmp_path)["d/f"] == "1"
+
+
+async def test_event_objects_have_their_counts_again(native_host: Host) -> None:
+    async with native_host.session() as session:
+        await run(session, "import os; a, b = os.eventfd(3, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)")
+        await run(session, "os.eventfd_read(a); os.eventfd_write(b, 5)")
+        await session.undo()
+        assert await value(session, "os.eventfd_read(a)") == "3"
+        assert (await session.execute("os.eventfd_read(b)")).error is not None
+
+
+async def test_what_only_one_process_can_use_is_told(native_host: Host) -> None:
+    make = "import ctypes; n = ctypes.CDLL(None).inotify_init1(0)"
+    async with native_host.session() as session:
+        await run(session, make, "x = 1")
+        await session.undo()
+        assert "A descriptor of inotify" in (await session.execute("1")).stderr
 
 
 async def test_timers_that_have_stopped_are_told(zygote_host: Host) -> None:

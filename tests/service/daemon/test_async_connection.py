@@ -32,8 +32,8 @@ async def test_json_data_can_be_left_packed() -> None:
         daemon = asyncio.create_task(answer(theirs, {}, {"a": 1}, {"a": 1}, b"raw"))
         connection = await AsyncConnection.open(ours, "1")
         assert await connection.call(About()) == {"a": 1}
-        assert await connection.call(About(), packed=True) == pack({"a": 1})
-        assert await connection.call(About(), packed=True) == b"raw"
+        assert await connection.call_packed(About()) == pack({"a": 1})
+        assert await connection.call_packed(About()) == b"raw"
         await daemon
         await connection.close()
 

@@ -19,6 +19,7 @@ from cellblock import Host, InvalidInputError, StoreError
 from cellblock.host.saved_file import SavedFile
 from cellblock.model import CodeExecutionResult
 from cellblock.service.daemon import control
+from cellblock.service.named.checkpoints import adopt, fork
 from cellblock.service.named.durable import Durable, remove_others
 from cellblock.service.named.options import read_options
 from cellblock.service.named.session import NamedSession
@@ -87,6 +88,113 @@ async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
     assert after.store.directory is not None
     await eventually(lambda: os.listdir(f"{after.store.directory}/saves") == [])
     await after.close()
+
+
+async def back_to_the_first_cell(sessions: NamedSessions, named: NamedSession, way: str) -> None:
+    session = named.session
+    if way == "undo":
+        await session.undo()
+    elif way == "restore":
+        await session.restore("first")
+    else:
+        await adopt(sessions, "one", "branch")
+    if way != "adopt":
+        await named.went_back()
+
+
+async def test_going_back_from_what_was_saved_is_told(
+    sessions: NamedSessions, zygote_host: Host, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = ['keep']")
+    await run(sessions, named, "x.append('regretted')")
+    await saved(named)
+    monkeypatch.setattr(Durable, "look", lambda *_: None)  # the machine is switched off before the next save
+    await named.session.undo()
+    await named.went_back()
+    after = await later(sessions, zygote_host, state)
+    result = await run(after, after.find("one"), "x")
+    assert (result.return_value, result.recovery) == ("['keep', 'regretted']", "restored_earlier")
+    assert "It had gone to another state since (undo, restore, adopt or load)" in result.stderr
+    assert "changed in memory is lost" not in result.stderr
+    await after.close()
+
+
+@pytest.mark.parametrize("way", ["undo", "restore", "adopt"])
+async def test_a_session_that_went_back_is_saved_at_once(
+    sessions: NamedSessions, zygote_host: Host, state: Path, way: str
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = ['keep']")
+    await named.session.checkpoint("first")
+    await fork(sessions, "one", ["branch"])
+    await run(sessions, named, "x.append('regretted')")
+    await saved(named)
+    durable = named.durable
+    assert durable is not None
+    durable._next = time.monotonic() + 1000
+    await back_to_the_first_cell(sessions, named, way)
+    await eventually(lambda: not durable.left, 20)
+    after = await later(sessions, zygote_host, state)
+    result = await run(after, after.find("one"), "x")
+    assert (result.return_value, result.recovery) == ("['keep']", "restored")
+    await after.close()
+
+
+async def test_going_back_while_it_is_saved_is_not_forgotten(sessions: NamedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    await run(sessions, named, "x = 2")
+    durable, saving = named.durable, named.session.saving
+    assert durable is not None
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    save_aside = saving.save_aside
+
+    async def slow(*args: Any, **keywords: Any) -> None:
+        await save_aside(*args, **keywords)
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(saving, "save_aside", slow)
+    durable._next = 0.0
+    named.save_if_due()
+    await begun.wait()
+    await named.session.undo()
+    await named.went_back()
+    go_on.set()
+
+    def is_past() -> bool:
+        named.save_if_due()
+        return not durable.left
+
+    await eventually(is_past, 20)
+    assert durable._saved == saving.last_state.number
+
+
+async def test_a_kernel_that_ends_with_all_its_checkpoints_costs_what_was_not_saved(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "import os; x = 1")
+    await saved(named)
+    copies = "if open(f'/proc/{p}/comm').read() == 'checkpoint\\n'"
+    died = await run(
+        sessions,
+        named,
+        f"for p in os.listdir('/proc'):\n    {copies.replace('if ', 'if p.isdigit() and ')}: os.kill(int(p), 9)\nos._exit(1)",
+    )
+    assert (died.status, died.recovery) == ("died", "restarted")
+    result = await run(sessions, named, "x")
+    assert (result.return_value, result.recovery) == ("1", "restored_earlier")
+    assert "goes on from what was saved at" in result.stderr
+
+
+async def test_after_an_undo_of_all_cells_it_does_not_go_on_from_what_was_saved(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    await named.session.undo()
+    await named.went_back()
+    assert (await run(sessions, named, "'x' in globals()")).return_value == "False"
 
 
 async def test_nothing_is_lost_if_all_was_saved(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
@@ -250,7 +358,9 @@ async def test_a_crash_that_leaves_a_fresh_kernel_does_not_cost_the_save(session
         await sessions._look_after_all()
         await asyncio.sleep(0.05)
     assert path.exists()
-    assert (await run(sessions, named, "'x' in globals()")).return_value == "False"
+    result = await run(sessions, named, "x")
+    assert result.return_value in ("1", "2")  # it may have been saved before it ended
+    assert result.recovery == "restored_earlier"
 
 
 async def test_a_session_is_not_saved_while_it_is_loaded(

@@ -15,7 +15,7 @@ from cellblock.service.named.labels import Label, ended, label_of
 from cellblock.service.named.session import NamedSession
 from cellblock.service.named.sessions import NamedSessions
 from clocks import WallClock
-from named_sessions import OPTIONS, after_a_kill, submit
+from named_sessions import OPTIONS, after_a_kill, records, submit
 from processes import alive, eventually
 
 
@@ -25,7 +25,7 @@ async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variabl
     named = await sessions.create("one", {**OPTIONS, "startup_code": "start = 1"}, {"task": "eda"})
     await submit(sessions, named, "x = 1").wait()
     later = await after_a_kill(sessions, zygote_host, state)
-    (record,) = later.records()
+    (record,) = records(later)
     assert (record.name, record.kernel_id, record.tags, record.status) == (
         "one",
         named.record.kernel_id,
@@ -37,7 +37,7 @@ async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variabl
     assert (first.return_value, first.recovery, first.status) == ("(False, 1)", "restarted", "success")
     assert "[cellblock] The session's kernel ended with the daemon. Variables and imports are lost" in first.stderr
     assert (await submit(later, found, "1").wait()).recovery is None
-    assert later.records()[0].status == "idle"
+    assert records(later)[0].status == "idle"
     assert [one.state for one in later.executions.last(later.find("one"), 10)] == ["done"] * 3
     await later.destroy("one")
     await later.close()
@@ -46,11 +46,11 @@ async def test_a_session_is_listed_by_the_next_process_and_says_that_its_variabl
 async def test_a_session_that_nobody_uses_is_ended(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     await sessions.create("brief", {**OPTIONS, "idle_timeout": 0.05})
     await sessions.create("long", {**OPTIONS, "idle_timeout": 1000})
-    await eventually(lambda: [record.name for record in sessions.records()] == ["long"])
+    await eventually(lambda: [record.name for record in records(sessions)] == ["long"])
     with pytest.raises(NotFoundError):
         sessions.find("brief")
     later = await after_a_kill(sessions, zygote_host, state)
-    assert [record.name for record in later.records()] == ["long"]
+    assert [record.name for record in records(later)] == ["long"]
     await later.close()
 
 
@@ -64,7 +64,7 @@ async def test_no_session_ends_for_a_clock_that_was_put_forward(
         clock.ahead = 7200.0
         later = await after_a_kill(sessions, zygote_host, state)
         await later._look_after_all()
-        assert [(record.name, record.last_used_at) for record in later.records()] == [("one", used)]
+        assert [(record.name, record.last_used_at) for record in records(later)] == [("one", used)]
     await later.close()
 
 
@@ -75,10 +75,10 @@ async def test_a_session_with_a_running_program_is_not_idle(sessions: NamedSessi
     await sessions._look_after_all()
     await process.stop()
     await sessions._look_after_all()  # its time begins now
-    assert [record.name for record in sessions.records()] == ["busy"]
+    assert [record.name for record in records(sessions)] == ["busy"]
     busy.used -= 1000
     await sessions._look_after_all()
-    assert sessions.records() == []
+    assert records(sessions) == []
 
 
 async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(sessions: NamedSessions) -> None:
@@ -146,7 +146,7 @@ async def test_a_session_that_ends_with_its_connection_is_not_there_for_the_next
     named = await sessions.create("one", OPTIONS, fresh=True, lasting=False)
     assert (await submit(sessions, named, "1 + 1").wait()).return_value == "2"
     later = await after_a_kill(sessions, zygote_host, state)
-    assert later.records() == []
+    assert records(later) == []
     await later.close()
 
 

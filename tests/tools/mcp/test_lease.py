@@ -30,7 +30,7 @@ def lookup(root: str, name: str) -> StdioServer:
 @pytest.fixture
 def shared() -> SharedServers:
     """Servers of one host."""
-    return SharedServers(lookup, connect_timeout=20, environment=os.environ)
+    return SharedServers(lookup, connect_timeout=20)
 
 
 @pytest.fixture

@@ -60,6 +60,11 @@ class Running:
     lookups: list[str] = field(default_factory=list)
     dialled: list[str] = field(default_factory=list)
 
+    @property
+    def connections(self) -> int:
+        """How many clients the proxy has."""
+        return len(self.proxy._clients)
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to it as a client."""
         return await asyncio.open_connection("127.0.0.1", self.port)

@@ -147,7 +147,7 @@ async def test_a_question_ends_with_its_client_and_a_late_answer_dials_nothing(s
         client.close()
         await eventually(lambda: person.withdrawn == 1)
         person.answer.set_result(True)
-        await eventually(lambda: running.proxy.connections == 0)
+        await eventually(lambda: running.connections == 0)
         assert running.dialled == running.lookups == []
 
 

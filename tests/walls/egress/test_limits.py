@@ -51,7 +51,7 @@ async def test_30_more_connections_than_allowed(start: Starter) -> None:
         writer.write(b"still here")
         assert await reader.readexactly(10) == b"still here"
     served.pop()[1].close()
-    await eventually(lambda: running.proxy.connections == 2)
+    await eventually(lambda: running.connections == 2)
     assert await running.connect_status(f"127.0.0.1:{port}") == 200
     for _, writer in served:
         writer.close()
@@ -79,7 +79,7 @@ async def test_30_ten_thousand_connections(start: Starter) -> None:
     assert most - before < 256 + 16 + 32
     flood.stdin.close()
     await flood.wait()
-    await eventually(lambda: running.proxy.connections < 256, timeout=30)
+    await eventually(lambda: running.connections < 256, timeout=30)
     assert await running.connect_status(f"127.0.0.1:{port}") == 200
 
 

@@ -265,9 +265,9 @@ async def test_close_ends_everything(start: Starter) -> None:
     idle = await running.connect()
     half = await running.connect()
     half[1].write(b"GET http://web.te")
-    await eventually(lambda: running.proxy.connections == 5)
+    await eventually(lambda: running.connections == 5)
     await running.proxy.close()
-    assert running.proxy.connections == 0
+    assert running.connections == 0
     for reader, writer in [*tunnels, idle, half]:
         try:
             assert await reader.read() == b""
@@ -312,12 +312,12 @@ async def test_close_during_a_lookup_and_an_exchange(start: Starter) -> None:
 async def test_closing_cuts_few_clients_off_in_one_turn(start: Starter) -> None:
     running = await start.proxy()
     clients = [await running.connect() for _ in range(60)]
-    await eventually(lambda: running.proxy.connections == 60)
+    await eventually(lambda: running.connections == 60)
     closing = asyncio.create_task(running.proxy.close())
     seen = [60]
     while not closing.done():
         await asyncio.sleep(0)
-        seen.append(running.proxy.connections)
+        seen.append(running.connections)
     assert seen[-1] == 0
     assert max(before - after for before, after in pairwise(seen)) <= 16
     for _, writer in clients:

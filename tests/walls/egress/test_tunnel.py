@@ -86,4 +86,4 @@ async def test_tunnel_breaks_when_the_server_does(start: Starter) -> None:
     with pytest.raises(ConnectionResetError):
         await reader.read()
     writer.close()
-    await eventually(lambda: running.proxy.connections == 0)
+    await eventually(lambda: running.connections == 0)

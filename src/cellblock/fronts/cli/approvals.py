@@ -15,10 +15,11 @@ import typer
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli.arguments import Json, new_app
-from cellblock.fronts.cli.client import ask, connect_if_running
+from cellblock.fronts.cli.client import ask
 from cellblock.fronts.cli.forms import fields_of, read_answer
 from cellblock.fronts.cli.output import age, painted, print_json, print_table, wants_json
 from cellblock.fronts.cli.problems import FAILED, OK, say
+from cellblock.fronts.where import open_if_running
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
 from cellblock.operations.sessions import List
 
@@ -89,7 +90,7 @@ def _is_whole(decision: Decision) -> bool:
 def _names() -> dict[str, str]:
     """Return the names of existing sessions by id; empty if there is no daemon, as decisions can be shown without names."""
     with suppress(CellblockError):
-        if (connection := connect_if_running()) is not None:
+        if (connection := open_if_running()) is not None:
             with closing(connection):
                 return {record["kernel_id"]: record["name"] for record in connection.call(List())}
     return {}

@@ -33,11 +33,11 @@ def new_app(about: str, **options: Any) -> typer.Typer:
 def known_names(incomplete: str) -> list[str]:
     """Return names of sessions for completion; empty if there is no daemon."""
     from cellblock.errors import CellblockError
-    from cellblock.fronts.cli.client import connect_if_running
+    from cellblock.fronts.where import open_if_running
     from cellblock.operations.sessions import List
 
     try:
-        connection = connect_if_running()
+        connection = open_if_running()
         names = [] if connection is None else [record["name"] for record in connection.call(List())]
     except CellblockError:
         return []

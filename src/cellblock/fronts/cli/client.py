@@ -27,12 +27,7 @@ def connect() -> SessionConnection:
         DaemonError: It cannot be started or reached.
     """
     telemetry.inherit()
-    return connect_if_running() or _start()
-
-
-def connect_if_running() -> SessionConnection | None:
-    """Return a connection to the sessions; None if there is no daemon, and no cluster is named."""
-    return where.open_if_running()
+    return where.open_if_running() or _start()
 
 
 def _start() -> SessionConnection:

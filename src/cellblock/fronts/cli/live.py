@@ -15,11 +15,12 @@ from cellblock import errors
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
 from cellblock.fronts.cli import problems
-from cellblock.fronts.cli.client import connect, connect_if_running
+from cellblock.fronts.cli.client import connect
 from cellblock.fronts.cli.output import painted
 from cellblock.fronts.cli.problems import say
 from cellblock.fronts.cli.progress import Progress
 from cellblock.fronts.cli.questions import Questions, say_what_waits
+from cellblock.fronts.where import open_if_running
 from cellblock.model.checkpoints import undo_note
 from cellblock.operations.approvals import Pending
 from cellblock.operations.executions import Cancel, Follow
@@ -137,7 +138,7 @@ class _Events:
 def _waiting(session: str) -> str:
     """Return what an execution waits for that has not begun."""
     try:
-        connection = connect_if_running()
+        connection = open_if_running()
         if connection is not None:
             with closing(connection):
                 if connection.call(Pending(session)):
@@ -207,7 +208,7 @@ class _Interrupts:
 
 def _cancel(execution: str) -> None:
     try:
-        connection = connect_if_running()
+        connection = open_if_running()
         if connection is not None:
             with closing(connection):
                 connection.call(Cancel(execution))

@@ -1,4 +1,4 @@
-"""`AsyncClient`: a gateway's client for asyncio. `client.py` is made from this file, by tests/fronts/client/unasync.py."""
+"""`AsyncClient`: a gateway's client for asyncio. `client.py` is made from this file, by tests/unasync.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from cellblock.fronts.client import calls
 from cellblock.fronts.client.calls import Call
 from cellblock.fronts.client.transport import (
     EVENTS,
-    Attempts,
     Reconnecting,
     Watching,
     arriving,
@@ -27,40 +26,43 @@ from cellblock.fronts.client.transport import (
     opened,
     read_answer,
     read_error,
-    result_of,
 )
 from cellblock.model import CodeExecutionResult, Completions, HistoryEntry
-from cellblock.model.checkpoints import branch_names
+from cellblock.model.attempts import Attempts
 from cellblock.model.files import FileInfo
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
 from cellblock.model.programs import Processes as ProcessesMode
 from cellblock.model.saving import LoadReport
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, PendingApproval, Permission, SessionRecord
+from cellblock.model.sessions import (
+    ExecutionEvent,
+    ExecutionRecord,
+    Language,
+    PendingApproval,
+    Permission,
+    SessionRecord,
+    outcome_of,
+)
 from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
+from cellblock.operations.asking import exec_of, fork_of, read_of, spawn_of, stop_of
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.checkpoints import (
     Adopt,
     Checkpoints,
     Diff,
     DropCheckpoint,
-    Fork,
     MakeCheckpoint,
     Restore,
     Undo,
     VersionsOfFile,
 )
-from cellblock.operations.data import Data, checkpoint_of, execution_of, milliseconds, process_of, session_of
+from cellblock.operations.data import Data, checkpoint_of, execution_of, process_of, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 from cellblock.operations.overview import Cells, Decisions
 from cellblock.operations.programs import (
-    Exec,
     Processes,
-    ReadProcess,
     ResizeProcess,
     SignalProcess,
-    Spawn,
-    StopProcess,
     WriteProcess,
 )
 from cellblock.operations.saving import Load, Save, Variables
@@ -262,7 +264,7 @@ class AsyncClient:
         async with aclosing(self.follow(execution)) as events:
             async for event in events:
                 last = event
-        return result_of(last)
+        return outcome_of(last, execution_of(execution))
 
     async def lookup(self, execution: ExecutionRecord | str) -> ExecutionRecord:
         """Return how far an execution is."""
@@ -342,9 +344,7 @@ class AsyncClient:
             NotFoundError: There is no such session.
             OutcomeUnknownError: The connection was lost: nobody knows whether it ran.
         """
-        limit = milliseconds(timeout)
-        argv = as_command(command)
-        return await self._ask(Exec(session_of(kernel), argv, cwd, env or {}, limit, merge, log, max_output, stop), input)
+        return await self._ask(exec_of(kernel, command, cwd, env, timeout, merge, log, max_output, stop), input)
 
     async def spawn_process(
         self,
@@ -361,9 +361,7 @@ class AsyncClient:
         label: str = "",
     ) -> ProcessInfo:
         """Start a program beside a session's kernel, as `cellblock.spawn_process` does."""
-        rows, columns = (0, 0) if pty is None else check_size(pty)
-        argv = as_command(command)
-        return await self._ask(Spawn(session_of(kernel), argv, cwd, env or {}, stdin, rows, columns, merge, log, keep, label))
+        return await self._ask(spawn_of(kernel, command, cwd, env, stdin, pty, merge, log, keep, label))
 
     async def processes(self, kernel: SessionRecord | str) -> list[ProcessInfo]:
         """Return the programs of a session, oldest first: those that run, and the last ones that have ended."""
@@ -373,8 +371,7 @@ class AsyncClient:
         self, kernel: SessionRecord | str, process: ProcessInfo | str, since: int = 0, wait: float = 0.0
     ) -> ProcessOutput:
         """Return what a program has printed from a position on, as `cellblock.read_process` does."""
-        limit = milliseconds(wait, "wait", may_be_zero=True)
-        return await self._ask(ReadProcess(session_of(kernel), process_of(process), since, limit))
+        return await self._ask(read_of(kernel, process, since, wait))
 
     async def write_process(
         self, kernel: SessionRecord | str, process: ProcessInfo | str, data: str, *, end: bool = False
@@ -396,8 +393,7 @@ class AsyncClient:
         self, kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
     ) -> ExecResult:
         """End a program and all that it has started."""
-        limit = milliseconds(grace, "grace", may_be_zero=True)
-        return await self._ask(StopProcess(session_of(kernel), process_of(process), limit, scope))
+        return await self._ask(stop_of(kernel, process, grace, scope))
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -563,8 +559,7 @@ class AsyncClient:
         same_random_state: bool = False,
     ) -> list[SessionRecord]:
         """Make sessions of these names that begin with the state that a session has now; see `Session.fork`."""
-        how = (branch_names(names), files or "", tuple(seeds or ()), same_random_state)
-        return await self._ask(Fork(session_of(kernel), *how))
+        return await self._ask(fork_of(kernel, names, files, seeds, same_random_state))
 
     async def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
         """Go on with the state of another session, mostly a branch, which is ended by that; return which files changed."""

@@ -6,12 +6,10 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import IO, Any, TypeVar
 
 import httpx2
 
-from cellblock import errors as tree
 from cellblock.common.whole_file import WholeFile
 from cellblock.errors import (
     BusyError,
@@ -23,7 +21,6 @@ from cellblock.errors import (
     StateError,
 )
 from cellblock.fronts.problems import error_of
-from cellblock.model import AttemptSnapshot, CodeExecutionResult
 from cellblock.model.overview import Change
 from cellblock.model.sessions import ExecutionEvent
 from cellblock.operations.data import read_answer as read_data
@@ -122,42 +119,6 @@ def read_error(response: httpx2.Response) -> CellblockError:
     return error_of(response.status_code, body)
 
 
-class Attempts:
-    """The attempts of `execute_with_retry`.
-
-    Attributes:
-        code: The code of the next one.
-        number: How many there were.
-    """
-
-    def __init__(self, code: str, most: int) -> None:
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise InvalidInputError(f"max_attempts must be at least 1, not {most!r}")
-        self.code = code
-        self._most = most
-        self._done: list[AttemptSnapshot] = []
-
-    @property
-    def number(self) -> int:
-        """How many there were."""
-        return len(self._done)
-
-    def add(self, result: CodeExecutionResult) -> CodeExecutionResult | None:
-        """Take the result of an attempt; return that of all of them if it was the last."""
-        snapshot = AttemptSnapshot(self.number + 1, self.code, result.status, result.output, result.stderr, result.error)
-        self._done.append(snapshot)
-        if result.ok:
-            return replace(result, attempts=self._done)
-        if self.number >= self._most:
-            return replace(result, status="max_attempts_exceeded", attempts=self._done)
-        return None
-
-    def repair(self, code: str | None) -> None:
-        """Take the code of the next attempt; None: the same again."""
-        if code is not None:
-            self.code = code
-
-
 class _Reconnecting:
     """Follows something over connections that may be lost."""
 
@@ -249,26 +210,6 @@ class Watching(_Reconnecting):
         change: Change = read_data(Watch, data)
         self._after = change.position or self._after  # the first parts of a large change do not move it on
         return change
-
-
-def result_of(last: ExecutionEvent | None) -> CodeExecutionResult:
-    """Return the result that the last event of an execution holds.
-
-    Raises:
-        CellblockError: It could not be run.
-    """
-    if last is not None and last.kind == "result":
-        return last.result
-    data = {} if last is None else last.data
-    message = str(data.get("message", "the execution has no result"))
-    kind = getattr(tree, str(data.get("error")), None)
-    if data.get("ran") == "unknown":
-        return _raise(OutcomeUnknownError(message))
-    return _raise(kind(message) if isinstance(kind, type) and issubclass(kind, CellblockError) else CellblockError(message))
-
-
-def _raise(error: CellblockError) -> CodeExecutionResult:
-    raise error
 
 
 @contextmanager

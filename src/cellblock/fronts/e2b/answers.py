@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.responses import PlainTextResponse, Response
@@ -15,7 +13,6 @@ from cellblock.fronts.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import Receive
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -59,31 +56,3 @@ def as_json(problem: Problem) -> Response:
 def status_of(problem: Problem) -> int:
     """Return the status for a problem: E2B has 400 for all errors of a request."""
     return 400 if problem.status == 422 else problem.status
-
-
-async def while_here(receive: Receive, work: Coroutine[Any, Any, object]) -> bool:
-    """Do something for a client, for as long as it stays.
-
-    Args:
-        receive: Tells when it leaves; its request has come.
-        work: The coroutine to run. It is cancelled when the client leaves.
-
-    Returns:
-        Whether it was done to its end.
-    """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            return False
-        working.result()
-        return True
-    finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.wait([working, leaving])
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

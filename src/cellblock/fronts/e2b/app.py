@@ -16,7 +16,7 @@ from starlette.routing import Route
 from cellblock.errors import AccessError, CellblockError
 from cellblock.fronts.e2b import files, filesystem, processes
 from cellblock.fronts.e2b.answers import as_json, as_text, read
-from cellblock.fronts.e2b.contexts import Contexts, Workspace
+from cellblock.fronts.e2b.contexts import Contexts, Workspace, contexts_of
 from cellblock.fronts.e2b.executions import execute
 from cellblock.fronts.e2b.watching import Watchers
 from cellblock.fronts.gateway.guard import Guard, Headers, Refused
@@ -131,29 +131,24 @@ async def health(_: Request) -> Response:
 async def make_context(request: Request) -> Response:
     """Make a context."""
     wanted = await read(request, ContextRequest)
-    return JSONResponse((await _contexts(request).make(wanted.cwd, wanted.language)).to_dict())
+    return JSONResponse((await contexts_of(request).make(wanted.cwd, wanted.language)).to_dict())
 
 
 async def list_contexts(request: Request) -> Response:
     """List the contexts."""
-    return JSONResponse([one.to_dict() for one in await _contexts(request).all()])
+    return JSONResponse([one.to_dict() for one in await contexts_of(request).all()])
 
 
 async def remove_context(request: Request) -> Response:
     """End a context."""
-    await _contexts(request).remove(request.path_params["context"])
+    await contexts_of(request).remove(request.path_params["context"])
     return JSONResponse(None)
 
 
 async def restart_context(request: Request) -> Response:
     """Give a context a fresh kernel."""
-    await _contexts(request).restart(request.path_params["context"])
+    await contexts_of(request).restart(request.path_params["context"])
     return JSONResponse(None)
-
-
-def _contexts(request: Request) -> Contexts:
-    contexts: Contexts = request.app.state.contexts
-    return contexts
 
 
 def _on_error(request: Request, error: Exception) -> Response:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.e2b import files
-from cellblock.fronts.e2b.answers import parse, while_here
+from cellblock.fronts.e2b.answers import parse
+from cellblock.fronts.gateway.answers import while_there
 from cellblock.fronts.problems import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -133,7 +135,8 @@ class Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        await while_here(receive, self._send(send))
+        with suppress(ClientDisconnect):
+            await while_there(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
         headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]

@@ -21,6 +21,8 @@ from cellblock.operations.executions import Submit
 from cellblock.operations.sessions import Create, Destroy, List, Restart, Status
 
 if TYPE_CHECKING:
+    from starlette.requests import Request as HttpRequest
+
     from cellblock.operations.base import AnswerT, Request
     from cellblock.service.daemon.link import SessionLink
 
@@ -291,3 +293,9 @@ def kernel_for(language: str, python: str = sys.executable) -> str:
 
 def _missing(identity: str) -> NotFoundError:
     return NotFoundError(f"Context {identity[:100]} not found")
+
+
+def contexts_of(request: HttpRequest) -> Contexts:
+    """Return the contexts of the application that a request has come to."""
+    contexts: Contexts = request.app.state.contexts
+    return contexts

@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.fronts.e2b.answers import read, while_here
-from cellblock.fronts.e2b.contexts import PYTHON, Contexts
+from cellblock.fronts.e2b.answers import read
+from cellblock.fronts.e2b.contexts import PYTHON, contexts_of
 from cellblock.fronts.e2b.results import END, KEEPALIVE, error, messages
-from cellblock.fronts.gateway.answers import in_turns, json_pieces
+from cellblock.fronts.gateway.answers import in_turns, json_pieces, while_there
 from cellblock.model.sessions import OWN_KERNEL, Language
 from cellblock.operations.executions import Cancel, Follow, Submit
 from cellblock.service.named.kernel_types import cell
@@ -50,7 +50,7 @@ async def execute(request: Request) -> Response:
     wanted = await read(request, ExecuteRequest)
     if wanted.context_id and wanted.language:
         raise InvalidInputError("Only one of context_id or language can be provided")
-    contexts: Contexts = request.app.state.contexts
+    contexts = contexts_of(request)
     link: SessionLink = request.app.state.link
     context = contexts.find(wanted.context_id, wanted.language)
     language: Language = "bash" if context.language == "bash" else "python"
@@ -113,7 +113,9 @@ class Lines(Response):
         """See ASGI."""
         told = False
         try:
-            told = await while_here(receive, self._tell(send))
+            with suppress(ClientDisconnect):
+                await while_there(receive, self._tell(send))
+                told = True
         finally:
             if not told:
                 await asyncio.shield(asyncio.create_task(self._stop()))

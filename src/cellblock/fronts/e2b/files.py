@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from cellblock.errors import CellblockError, FilesError, InvalidInputError, UnsupportedError
+from cellblock.fronts.e2b.contexts import contexts_of
 from cellblock.fronts.e2b.multipart import Parts
 from cellblock.operations.files import ReadPart, WritePart
 
@@ -27,7 +28,7 @@ _USERS = ("", "user")
 
 async def download(request: Request) -> Response:
     """Send a file."""
-    contexts: Contexts = request.app.state.contexts
+    contexts = contexts_of(request)
     check_user(request.query_params.get("username", ""))
     path = contexts.workspace.inner(request.query_params.get("path", ""))
     first = await contexts.ask(lambda session: ReadPart(session, path, 0, _PART))
@@ -49,7 +50,7 @@ async def _parts(contexts: Contexts, path: str, first: dict[str, Any]) -> AsyncI
 
 async def upload(request: Request) -> Response:
     """Write the files in the body. Each appears when it is complete; missing directories are made."""
-    contexts: Contexts = request.app.state.contexts
+    contexts = contexts_of(request)
     check_user(request.query_params.get("username", ""))
     if any(name.startswith("x-metadata-") for name in request.headers):
         raise UnsupportedError("files have no metadata here")

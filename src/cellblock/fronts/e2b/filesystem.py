@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from cellblock.errors import FilesError
 from cellblock.fronts.e2b.connect import Message, Messages, pause_of, stream, unary
+from cellblock.fronts.e2b.contexts import contexts_of
 from cellblock.fronts.e2b.watching import Watchers
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 
@@ -59,13 +60,13 @@ class WatcherMessage(Message):
 
 async def get_stat(request: Request, message: PathMessage) -> dict[str, Any]:
     """Describe a file, a directory or a link."""
-    contexts = _contexts(request)
+    contexts = contexts_of(request)
     return {"entry": entry(contexts.workspace, await _find(contexts, contexts.workspace.inner(message.path)))}
 
 
 async def list_directory(request: Request, message: ListMessage) -> dict[str, Any]:
     """List a directory, and those below it as far as the client wants."""
-    contexts = _contexts(request)
+    contexts = contexts_of(request)
     path, depth = contexts.workspace.inner(message.path), max(message.depth, 1)
     found = await contexts.ask(lambda session: ListFiles(session, path, recursive=depth > 1))
     most = depth + (0 if path == "." else path.rstrip("/").count("/") + 1)
@@ -75,7 +76,7 @@ async def list_directory(request: Request, message: ListMessage) -> dict[str, An
 
 async def make_directory(request: Request, message: PathMessage) -> dict[str, Any]:
     """Make a directory, and those above it. It is an error if there is one."""
-    contexts = _contexts(request)
+    contexts = contexts_of(request)
     path = contexts.workspace.inner(message.path)
     try:
         await _find(contexts, path)
@@ -88,7 +89,7 @@ async def make_directory(request: Request, message: PathMessage) -> dict[str, An
 
 async def move(request: Request, message: MoveMessage) -> dict[str, Any]:
     """Give a file or a directory another name; a file of that name is replaced."""
-    contexts = _contexts(request)
+    contexts = contexts_of(request)
     source, target = (contexts.workspace.inner(path) for path in (message.source, message.destination))
     if above := posixpath.dirname(target):
         await contexts.ask(partial(MakeFolder, path=above))
@@ -98,7 +99,7 @@ async def move(request: Request, message: MoveMessage) -> dict[str, Any]:
 
 async def remove(request: Request, message: PathMessage) -> dict[str, Any]:
     """Remove a file, or a directory with all that is in it. What is not there is removed already, as for envd."""
-    contexts = _contexts(request)
+    contexts = contexts_of(request)
     path = contexts.workspace.inner(message.path)
     try:
         await contexts.ask(lambda session: RemoveFile(session, path, recursive=True))
@@ -161,11 +162,6 @@ async def _find(contexts: Contexts, path: str) -> Mapping[str, Any]:
         if error.errno == errno.ENOTDIR:
             raise FilesError(f"{path[:200]!r} is not there", path=path, errno=errno.ENOENT) from None
         raise
-
-
-def _contexts(request: Request) -> Contexts:
-    contexts: Contexts = request.app.state.contexts
-    return contexts
 
 
 def _watchers(request: Request) -> Watchers:

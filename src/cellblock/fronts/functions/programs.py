@@ -6,20 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cellblock.errors import InvalidInputError
 from cellblock.fronts.functions.connection import ask, call
-from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope, as_command, check_size
-from cellblock.operations.data import milliseconds, process_of, session_of
-from cellblock.operations.programs import (
-    Exec,
-    Processes,
-    ReadProcess,
-    ResizeProcess,
-    SignalProcess,
-    Spawn,
-    StopProcess,
-    WriteProcess,
-)
+from cellblock.model.programs import MAX_OUTPUT, ExecResult, Keep, ProcessInfo, ProcessOutput, Scope
+from cellblock.operations.asking import as_bytes, exec_of, read_of, spawn_of, stop_of
+from cellblock.operations.data import process_of, session_of
+from cellblock.operations.programs import Processes, ResizeProcess, SignalProcess, WriteProcess
 
 if TYPE_CHECKING:
     from cellblock.model.sessions import SessionRecord
@@ -56,20 +47,8 @@ def exec_process(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.exec`.
     """
-    if not isinstance(input, bytes | str):
-        raise InvalidInputError(f"input must be bytes or text, not {type(input).__name__}")
-    request = Exec(
-        session_of(kernel),
-        as_command(command),
-        os.fspath(cwd),
-        env or {},
-        milliseconds(timeout),
-        merge,
-        log,
-        max_output,
-        stop,
-    )
-    return ExecResult.from_dict(call(request, input.encode() if isinstance(input, str) else input))
+    request = exec_of(kernel, command, cwd, env, timeout, merge, log, max_output, stop)
+    return ExecResult.from_dict(call(request, as_bytes(input, "input")))
 
 
 def spawn_process(
@@ -93,22 +72,7 @@ def spawn_process(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.spawn`.
     """
-    rows, columns = (0, 0) if pty is None else check_size(pty)
-    return ask(
-        Spawn(
-            session_of(kernel),
-            as_command(command),
-            os.fspath(cwd),
-            env or {},
-            stdin,
-            rows,
-            columns,
-            merge,
-            log,
-            keep,
-            label,
-        )
-    )
+    return ask(spawn_of(kernel, command, cwd, env, stdin, pty, merge, log, keep, label))
 
 
 def processes(kernel: SessionRecord | str) -> list[ProcessInfo]:
@@ -132,7 +96,7 @@ def read_process(kernel: SessionRecord | str, process: ProcessInfo | str, since:
     Raises:
         NotFoundError: There is no such session, or no such program.
     """
-    return ask(ReadProcess(session_of(kernel), process_of(process), since, milliseconds(wait, "wait", may_be_zero=True)))
+    return ask(read_of(kernel, process, since, wait))
 
 
 def write_process(kernel: SessionRecord | str, process: ProcessInfo | str, data: bytes | str, *, end: bool = False) -> bool:
@@ -147,9 +111,7 @@ def write_process(kernel: SessionRecord | str, process: ProcessInfo | str, data:
     Raises:
         NotFoundError: There is no such session, or no such program.
     """
-    if not isinstance(data, bytes | str):
-        raise InvalidInputError(f"data must be bytes or text, not {type(data).__name__}")
-    return call(WriteProcess(session_of(kernel), process_of(process), end), data.encode() if isinstance(data, str) else data)
+    return call(WriteProcess(session_of(kernel), process_of(process), end), as_bytes(data, "data"))
 
 
 def signal_process(kernel: SessionRecord | str, process: ProcessInfo | str, number: int, scope: Scope = "group") -> None:
@@ -178,4 +140,4 @@ def stop_process(
     Raises:
         NotFoundError: There is no such session, or no such program.
     """
-    return ask(StopProcess(session_of(kernel), process_of(process), milliseconds(grace, "grace", may_be_zero=True), scope))
+    return ask(stop_of(kernel, process, grace, scope))

@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import CellblockError, DaemonError, InvalidInputError, NotFoundError, NotRunError, OutcomeUnknownError
 from cellblock.fronts.functions.connection import ask, call, connection
 from cellblock.fronts.given_options import as_meant
-from cellblock.model import AttemptSnapshot, CodeExecutionResult
+from cellblock.model import CodeExecutionResult
+from cellblock.model.attempts import Attempts
 from cellblock.operations.data import milliseconds, session_of
 from cellblock.operations.executions import Lookup, Submit
 from cellblock.operations.saving import Variables
@@ -201,21 +201,14 @@ def execute_with_retry(
         CellblockError: As for `execute`.
         Exception: What `on_error_fn` raises.
     """
-    most = settings.current().max_retries if max_attempts is None else max_attempts
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise InvalidInputError(f"max_attempts must be at least 1, not {max_attempts!r}")
+    attempts = Attempts(code, settings.current().max_retries if max_attempts is None else max_attempts)
     if not callable(on_error_fn):
         raise InvalidInputError(f"on_error_fn must be a function of a result and a number, not {on_error_fn!r}")
-    attempts: list[AttemptSnapshot] = []
-    for number in range(1, most + 1):
-        result = _execute(kernel, code, language, timeout, retry=True)
-        attempts.append(AttemptSnapshot(number, code, result.status, result.output, result.stderr, result.error))
-        if result.ok:
-            return replace(result, attempts=attempts)
-        if number < most:
-            repaired = on_error_fn(result, number)
-            code = code if repaired is None else repaired
-    return replace(result, status="max_attempts_exceeded", attempts=attempts)
+    while True:
+        result = _execute(kernel, attempts.code, language, timeout, retry=True)
+        if (ended := attempts.add(result)) is not None:
+            return ended
+        attempts.repair(on_error_fn(result, attempts.number))
 
 
 def destroy(name: SessionRecord | str) -> bool:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellblock.fronts.functions.arguments import absolute
+from cellblock.common.urls import is_url
 from cellblock.fronts.functions.connection import ask
 from cellblock.operations.checkpoints import (
     Adopt,
     Checkpoints,
     Diff,
     DropCheckpoint,
-    Fork,
     MakeCheckpoint,
     Restore,
     Undo,
@@ -146,10 +145,9 @@ def fork(
         ConflictError: One of them exists.
         CellblockError: As for `Session.fork`.
     """
-    from cellblock.model.checkpoints import branch_names, check_seeds
+    from cellblock.operations.asking import fork_of
 
-    check_seeds(seeds or ())
-    return ask(Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state))
+    return ask(fork_of(kernel, names, files, seeds, same_random_state))
 
 
 def adopt(kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
@@ -187,7 +185,7 @@ def save(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.save`.
     """
-    return ask(Save(session_of(kernel), absolute(path), workspace, milliseconds(timeout)))
+    return ask(Save(session_of(kernel), _absolute(path), workspace, milliseconds(timeout)))
 
 
 def load(
@@ -208,7 +206,7 @@ def load(
         NotFoundError: There is no such session.
         CellblockError: As for `Session.load`.
     """
-    return ask(Load(session_of(kernel), absolute(path), workspace, milliseconds(timeout)))
+    return ask(Load(session_of(kernel), _absolute(path), workspace, milliseconds(timeout)))
 
 
 def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
@@ -225,6 +223,13 @@ def export(kernel: SessionRecord | str, path: str | os.PathLike[str]) -> Path:
         NotFoundError: There is no such session.
         CellblockError: As for `Session.export`.
     """
-    asked = Export(session_of(kernel), absolute(path))
+    asked = Export(session_of(kernel), _absolute(path))
     ask(asked)
     return Path(asked.path)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path as the daemon needs it, which has another current directory; a URL as it is."""
+    if isinstance(path, str) and is_url(path):
+        return path
+    return os.path.abspath(os.path.expanduser(path))

@@ -10,18 +10,22 @@ import base64
 import difflib
 import json
 import math
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 
+from cellblock.common.tasks import first_of
 from cellblock.fronts.problems import MEDIA_TYPE, Problem
 from cellblock.wire.packed import Packed, plain_json, unpack
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+_T = TypeVar("_T")
 
 _PIECE = 96 * 1024
 """Characters or bytes that are written at once; divisible by three, for base64."""
@@ -149,3 +153,25 @@ async def send_problem(scope: Scope, receive: Receive, send: Send, problem: Prob
         await send({"type": "websocket.http.response.body", "body": response.body})
         return
     await response(scope, receive, send)
+
+
+async def while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """Do something for a client, and give it up if the client leaves.
+
+    Args:
+        receive: Tells when it leaves; its request has come.
+        work: The coroutine to run.
+
+    Raises:
+        ClientDisconnect: The client has left. The coroutine was cancelled, and has ended.
+    """
+    working, _ = await first_of(work, _left(receive))
+    if working.cancelled():
+        raise ClientDisconnect
+    result: _T = working.result()
+    return result
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 
+from cellblock.common.tasks import first_of
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs
 from cellblock.fronts.gateway.answers import in_turns, json_bytes, json_pieces
@@ -92,14 +93,8 @@ async def events_by_web_socket(
     link = link_of(web_socket)
     await link.call(Lookup(execution))
     await web_socket.accept()
-    listening = asyncio.create_task(_listen(web_socket, execution))
-    sending = asyncio.create_task(_send(web_socket, link.follow(Follow(execution, after))))
-    try:
-        await asyncio.wait([listening, sending], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (listening, sending):
-            task.cancel()
-        await asyncio.wait([listening, sending])
+    following = link.follow(Follow(execution, after))
+    _listening, sending = await first_of(_listen(web_socket, execution), _send(web_socket, following))
     if not sending.cancelled():
         sending.result()
 

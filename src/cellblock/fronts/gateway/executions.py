@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 
-from cellblock.errors import NotFoundError, OutcomeUnknownError, failure
+from cellblock.errors import NotFoundError, failure
 from cellblock.fronts.gateway.access import link_of, settings_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.direct import MAX_KEY, Endpoint
@@ -165,7 +165,7 @@ async def result(
                 return await result_response(request, session, pack(event["data"]), chars)
             if event["kind"] == "failed":
                 raise failure(event["data"], execution)
-    raise OutcomeUnknownError("the daemon no longer knows how the execution ended", execution)
+    raise failure({}, execution)
 
 
 add(router, Cancel)
@@ -180,8 +180,7 @@ async def run(request: Request, session: str, wanted: ExecuteRequest, *, key: st
         CellblockError: Any other error of the daemon.
     """
     asked = Submit(session, wanted.language, milliseconds(request, wanted.timeout), key=key, wait=True, retry=retry)
-    result: Packed = await link_of(request).call(asked, wanted.code.encode("utf-8", "surrogatepass"), packed=True)
-    return result
+    return await link_of(request).call_packed(asked, wanted.code.encode("utf-8", "surrogatepass"))
 
 
 def milliseconds(request: Request, seconds: float | None) -> int:

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Response, WebSocket, WebSocketDisconnect
 from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
+from cellblock.common.tasks import first_of
 from cellblock.common.version import __version__
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs_of_any
@@ -287,17 +288,12 @@ async def channels(socket: WebSocket, kernel: str) -> None:
     client = Channels(socket, socket.query_params.get("session_id", "")[:512] or uuid.uuid4().hex, v1=v1)
     await socket.accept(V1 if v1 else None)
     found.attach(client)
-    writing = asyncio.create_task(client.write())
-    reading = asyncio.create_task(client.read(found))
     try:
-        await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
+        _, reading = await first_of(client.write(), client.read(found))
     finally:
         found.detach(client)
-        for task in (writing, reading):
-            task.cancel()
-        await asyncio.wait([writing, reading])
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await _say_goodbye(socket, reading)
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await _say_goodbye(socket, reading)
 
 
 async def _say_goodbye(socket: WebSocket, reading: asyncio.Task[None]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
 
+from cellblock.common.tasks import first_of
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.gateway.access import caller_of, link_of, needs, problem_for
 from cellblock.fronts.gateway.answers import json_bytes, problem_response
@@ -62,13 +63,7 @@ async def stream(
         await socket.send_denial_response(problem_response(problem_for(socket, error)))
         return
     await socket.accept()
-    tasks = [asyncio.create_task(work) for work in (carried.send(), carried.listen(), carried.write())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+    tasks = await first_of(carried.send(), carried.listen(), carried.write())
     await _close(socket, next((task.exception() for task in tasks if not task.cancelled() and task.exception()), None))
 
 

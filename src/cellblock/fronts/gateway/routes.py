@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 import re
 import types
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as HttpRequest
 from pydantic import BaseModel, Field, create_model
+from starlette.requests import ClientDisconnect
 
 from cellblock.errors import AccessError, CellblockError
 from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
-from cellblock.fronts.gateway.answers import json_response, packed_response
+from cellblock.fronts.gateway.answers import json_response, packed_response, while_there
 from cellblock.fronts.gateway.models import Done, ExecutionResultModel, KernelModel, Strict, UndoneCell
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, StateChanges
@@ -28,7 +28,6 @@ from cellblock.model.sessions import PendingApproval, SessionRecord
 from cellblock.operations.base import Limits, Request, Route
 from cellblock.operations.data import Data, answer_type
 from cellblock.service.store.tokens import Scope, Token
-from cellblock.wire.packed import Packed
 
 _RequestT = TypeVar("_RequestT", bound=Request[Any])
 Answer = Callable[[HttpRequest, Token, _RequestT], Awaitable[Any]]
@@ -130,7 +129,11 @@ def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | N
         body = given.pop(route.text, "").encode("utf-8", "replace") if route.text else b""
         asked = kind(**given)
         if route.attended:
-            return packed_response(await _while_there(request, link_of(request).call(asked, body, packed=True)))
+            try:
+                call = link_of(request).call_packed(asked, body)
+                return packed_response(await while_there(request.receive, call))
+            except ClientDisconnect:
+                raise CellblockError("the client has left") from None
         data = await (link_of(request).call(asked, body) if answer is None else answer(request, caller, asked))
         if with_ages:
             data = [with_age(one) for one in data] if isinstance(data, list) else with_age(data)
@@ -139,30 +142,6 @@ def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | N
     endpoint.__name__ = _names(kind).function
     endpoint.__signature__ = inspect.Signature(_parameters(kind, route, check))  # type: ignore[attr-defined]
     return endpoint
-
-
-async def _while_there(request: HttpRequest, work: Coroutine[Any, Any, Packed]) -> Packed:
-    """Wait for an answer, and give it up if the client leaves.
-
-    Raises:
-        CellblockError: The daemon's error; or nobody waits for the answer any more.
-    """
-    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(request))
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise CellblockError("the client has left")
-        return working.result()
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.wait([working, leaving])
-
-
-async def _left(request: HttpRequest) -> None:
-    """Wait until the client of a request, whose body has come, has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def check_others(route: Route, caller: Token) -> None:

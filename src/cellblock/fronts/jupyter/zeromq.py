@@ -52,7 +52,6 @@ class Sockets:
         self._context = zmq.asyncio.Context()
         self._sockets: dict[str, Any] = {}
         self._unsent: asyncio.Queue[tuple[str, list[bytes]]] = asyncio.Queue()
-        self._tasks: list[asyncio.Task[None]] = []
         kinds = dict.fromkeys(_ROUTERS, zmq.ROUTER) | {"iopub": zmq.PUB, "hb": zmq.ROUTER}
         try:
             for name, kind in kinds.items():

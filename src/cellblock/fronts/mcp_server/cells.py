@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from mcp_types import InputRequiredResult
 
-from cellblock.errors import CellblockError, NotFoundError, OutcomeUnknownError, failure
+from cellblock.errors import CellblockError, NotFoundError
 from cellblock.fronts.mcp_server import asking
 from cellblock.model import CodeExecutionResult
-from cellblock.model.sessions import ExecutionEvent
+from cellblock.model.sessions import ExecutionEvent, outcome_of
 from cellblock.operations.data import milliseconds
 from cellblock.operations.executions import Cancel, Follow, Lookup, Submit
 from cellblock.operations.sessions import Interrupt, Status
@@ -110,11 +110,7 @@ class Cell:
                 elif last.kind in ("approval", "decided"):
                     self._asks = True
                     self._changed.set()
-        if last is not None and last.kind == "failed":
-            raise failure(last.data, self.id)
-        if last is None or last.kind != "result":
-            raise OutcomeUnknownError("nobody knows how the cell ended", self.id)
-        return last.result
+        return outcome_of(last, self.id)
 
     def _say(self, text: str) -> None:
         """Keep a piece of output, and drop the first ones that are not needed any more: there can be a million of them."""

@@ -128,7 +128,6 @@ class Tools:
 
     async def install_package(
         self,
-        ctx: _Ctx,
         package_name: Annotated[str, Field(description="such as numpy>=2, or git+https://...")],
         session: _SESSION = "",
     ) -> _Answer:
@@ -139,7 +138,7 @@ class Tools:
         handle = self._handle(record.name)
         return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
 
-    async def reset(self, ctx: _Ctx, session: _SESSION = "") -> _Answer:
+    async def reset(self, session: _SESSION = "") -> _Answer:
         """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
         record = await self._clients.session(session)
         await self._clients.ask(Restart(record.kernel_id))

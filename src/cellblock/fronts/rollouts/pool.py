@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
-from shutil import copytree
+from shutil import Error, copytree
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -110,7 +110,6 @@ class Pool(AsyncOnly):
             raise InvalidInputError("pass template or start_from, not both: a saved session or checkpoint has its own files")
         if isinstance(start_from, Checkpoint) and start_from.snapshot is None:
             raise InvalidInputError("start_from needs a checkpoint with files: checkpoint(files='copy')")
-        self._size = size
         self._start_from = start_from
         self._template = check_template(template)
         self._labels = dict(labels or {})
@@ -122,7 +121,6 @@ class Pool(AsyncOnly):
         self._room = asyncio.Semaphore(size)
         self._state: dict[str, str] = {}
         self._shared: dict[str, asyncio.Task[Any]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._numbers = 0
         self._closed = False
         self.waiting = 0
@@ -273,7 +271,7 @@ class Pool(AsyncOnly):
                 place = SessionPlace(f"{host.keeper.places}rollout-{next(_places)}")
                 place.make()
                 if self._template is not None:
-                    await asyncio.to_thread(copytree, self._template, place.path, symlinks=True, dirs_exist_ok=True)
+                    await asyncio.to_thread(_copy_template, self._template, place.path)
             executor = await self._start(place, begin)
             said = {"clock": begin.clock.isoformat()} if begin.clock is not None else {}
             boot = round(time.perf_counter() - began, 6)
@@ -353,3 +351,16 @@ async def _set_clock(executor: CodeExecutor, clock: datetime) -> None:
 def _mark(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # mark as retrieved: every caller may have gone
+
+
+def _copy_template(template: str, place: str) -> None:
+    """Copy the files that a rollout begins with.
+
+    Raises:
+        InvalidInputError: One cannot be copied.
+    """
+    try:
+        copytree(template, place, symlinks=True, dirs_exist_ok=True)
+    except Error as error:
+        path, _, why = error.args[0][0]
+        raise InvalidInputError(f"the template cannot be copied: {path}: {why}") from error

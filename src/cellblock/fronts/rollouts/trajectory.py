@@ -31,14 +31,11 @@ class Trajectory:
     - ``end``: ``status``, ``reason``
     """
 
-    def __init__(self, calls_since: Callable[[float], list[str]] = lambda _since: []) -> None:
-        """Start without events.
-
-        Args:
-            calls_since: Returns the outside calls that were allowed since a time (`time.monotonic`).
-        """
+    def __init__(self) -> None:
+        """Start without events."""
         self.events: list[dict[str, Any]] = []
-        self.calls_since = calls_since
+        self.calls_since: Callable[[float], list[str]] = lambda _since: []
+        """Returns the outside calls that were allowed since a time (`time.monotonic`); of a session without tools, none."""
         self._began = time.monotonic()
         self._looked = self._began
 

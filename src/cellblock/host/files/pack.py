@@ -115,7 +115,7 @@ def unpack(tree: Tree, parts: Parts, limits: FileLimits, bounds: Bounds) -> Sink
             gunzip.finish()
             reader.finish()
             unpacker.close_file()
-            staging.commit_folder(staged, limits, True, "write")
+            staging.commit_folder(staged, limits, True)
     return Transfer(unpacker.files, unpacker.bytes, tuple(unpacker.skipped))
 
 

@@ -83,7 +83,7 @@ class Staging:
         finally:
             os.close(parent)
 
-    def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool, verb: str) -> None:
+    def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool) -> None:
         """Put the folder in its place: at once if the place is free, else entry by entry into the existing folder.
 
         Not in slices, so that no cancellation stops it half-way.
@@ -99,8 +99,8 @@ class Staging:
                 os.close(parent)
             return
         with self._tree.subtree(self._parts) as target:
-            _check_merge(staged, target, limits, overwrite, verb)
-            _merge(staged, target, verb)
+            _check_merge(staged, target, limits, overwrite)
+            _merge(staged, target)
 
 
 def status(tree: Tree, parts: Parts) -> os.stat_result | None:
@@ -133,19 +133,19 @@ def check_replaceable(existing: os.stat_result | None, kind: int, overwrite: boo
         raise OSError(code, os.strerror(code))
 
 
-def _check_merge(staged: Tree, target: Tree, limits: FileLimits, overwrite: bool, verb: str) -> None:
+def _check_merge(staged: Tree, target: Tree, limits: FileLimits, overwrite: bool) -> None:
     """Check that every entry may take its place, before the first one is moved."""
-    for parts, info in staged.scan((), limits, verb):
-        with telling(verb, target.name(parts)):
+    for parts, info in staged.scan((), limits, "write"):
+        with telling("write", target.name(parts)):
             check_replaceable(status(target, parts), stat.S_IFMT(info.st_mode), overwrite)
 
 
-def _merge(staged: Tree, target: Tree, verb: str) -> None:
+def _merge(staged: Tree, target: Tree) -> None:
     """Move every entry to its place: a whole folder where none exists yet."""
     pending: list[Parts] = [()]
     while pending:
         below = pending.pop()
-        with telling(verb, target.name(below)), staged.subtree(below, LIST) as source, target.subtree(below) as place:
+        with telling("write", target.name(below)), staged.subtree(below, LIST) as source, target.subtree(below) as place:
             for name in os.listdir(source.fd):
                 existing = status(place, (name,))
                 if existing is not None and stat.S_ISDIR(existing.st_mode):

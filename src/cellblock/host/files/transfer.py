@@ -77,7 +77,7 @@ def copy(ends: Ends, limits: FileLimits, *, overwrite: bool, verb: str) -> Work[
         with staged:
             result = yield from _copy_all(ends, found, staged, limits, verb)
             yield result.bytes, result.bytes
-            staging.commit_folder(staged, limits, overwrite, "write")
+            staging.commit_folder(staged, limits, overwrite)
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import LaunchError, StateError
 from cellblock.host.launch.launcher import Launcher
@@ -15,15 +15,29 @@ from cellblock.walls.sandbox.tiers import Tier
 if TYPE_CHECKING:
     from cellblock.host.launch.kernel_spec import KernelSpec
 
-LaunchKey = tuple[str, tuple[str, ...], Tier, Policy | None, str | None]
-"""Interpreter, preloaded modules and isolation; if that is wrapped, also the policy and the workspace of its sandbox."""
+
+class LaunchKey(NamedTuple):
+    """The kind of kernels that one launcher starts.
+
+    Attributes:
+        interpreter: Their interpreter.
+        preload: The modules that are imported before they start.
+        tier: How they are isolated.
+        policy: The policy of their sandbox, if the tier is wrapped.
+        workspace: The workspace of their sandbox, if the tier is wrapped.
+    """
+
+    interpreter: str
+    preload: tuple[str, ...]
+    tier: Tier
+    policy: Policy | None = None
+    workspace: str | None = None
 
 
 def key_of(wanted: KernelSpec) -> LaunchKey:
     """Return the key of the launcher for such kernels."""
-    if wanted.tier.wrapped:
-        return wanted.interpreter, wanted.preload, wanted.tier, wanted.policy, wanted.setup.cwd
-    return wanted.interpreter, wanted.preload, wanted.tier, None, None
+    key = LaunchKey(wanted.interpreter, wanted.preload, wanted.tier)
+    return key._replace(policy=wanted.policy, workspace=wanted.setup.cwd) if wanted.tier.wrapped else key
 
 
 class Launchers:
@@ -64,7 +78,7 @@ class Launchers:
     @property
     def warm(self) -> set[tuple[str, ...]]:
         """The modules that are imported already, of each launcher of new kernels that has some."""
-        return {preload for (_, preload, *_), launcher in self._in_use.items() if preload and launcher.alive}
+        return {key.preload for key, launcher in self._in_use.items() if key.preload and launcher.alive}
 
     def begin(self, key: LaunchKey) -> Launcher:
         """Return the launcher for some kernels, and start it in the background if it is not running.
@@ -171,7 +185,7 @@ class Launchers:
         A sandbox with checkpoints and branches of closed sessions is not idle: they count as kernels.
         """
         unused = [key for key, launcher in self._in_use.items() if not self._kernels[launcher]]
-        idle = [key for key in unused if key[-1] is not None and key not in self._sessions]
+        idle = [key for key in unused if key.workspace is not None and key not in self._sessions]
         for key in idle[: max(len(idle) - self.idle_sandboxes, 0)]:
             self._end(self._in_use.pop(key))
 

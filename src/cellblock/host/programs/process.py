@@ -98,7 +98,7 @@ class Process:
         )
         self._began = self._loop.time()
         self._output = Output(keep)
-        self._stdin = None if stdin is None else Stdin(stdin, owned=True)
+        self._stdin = None if stdin is None else Stdin(stdin)
         self._terminal: int | None = None
         self._asked: ProgramStatus | None = None
         """The status to report because we end it; None if we do not."""
@@ -344,7 +344,7 @@ class Process:
     def _take_terminal(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
         self._terminal = descriptor
-        self._stdin = Stdin(os.dup(descriptor), owned=True)
+        self._stdin = Stdin(os.dup(descriptor))
         self._output.follow(os.dup(descriptor), "stdout")
 
     def _unstarted(self, message: Unstarted) -> ExecResult:

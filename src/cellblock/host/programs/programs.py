@@ -82,7 +82,6 @@ class Programs:
         self._hidden: set[Process] = set()
         self.watchers: list[SessionWatcher] = []
         self._waiting = 0
-        self._closed = False
 
     # -- for users -----------------------------------------------------------------------------------------------------
 
@@ -250,11 +249,6 @@ class Programs:
         for process in self._running.values():
             process.kill(why)
         return bool(self._running)
-
-    async def close(self) -> None:
-        """End all programs, and start no others. It can be repeated."""
-        self._closed = True
-        await self.end_all("its session was closed")
 
     # -- starting ------------------------------------------------------------------------------------------------------
 

@@ -11,15 +11,13 @@ _PIECE = 1 << 20
 class Stdin:
     """The host's end of a program's standard input, which may be its terminal."""
 
-    def __init__(self, descriptor: int, *, owned: bool) -> None:
+    def __init__(self, descriptor: int) -> None:
         """Take a descriptor.
 
         Args:
-            descriptor: The descriptor, which does not block.
-            owned: Whether to close it.
+            descriptor: The descriptor, which does not block. `close` closes it.
         """
         self._descriptor: int | None = descriptor
-        self._owned = owned
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
@@ -60,8 +58,7 @@ class Stdin:
         if self._room is not None:
             self._loop.remove_writer(descriptor)
             _settle(self._room)
-        if self._owned:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

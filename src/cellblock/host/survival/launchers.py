@@ -15,6 +15,9 @@ from cellblock.launch.custody.client import Custodian, Holding, Process
 from cellblock.wire.control import End, Kill, Setup
 from cellblock.wire.datagrams import encode_control
 
+_GRACE = 5.0
+"""Seconds that a launcher has to end by itself."""
+
 
 class FormerZygote:
     """A zygote that makes no more kernels. Its last request, and the control group that came with it, are unknown."""
@@ -81,10 +84,7 @@ class FormerZygote:
         except OSError:
             pass  # it has ended
         self._control.close()
-        if not await self._process.ended(5):
-            self._process.kill()
-            await self._process.ended(5)
-        self._process.close()
+        await self._process.end(_GRACE)
         self._said.close()
         self._on_closed()
 
@@ -108,10 +108,7 @@ class ByCustodian:
     async def end(self, process: Started) -> None:
         """See `Starter`."""
         assert isinstance(process, Process)
-        if not await process.ended(5):
-            process.kill()
-            await process.ended(5)
-        process.close()
+        await process.end(_GRACE)
 
     def packages(self, process: Started) -> str | None:
         """See `Starter`."""

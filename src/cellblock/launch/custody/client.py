@@ -99,6 +99,13 @@ class Process:
                 loop.remove_reader(self.descriptors[1])
         return self.poll() is not None
 
+    async def end(self, grace: float) -> None:
+        """Wait until it has ended, and kill it if that takes longer than a time; close its descriptors."""
+        if not await self.ended(grace):
+            self.kill()
+            await self.ended(grace)
+        self.close()
+
     def close(self) -> None:
         """Close its descriptors. The process continues."""
         self.poll()

@@ -277,6 +277,14 @@ def session_of(pid: int) -> int:
         return 0
 
 
+def group_of(pid: int) -> int | None:
+    """Return the process group of a process; None if it has ended."""
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
 def has_own_proc() -> bool:
     """Whether /proc belongs to this pid namespace."""
     return name_in_proc(os.getpid()) == os.getpid()

@@ -101,7 +101,7 @@ def _send_to_group(group: int, number: int) -> None:
     """
     seen: set[int] = set()
     for _ in range(_LOOKS):
-        found = [pid for pid in processes.descendants(os.getpid()) if pid not in seen and _group_of(pid) == group]
+        found = [pid for pid in processes.descendants(os.getpid()) if pid not in seen and processes.group_of(pid) == group]
         if not found:
             break
         for pid in found:
@@ -110,13 +110,6 @@ def _send_to_group(group: int, number: int) -> None:
         seen.update(found)
     if not seen:
         raise ProcessLookupError(errno.ESRCH, "no such group")
-
-
-def _group_of(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return None  # it has ended
 
 
 def _send(pid: int, number: int, information: bytes | None = None) -> None:

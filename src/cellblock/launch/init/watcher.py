@@ -398,7 +398,7 @@ class _Watcher:
         else:
             found = _below()
             if message.scope == "group":  # by its members: the id may belong to others when all of them have ended
-                found = [pid for pid in found if _group_of(pid) == self._leader]
+                found = [pid for pid in found if processes.group_of(pid) == self._leader]
             processes.kill(found, message.number)
 
     def _kill_tree(self) -> None:
@@ -412,10 +412,3 @@ class _Watcher:
             killed.update(found)
             if processes.is_readable(self._wake, _MOMENT):
                 os.read(self._wake, 4096)
-
-
-def _group_of(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except OSError:
-        return None  # it has ended

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Self, cast
 
 from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolError
@@ -115,32 +115,31 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    @overload
-    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
-
-    @overload
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
-
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
         """Ask the daemon for something, and return its answer: JSON data, or bytes.
 
         Args:
             request: The request.
             body: The body of the request.
-            packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:
             CellblockError: The daemon's error, of the same class.
             NotRunError: It had ended before, or was ending; it was not asked. The connection is not `usable` then.
             DaemonError: It ended meanwhile; whether it has done what it was asked is not known.
         """
+        answer: AnswerT = self._unpacked(await self.call_packed(request, body))
+        return answer
+
+    async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
+        """Ask as `call` does, and return an answer of JSON data as it came."""
         number, answers = await self._send(request, body)
         try:
             answer, _ = await answers.get()
         finally:
             del self._answers[number]
         self._check(answer)
-        return answer if packed else self._unpacked(answer)
+        packed: Packed = answer
+        return packed
 
     async def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something that has an answer in many parts, and yield them as they come.

@@ -49,6 +49,7 @@ async def restore(server: Server, request: Restore) -> Data[Restored] | Packed:
     """See `Restore`."""
     session, checkpoint = await _found(server, request)
     restored = await session.restore(checkpoint, processes=request.processes)  # type: ignore[arg-type]  # it checks it
+    await server.sessions.find(request.session).went_back()
     return await asyncio.to_thread(lambda: pack({**checkpoint.record.to_dict(), "changes": restored.to_dict()}))
 
 
@@ -65,6 +66,7 @@ async def undo(server: Server, request: Undo) -> Data[Undone]:
     """See `Undo`."""
     session = await _live(server, request.session)
     undone = await session.undo(request.count, partial=request.partial, processes=request.processes)  # type: ignore[arg-type]
+    await server.sessions.find(request.session).went_back()
     return as_data(undone)
 
 

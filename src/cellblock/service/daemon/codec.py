@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellblock import errors
 from cellblock.common import telemetry
-from cellblock.errors import (
-    BusyError,
-    CellblockError,
-    DaemonError,
-    FilesError,
-    InvalidInputError,
-    OutcomeUnknownError,
-    ProcessError,
-    ProtocolError,
-)
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, named
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import MAX_REQUEST, Request
 from cellblock.wire.codec import decoder, encoder
@@ -84,17 +74,7 @@ def encode_reply(number: int, answer: Any, *, more: bool = False) -> tuple[bytes
 
 def encode_error(number: int, error: CellblockError) -> bytes:
     """Return an error as a frame."""
-    details: dict[str, Any] = {}
-    if isinstance(error, BusyError):
-        details["retry_after"] = error.retry_after
-    if isinstance(error, OutcomeUnknownError):
-        details["execution"] = error.execution
-    if isinstance(error, ProcessError):
-        details["errno"] = error.errno
-    if isinstance(error, FilesError):
-        path = None if error.path is None else error.path.encode("utf-8", "replace").decode()
-        details |= {"path": path, "errno": error.errno}
-    header = {"type": "error", "id": number, "error": type(error).__name__, "details": details}
+    header = {"type": "error", "id": number, "error": type(error).__name__, "details": error.details()}
     return encode_frame(header, str(error)[:60_000].encode("utf-8", "replace"))
 
 
@@ -123,18 +103,7 @@ def decode_answer(frame: Frame) -> tuple[int, Any, bool]:
         case {"type": "reply", "id": int(number), "more": bool(more), "raw": bool(raw)}:
             return number, frame.body if raw else Packed(frame.body), more
         case {"type": "error", "id": int(number), "error": str(name), "details": dict(details)}:
-            return number, _error(name, frame.body.decode("utf-8", "replace"), details), False
+            return number, named(name).remade(frame.body.decode("utf-8", "replace"), details), False
         case {"type": "refused", "id": int(number)}:
             return number, REFUSED, False
     raise ProtocolError(f"{frame.header['type'][:40]!a} is not an answer of the daemon")
-
-
-def _error(name: str, message: str, details: dict[str, Any]) -> CellblockError:
-    """Return the exception that the daemon has met, of the same class."""
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, CellblockError):
-        try:
-            return kind(message, **details)
-        except TypeError:
-            return kind(message)
-    return DaemonError(message)

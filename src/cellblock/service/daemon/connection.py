@@ -8,12 +8,15 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
+from cellblock.common.version import __version__
 from cellblock.errors import CellblockError, DaemonError, NotRunError, OutcomeUnknownError, ProtocolError
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
 from cellblock.operations.sessions import Hello
 from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
+from cellblock.service.daemon.place import Place
 from cellblock.wire.frames import Frame, FrameParser
 from cellblock.wire.packed import Packed, unpack
 
@@ -199,3 +202,15 @@ class Connection:
                 raise ConnectionResetError(0, "it has ended")
             self._received.extend(self._parser.frames(data))
         return decode_answer(self._received.popleft())
+
+
+def open_if_running(place: Place) -> Connection | None:
+    """Return a connection to a daemon; None if there is none.
+
+    Raises:
+        DaemonError: It cannot be reached, or is of another version.
+    """
+    sock = place.connect()
+    with suppress(NotRunError):  # it has just ended
+        return None if sock is None else Connection(sock, __version__)
+    return None

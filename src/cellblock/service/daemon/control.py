@@ -14,7 +14,7 @@ from cellblock.common import config
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
 from cellblock.operations.sessions import About, End
-from cellblock.service.daemon.connection import Connection
+from cellblock.service.daemon.connection import Connection, open_if_running
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import open_connection
 
@@ -31,15 +31,15 @@ def start(place: Place | None = None) -> dict[str, Any]:
     return _about(open_connection(place or Place()))
 
 
-def status(place: Place | None = None) -> dict[str, Any] | None:
+def status() -> dict[str, Any] | None:
     """Return how the daemon is (`About`); None if there is none.
 
     Raises:
         DaemonError: It cannot be reached, or is of another version.
     """
-    sock = (place or Place()).connect()
     with suppress(NotRunError):  # it has just ended
-        return None if sock is None else _about(Connection(sock, __version__))
+        connection = open_if_running(Place())
+        return None if connection is None else _about(connection)
     return None
 
 
@@ -80,13 +80,12 @@ def _about(connection: Connection) -> dict[str, Any]:
     return about
 
 
-def systemd_unit(place: Place | None = None) -> str:
+def systemd_unit(place: Place) -> str:
     """Return a systemd user unit that runs the daemon of a directory, so that sessions can have control groups.
 
     It kills nothing but the daemon (``KillMode=process``): the custodian and the kernels must outlive a daemon that crashes,
     so that the next one can adopt them. A daemon that is asked to end ends them itself.
     """
-    place = place or Place()
     command = " ".join(map(_quoted, (sys.executable, "-m", "cellblock.daemon", str(place.directory))))
     return f"""\
 [Unit]
@@ -110,7 +109,7 @@ WantedBy=default.target
 """
 
 
-def install_unit(place: Place | None = None) -> Path:
+def install_unit() -> Path:
     """Write the unit to where systemd finds this user's units, and return its path. systemd does not load it by itself.
 
     ``systemctl --user daemon-reload`` and ``systemctl --user enable --now cellblock`` start it.
@@ -122,7 +121,7 @@ def install_unit(place: Place | None = None) -> Path:
     path = (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "systemd" / "user" / UNIT
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(systemd_unit(place))
+        path.write_text(systemd_unit(Place()))
     except OSError as error:
         raise DaemonError(f"{path} cannot be written: {error.strerror}") from error
     return path

@@ -6,10 +6,10 @@ import asyncio
 import atexit
 import os
 import socket
-import threading
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import loop_thread
+from cellblock.common.per_process import PerProcess
 
 if TYPE_CHECKING:
     from cellblock.service.daemon.server import Server
@@ -63,23 +63,11 @@ async def _serve() -> tuple[Any, Any]:
     return Server(NamedSessions(host)), host
 
 
-_lock = threading.Lock()
-_shared: InProcess | None = None
+def _make_shared() -> InProcess:
+    made = InProcess()
+    atexit.register(made.close)  # before the loop ends, which was registered earlier
+    return made
 
 
-def shared() -> InProcess:
-    """Return this process's own sessions."""
-    global _shared
-    with _lock:
-        if _shared is None or not _shared.usable:
-            _shared = InProcess()
-            atexit.register(_shared.close)  # before the loop ends, which was registered earlier
-        return _shared
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
+shared = PerProcess(_make_shared)
+"""Returns this process's own sessions."""

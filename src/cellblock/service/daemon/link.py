@@ -12,13 +12,16 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from socket import socket
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Protocol, TypeVar
 
 from cellblock.errors import BusyError, CellblockError, DaemonError, NotRunError, OutcomeUnknownError
 from cellblock.operations.base import AnswerT, Request
 from cellblock.service.daemon.async_connection import AsyncConnection, open_connection
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import connect_or_start
+from cellblock.wire.packed import Packed
+
+_T = TypeVar("_T")
 
 _IDLE = 64
 _MOST = 2000
@@ -37,19 +40,16 @@ class SessionLink(Protocol):
     It belongs to one event loop.
     """
 
-    @overload
-    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
-
-    @overload
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
-
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
-        """Ask for an operation, and return the answer; with `packed`, JSON data as it came.
+    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+        """Ask for an operation, and return the answer.
 
         Raises:
             CellblockError: The error at the session, of the same class.
             OutcomeUnknownError: The connection was lost in the middle of a request that must not be made twice.
         """
+
+    async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
+        """Ask for an operation of one session as `call` does, and return its answer, JSON data, as it came."""
 
     def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
         """Ask for something that has an answer in many parts, and yield them as they come."""
@@ -78,28 +78,28 @@ class DaemonLink:
         self._idle: list[AsyncConnection] = []
         self._used = 0
 
-    @overload
-    async def call(self, request: Request[AnswerT], body: bytes = b"", *, packed: Literal[False] = False) -> AnswerT: ...
-
-    @overload
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool) -> Any: ...
-
-    async def call(self, request: Request[Any], body: bytes = b"", *, packed: bool = False) -> Any:
+    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
         """Ask the daemon, or the next one if it has ended or is ending, and return the answer.
 
         Args:
             request: The request.
             body: The body of the request.
-            packed: Whether to return JSON data as it came (`wire.packed.Packed`).
 
         Raises:
             CellblockError: The daemon's error, of the same class.
             OutcomeUnknownError: It ended in the middle of a request that must not be made twice.
         """
+        return await self._repeat(request, lambda connection: connection.call(request, body))
+
+    async def call_packed(self, request: Request[Any], body: bytes = b"") -> Packed:
+        """See `SessionLink`."""
+        return await self._repeat(request, lambda connection: connection.call_packed(request, body))
+
+    async def _repeat(self, request: Request[Any], ask: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
         lost: _LostError | None = None
         for _ in range(_TRIES):
             try:
-                return await self._ask(request, body, packed=packed)
+                return await self._ask(request, ask)
             except _LostError as error:
                 lost = error  # twice is the same as once: code that was submitted with a key is found by that key
             except DaemonError as error:
@@ -108,15 +108,15 @@ class DaemonLink:
                 raise OutcomeUnknownError(f"{lost}, and then: {error}") from error
         raise DaemonError(f"{lost}; that has happened {_TRIES} times in a row: see the daemon's log") from lost
 
-    async def _ask(self, request: Request[Any], body: bytes, *, packed: bool) -> Any:
+    async def _ask(self, request: Request[Any], ask: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
         connection = await self._take()
         try:
-            answer = await connection.call(request, body, packed=packed)
+            answer = await ask(connection)
         except NotRunError:
             self._give(connection)
             if connection.usable:
                 raise
-            return await self._ask(request, body, packed=packed)  # the next daemon: this one was not asked
+            return await self._ask(request, ask)  # the next daemon: this one was not asked
         except CellblockError as error:
             self._give(connection)
             if connection.usable:

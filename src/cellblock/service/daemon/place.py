@@ -110,17 +110,7 @@ class Place:
 
     def is_held(self) -> bool:
         """Return whether a daemon holds the lock, whether or not it takes connections."""
-        try:
-            lock = os.open(self.lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        return is_held(self.lock)
 
     def is_of(self, lock: int) -> bool:
         """Return whether the lock that a daemon holds is the one that the next daemon would look for."""
@@ -141,6 +131,21 @@ class Place:
             use(f"/proc/self/fd/{directory}/{self.socket.name}")
         finally:
             os.close(directory)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds a lock for itself alone; not if there is no such file."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def peer(sock: socket.socket) -> int:

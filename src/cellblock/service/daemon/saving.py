@@ -31,7 +31,9 @@ async def load(server: Server, request: Load) -> Data[LoadReport]:
     _check_python(server, request.session)
     _check_place(request.path)
     session = await server.sessions.live(request.session)
-    return as_data(await session.load(request.path, workspace=request.workspace, timeout=seconds(request.timeout)))
+    report = await session.load(request.path, workspace=request.workspace, timeout=seconds(request.timeout))
+    await server.sessions.find(request.session).went_back()
+    return as_data(report)
 
 
 @answers(Export)

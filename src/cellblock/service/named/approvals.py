@@ -141,17 +141,6 @@ class PendingApprovals:
             decided.append(name)
         return decided
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Refuse a request that cannot be decided about.
-
-        Args:
-            name: The id of the request or question.
-            reason: The reason, for the code that asks.
-        """
-        if name in self._waiting:
-            self._waiting[name][1].withdraw(reason)
-        self._answer((name,), None)
-
     def _answer(self, ids: tuple[str, ...], content: Mapping[str, Any] | None, always: str = "") -> list[str]:
         """Answer those that are questions; return the ids that were still pending."""
         open_questions = [self._questions[name] for name in ids if name in self._questions]

@@ -126,5 +126,6 @@ async def adopt(sessions: NamedSessions, session: str, branch: str) -> Changes:
     if sessions.find(session) is sessions.find(branch):
         raise InvalidInputError(f"session {session!r} cannot adopt itself")
     changes = await (await sessions.live(session)).continue_as(await sessions.live(branch))
+    await sessions.find(session).went_back()
     await sessions.end_adopted(branch, session)
     return changes

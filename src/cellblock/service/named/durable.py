@@ -28,6 +28,12 @@ EVERY = 30.0
 
 _SUFFIX = ".cellblock"
 _UNLOADED = "unloaded-"
+_LEFT = "left"
+"""The name of a file that says that the session has gone back from the state that was saved last."""
+
+WENT_BACK = "undo, restore, adopt or load"
+"""What counts as a cell that ran after the last save, if the session has gone to another state since."""
+
 _TIMEOUT = 120.0  # seconds for pickling
 _MOST, _SHOWN = 10, 80  # names that are shown, and characters of code
 _LAST = 10.0  # seconds to save what is new when the daemon ends
@@ -61,6 +67,7 @@ class Durable:
         self._next = 0.0
         self._task: asyncio.Task[None] | None = None
         self._removed = False
+        self._gone_back = 0
 
     @property
     def problem(self) -> str:
@@ -82,8 +89,39 @@ class Durable:
         if time.monotonic() >= self._next and session.saving.last_state.number not in (0, self._saved):
             self._task = asyncio.create_task(self._save(session))
 
+    async def went_back(self, session: Session) -> None:
+        """Handle that the session has gone to another state: save that soon.
+
+        Until then, note that the last save is of a state that was left: after a power failure, a cell that was undone would
+        come back without a word.
+        """
+        self._gone_back += 1
+        if session.saving.last_state.number == self._saved and (self._task is None or self._task.done()):
+            return  # to the very state that was saved
+        try:
+            await asyncio.to_thread(self._record_going_back)
+        except OSError as error:
+            self._problem = f"it cannot be recorded that the session went back: {error}"
+            _log.warning("a durable session: %s", self._problem)
+        if self.remote is not None:
+            self.remote.tell_soon()
+        self._next = 0.0
+        self.look(session)
+
+    def _record_going_back(self) -> None:
+        if self.last is None:
+            return
+        (self._directory / _LEFT).touch()
+        _sync(self._directory)
+
+    @property
+    def left(self) -> bool:
+        """Whether the session has gone back from the state that was saved last."""
+        return (self._directory / _LEFT).exists()
+
     async def _save(self, session: Session) -> None:
         self._next = time.monotonic() + self._every
+        gone_back = self._gone_back
         state = session.saving.last_state
         last = self._ran(state.running)
         path = self._directory / f"{last or '0'}{_SUFFIX}"
@@ -99,7 +137,7 @@ class Durable:
                     return
                 saved = session.saving.last_state  # cells did that, too
                 state = state if saved.busy else saved
-            await asyncio.to_thread(self._keep_only, path)
+            await asyncio.to_thread(self._keep_only, path, still_left=self._gone_back != gone_back)
             if self.remote is not None:
                 await self.remote.keep(path, last)
         except (CellblockError, OSError) as error:
@@ -107,6 +145,8 @@ class Durable:
             _log.warning("a durable session cannot be saved: %s", error)
         else:
             self._saved, self._problem = state.number, ""
+            if self._gone_back != gone_back:  # meanwhile: it is a state that was left
+                self._next = 0.0
 
     async def _save_in_turn(self, session: Session, path: Path) -> bool:
         """Save a session without a checkpoint by its own kernel; return whether it still had this kernel at the end.
@@ -122,15 +162,16 @@ class Durable:
         await asyncio.to_thread(os.replace if whole else _discard, pending, path)
         return whole
 
-    def _keep_only(self, path: Path) -> None:
-        """Remove earlier saves, once the new one is on the disk."""
-        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    def _keep_only(self, path: Path, *, still_left: bool) -> None:
+        """Remove earlier saves, once the new one is on the disk.
+
+        Args:
+            path: The new one.
+            still_left: Whether the session has gone back from the new one, too.
+        """
+        _sync(self._directory)
         for other in self._directory.iterdir():
-            if other != path and not other.name.startswith(_UNLOADED):
+            if other != path and not other.name.startswith(_UNLOADED) and not (still_left and other.name == _LEFT):
                 other.unlink(missing_ok=True)
 
     # -- going on ------------------------------------------------------------------------------------------------------
@@ -203,6 +244,15 @@ class Durable:
         remove_saves(self._directory)
 
 
+def _sync(directory: Path) -> None:
+    """Make sure that the names in a directory outlive a power failure."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def _discard(path: Path, _: Path) -> None:
     path.unlink(missing_ok=True)
 
@@ -230,6 +280,9 @@ def told(
     """
     ran = f"The session ran on {host}, which is gone or has released it." if host else "The session's kernel ended."
     lines = [f"{ran} The session goes on from what was saved at {at}."]
+    if WENT_BACK in codes:
+        codes, lost = [code for code in codes if code != WENT_BACK], lost - 1
+        lines.append(f"It had gone to another state since ({WENT_BACK}). That is lost: cells that were undone count again.")
     if lost:
         shown = "; ".join(_in_short(code) for code in codes)
         more = f"; and {lost - len(codes)} more" if lost > len(codes) else ""

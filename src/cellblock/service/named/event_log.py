@@ -122,10 +122,6 @@ class EventLog:
             self.size -= self._events.pop(self._dropped)[2]
         self._journal.drop(self._execution, self._dropped)
 
-    def look_again(self) -> None:
-        """Wake waiting readers without an event: something else has changed."""
-        self._tell_soon()
-
     def _tell_soon(self) -> None:
         if not self._telling:
             self._telling = True

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cellblock import errors
-from cellblock.errors import CellblockError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
-from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
+from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, outcome_of
 from cellblock.service.store.journal import Journal
 from cellblock.wire.packed import pack
 
@@ -53,19 +51,7 @@ class PastExecution:
         Raises:
             CellblockError: It failed; `OutcomeUnknownError` if it is unknown how far it ran.
         """
-        last = await self._journal.last_event(self.record.id)
-        if last is not None and last.kind == "result":
-            return last.result
-        raise self._error({} if last is None else last.data)
-
-    def _error(self, data: Any) -> CellblockError:
-        message = str(data.get("message") or "its result is no longer kept")
-        if data.get("ran") in (None, "unknown") or data.get("error") == "OutcomeUnknownError":
-            return OutcomeUnknownError(message, self.record.id)
-        kind = getattr(errors, str(data.get("error")), None)
-        if isinstance(kind, type) and issubclass(kind, CellblockError):
-            return kind(message)
-        return CellblockError(message)
+        return outcome_of(await self._journal.last_event(self.record.id), self.record.id)
 
     async def changed(self) -> None:
         """Return at once: there are no further events."""

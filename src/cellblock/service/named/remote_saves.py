@@ -8,6 +8,7 @@ daemon that takes the name over meanwhile may have read the record before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import logging
@@ -64,6 +65,7 @@ class RemoteSaves:
         self._count = 0
         self._closed = False
         self._beating: asyncio.Task[None] | None = None
+        self._told = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -138,9 +140,15 @@ class RemoteSaves:
         if (self._beating is None or self._beating.done()) and not self._closed and not self.taken_by:
             self._beating = asyncio.create_task(self._beat())
 
+    def tell_soon(self) -> None:
+        """Write down at once what ran since the last save, and not only with the next renewal."""
+        self._told.set()
+
     async def _beat(self) -> None:
         while not self.taken_by:
-            await asyncio.sleep(BEAT if self._lease.held else 0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), BEAT if self._lease.held else 0)
+            self._told.clear()
             try:
                 await self._renew()
             except CellblockError as error:

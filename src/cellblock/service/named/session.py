@@ -21,7 +21,7 @@ from cellblock.host.kernels.cell import OnInput
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
-from cellblock.service.named.durable import Durable, told
+from cellblock.service.named.durable import WENT_BACK, Durable, told
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.kernel_types import cell, has_run, kernel_of, start_kernel
 from cellblock.service.named.labels import ended, label_of
@@ -233,11 +233,27 @@ class NamedSession:
 
     def _remote(self) -> RemoteSaves | None:
         """Return the saves at the URL of its options, if there is one."""
-        url, store = self.read.named.durable, self._store
-        if not isinstance(url, str) or store is None:
+        url = self.read.named.durable
+        if not isinstance(url, str):
             return None
-        session = self.record.kernel_id
-        return RemoteSaves(url, self.record.name, session, lambda last: store.journal.run_after(session, last, _MOST_NAMED))
+        return RemoteSaves(url, self.record.name, self.record.kernel_id, self._run_after)
+
+    def _run_after(self, last: str) -> tuple[list[str], int]:
+        """Return what has run since a save: the code of the first cells, and how many; going back counts as one.
+
+        Args:
+            last: The id of the execution after which it was made; empty if it was made before the first.
+        """
+        assert self._store is not None
+        codes, lost = self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED)
+        if self.durable is None or not self.durable.left:
+            return codes, lost
+        return [WENT_BACK, *codes], lost + 1
+
+    async def went_back(self) -> None:
+        """Handle that it has gone to another state: undo, restore, adopt or load."""
+        if self.durable is not None and self.current is not None:
+            await self.durable.went_back(self.current)
 
     async def hold(self) -> None:
         """Make sure that no other daemon goes on with it, if it is saved at a URL. Call it before code runs in it.
@@ -341,7 +357,7 @@ class NamedSession:
             codes, lost, host = [*left.ran], left.lost, left.host
             known_until = "" if left.released else _local_time(left.at / 1000)
         else:
-            codes, lost = self._store.journal.run_after(self.record.kernel_id, Durable.execution_of(save), _MOST_NAMED)
+            codes, lost = self._run_after(Durable.execution_of(save))
         self._loss = "restored_earlier" if lost or known_until else "restored"
         for line in told(at, codes, lost, changed, session.loaded, host=host, known_until=known_until):
             session.reader.note(f"[cellblock] {line}")
@@ -385,14 +401,26 @@ class NamedSession:
         return result
 
     async def prepare(self, session: Session) -> None:
-        """Run the startup code if it has not run in this kernel. If the last one has died, the next result says so."""
-        if not self.read.named.startup_code or not session.succession.afresh or kernel_of(session.position) == self._prepared:
+        """Prepare a fresh kernel: if the last one has died, load the last save of a durable session, or run the startup code.
+
+        The next result says so.
+        """
+        if not session.succession.afresh or kernel_of(session.position) == self._prepared:
+            return
+        if not self.read.named.startup_code and self.durable is None:
             return
         await session.wait_for_kernel()
         again = bool(self._prepared)
-        if kernel_of(session.position) in ("", self._prepared) or (result := await self.run_startup_code(session)) is None:
+        if (kernel := kernel_of(session.position)) in ("", self._prepared):
             return
-        if not again:
+        # An undo of all cells has led to a fresh kernel, too: then the session has left what was saved.
+        if again and self.durable is not None and self.durable.last is not None and not self.durable.left:
+            self.lost = True
+            if await self._go_on_from_save(session):
+                return
+            self.lost = False
+        self._prepared = kernel
+        if (result := await self.run_startup_code(session)) is None or not again:
             return
         self.lost = True
         for line in result.stderr.splitlines():

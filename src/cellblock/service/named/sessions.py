@@ -443,10 +443,6 @@ class NamedSessions:
         ended = record.status == "idle" and session is not None and not await session.has_kernel()
         return dataclasses.replace(record, status="dead") if ended else record
 
-    def records(self) -> list[SessionRecord]:
-        """Return the records of all sessions, oldest first."""
-        return [named.shown() for named in self._sessions.values()]
-
     async def restart(self, session: str) -> SessionRecord:
         """Stop what runs in a session, and give it a fresh kernel.
 

@@ -179,9 +179,9 @@ def _package(root_dir: str | os.PathLike[str], name: str) -> Iterator[int]:
     """
     try:
         with beneath.folder(root_dir, make=True) as root:
-            beneath.touch(root, "__init__.py")
+            beneath.make_package(root)
         with beneath.folder(root_dir, name, make=True) as folder:
-            beneath.touch(folder, "__init__.py")
+            beneath.make_package(folder)
             yield folder
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):

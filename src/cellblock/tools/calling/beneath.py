@@ -119,10 +119,10 @@ def write_folder(above: int, name: str, files: Mapping[str, str]) -> None:
     _remove(above, old)
 
 
-def touch(above: int, name: str) -> None:
-    """Make an empty file in a folder that is held, unless there is something of that name."""
+def make_package(above: int) -> None:
+    """Make an empty ``__init__.py`` in a folder that is held, unless there is something of that name."""
     try:
-        os.close(os.open(name, _NEW, 0o644, dir_fd=above))
+        os.close(os.open("__init__.py", _NEW, 0o644, dir_fd=above))
     except FileExistsError:
         pass
 

@@ -85,9 +85,9 @@ class Connection:
             await self.closed()  # then the cause is known
             raise self.error(f"MCP server {self._server!r} cannot be used: {self._cause}")
 
-    async def close(self, cause: str = "it was stopped") -> None:
+    async def close(self) -> None:
         """Close the connection, and end the server if it was started for it. Returns when it has ended."""
-        self._cause = self._cause or cause
+        self._cause = self._cause or "it was stopped"
         self.lost()
         await self.closed()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from cellblock.tools.calling.content import CallTool
@@ -25,18 +25,15 @@ class SharedServers:
         lookup: Callable[[str, str], ServerParams],
         *,
         connect_timeout: float,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Set up; no server is started.
 
         Args:
             lookup: Returns the parameters of a server by its root and name, or raises.
             connect_timeout: Seconds in which a server must be ready.
-            environment: Variables for ``${NAME}`` in parameters; `config.server_environment` by default.
         """
         self._lookup = lookup
         self._connect_timeout = connect_timeout
-        self._environment = environment
         self._by_root: dict[str, Servers] = {}
         self._users: dict[ServerKey, set[Lease]] = {}
 
@@ -44,9 +41,7 @@ class SharedServers:
         """Return a function that calls a server, and record its user."""
         root = key[0]
         if root not in self._by_root:
-            self._by_root[root] = Servers(
-                lambda name: self._lookup(root, name), connect_timeout=self._connect_timeout, environment=self._environment
-            )
+            self._by_root[root] = Servers(lambda name: self._lookup(root, name), connect_timeout=self._connect_timeout)
         self._users.setdefault(key, set()).add(lease)
         return self._by_root[root]
 

@@ -110,9 +110,15 @@ class ServerRegistry:
         Raises:
             InvalidInputError: No server of this name is registered.
         """
-        stored = self._row(name, root)[0]
+        with self._database.reading() as connection:
+            row = connection.execute(
+                "SELECT params FROM servers WHERE name = ? AND (? IS NULL OR root = ?) ORDER BY registered DESC",
+                (name, root, root),
+            ).fetchone()
+        if row is None:
+            raise InvalidInputError(f"no MCP server is registered as {name!r}; generate_mcp_sources() registers one")
         try:
-            return parse_params(name, json.loads(stored))
+            return parse_params(name, json.loads(row[0]))
         except ValueError as error:
             raise StoreError(f"the stored entry of MCP server {name!r} is damaged: register it again ({error})") from error
 
@@ -159,14 +165,6 @@ class ServerRegistry:
         found: _T = self._found[key]
         return found
 
-    def tools_hash(self, name: str, root: str | None = None) -> str:
-        """Return the hash of a server's tools from its registration.
-
-        Raises:
-            InvalidInputError: No server of this name is registered.
-        """
-        return self._row(name, root)[1]
-
     def names(self) -> list[str]:
         """Return the names of all registered servers, sorted."""
         with self._database.reading() as connection:
@@ -182,16 +180,6 @@ class ServerRegistry:
             if connection.execute("DELETE FROM servers WHERE name = ?", (name,)).rowcount == 0:
                 raise InvalidInputError(f"no MCP server is registered as {name!r}; 'cellblock tools list' shows which are")
             connection.execute("DELETE FROM tools WHERE name = ?", (name,))
-
-    def _row(self, name: str, root: str | None) -> tuple[str, str]:
-        with self._database.reading() as connection:
-            row = connection.execute(
-                "SELECT params, tools_hash FROM servers WHERE name = ? AND (? IS NULL OR root = ?) ORDER BY registered DESC",
-                (name, root, root),
-            ).fetchone()
-        if row is None:
-            raise InvalidInputError(f"no MCP server is registered as {name!r}; generate_mcp_sources() registers one")
-        return str(row[0]), str(row[1])
 
 
 def _is_within(root: str, workspace: str) -> bool:

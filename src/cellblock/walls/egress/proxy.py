@@ -57,11 +57,6 @@ class EgressProxy:
         self._closed = False
         self._retry: asyncio.TimerHandle | None = None
 
-    @property
-    def connections(self) -> int:
-        """The number of clients."""
-        return len(self._clients)
-
     async def start(self) -> None:
         """Start to accept clients.
 

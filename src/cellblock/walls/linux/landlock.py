@@ -15,18 +15,8 @@ from cellblock.walls.linux import abi, seccomp
 from cellblock.walls.linux.syscall import call
 from cellblock.wire.sandbox import Allow
 
-PIECES = {
-    1: ("Linux 5.13", "which files can be opened, made and removed"),
-    2: ("Linux 5.19", "moving files from one directory to another"),
-    3: ("Linux 6.2", "truncating files"),
-    4: ("Linux 6.7", "TCP connections and listeners"),
-    5: ("Linux 6.10", "commands to devices"),
-    6: ("Linux 6.12", "signals to processes outside, and abstract local sockets"),
-    7: ("Linux 6.15", "keeping refusals out of the audit log"),
-}
-"""By version: the kernel that introduced it, and what it can control for the first time. What an older version cannot control
-is left to the system-call filter and init (`cellblock.walls.linux.undivided`)."""
-
+# The version of Landlock in which a right is new: 2 is of Linux 5.19, 3 of 6.2, 4 (TCP) of 6.7, 5 of 6.10, 6 (signals and
+# abstract sockets) of 6.12. What an older version cannot control is left to the system-call filter and init (`undivided`).
 _FIRST_IN = {
     2: abi.LANDLOCK_ACCESS_FS_REFER,
     3: abi.LANDLOCK_ACCESS_FS_TRUNCATE,
@@ -65,23 +55,13 @@ def version() -> int:
         return 0
 
 
-def lacking(found: int) -> tuple[str, ...]:
-    """Return what a version of Landlock cannot control, and newer ones can."""
-    return tuple(f"{what} (ABI {number}, {kernel})" for number, (kernel, what) in PIECES.items() if number > found)
-
-
-def missing(found: int | None = None) -> tuple[str, ...]:
-    """Return what this machine lacks for a sandbox made of Landlock; empty if it works.
-
-    Args:
-        found: The version of Landlock; by default this kernel's.
-    """
+def missing() -> tuple[str, ...]:
+    """Return what this machine lacks for a sandbox made of Landlock; empty if it works."""
     if sys.platform != "linux":
         return ("Landlock is a part of Linux",)
     if not seccomp.supported(platform.machine()):
         return (f"there is no system-call policy for {platform.machine()}",)
-    found = version() if found is None else found
-    if found == 0:
+    if version() == 0:
         return (
             "this kernel has no Landlock, or it is switched off, or a container's own filter refuses it: use Linux 5.13 or "
             "newer, and add landlock to 'lsm=' on the kernel's command line",

@@ -32,6 +32,12 @@ _TRACKERS = (
     "loky.backend.resource_tracker",
 )
 _OF_PROCESSES = ("pidfd:", "anon_inode:[pidfd]")
+_EVENTS = "anon_inode:[eventfd]"
+_COUNT = re.compile(r"^eventfd-count:\s*([0-9a-f]+)", re.MULTILINE)
+_SEMAPHORE = re.compile(r"^eventfd-semaphore:\s*1", re.MULTILINE)  # since Linux 6.9
+_KIND = re.compile(r"anon_inode:\[?(timerfd|inotify|signalfd|fanotify|io_uring)\]?")
+"""What only one process can use, and cannot be made again as it was."""
+
 _GUESSED = 1024
 _ONCE = os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_NOFOLLOW | (os.O_TMPFILE & ~os.O_DIRECTORY)
 """Flags that are for the first opening of a file."""
@@ -96,11 +102,13 @@ class Descriptors:
         paths: The descriptors, with the targets of their links in /proc.
         watched: The interest list of each epoll object: descriptor, events and data.
         nameless: For files without a name, when they were last changed, and their size, when they were looked at for a copy.
+        counts: Of each eventfd object: its count, and whether it is a semaphore.
     """
 
     paths: dict[int, str] = field(default_factory=dict)
     watched: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     nameless: dict[int, tuple[int, int]] = field(default_factory=dict)
+    counts: dict[int, tuple[int, bool]] = field(default_factory=dict)
 
     @classmethod
     def now(cls) -> Descriptors:
@@ -119,6 +127,10 @@ class Descriptors:
                 if path == "anon_inode:[eventpoll]":
                     watched = _WATCHED.findall(_information(descriptor))
                     found.watched[descriptor] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in watched]
+                elif path == _EVENTS:
+                    information = _information(descriptor)
+                    count = _COUNT.search(information)
+                    found.counts[descriptor] = int(count[1], 16) if count else 0, bool(_SEMAPHORE.search(information))
             except OSError:  # the one used for listing them
                 continue
         return found
@@ -139,7 +151,7 @@ class Descriptors:
         same = {path for descriptor in waking if (path := self.paths.get(descriptor))}
         others = {one: path for one, path in self.paths.items() if one not in waking and path not in same}
         nameless = {one: _last_written(os.fstat(one)) for one, path in others.items() if path.endswith(_DELETED)}
-        return Descriptors(others, self.watched, nameless)
+        return Descriptors(others, self.watched, nameless, self.counts)
 
 
 def _last_written(status: os.stat_result) -> tuple[int, int]:
@@ -242,6 +254,11 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
             status = os.fstat(descriptor)
             if path.startswith(_OF_PROCESSES):
                 _silence(descriptor)
+            elif (kind := _KIND.fullmatch(path)) is not None:
+                _silence(descriptor)
+                told.append(f"A descriptor of {kind[1]}, {descriptor}, is not in the copy: open it again.")
+            elif descriptor in seen.counts and path == _EVENTS:
+                _renew_events(descriptor, *seen.counts[descriptor])
             elif stat.S_ISSOCK(status.st_mode):
                 sockets[descriptor] = status.st_ino
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
@@ -266,6 +283,18 @@ def _silence(descriptor: int) -> None:
         replace_descriptor(descriptor, silent)
     finally:
         os.close(silent)
+
+
+def _renew_events(descriptor: int, count: int, semaphore: bool) -> None:
+    """Replace an eventfd object by one with the count that it had."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_NONBLOCK
+    fresh = os.eventfd(0, flags | os.EFD_CLOEXEC | (os.EFD_SEMAPHORE if semaphore else 0))
+    try:
+        if count:
+            os.eventfd_write(fresh, count)
+        replace_descriptor(descriptor, fresh)
+    finally:
+        os.close(fresh)
 
 
 def _of_trackers() -> set[int]:

@@ -147,7 +147,7 @@ def lasting() -> str | None:
     libraries = _look(()).libraries
     if not libraries:
         return None
-    count = _number(sum(libraries.values()), "thread")
+    count = _threads(sum(libraries.values()))
     return (
         f"{', '.join([*libraries][:_FEW])} has started {count}, which a copy of this process would not have: while it runs "
         "them, this session has no checkpoints, so undo, fork and going on after a crash do not work. To keep them, use it in "
@@ -168,7 +168,7 @@ def _look(ours: Collection[int]) -> _Threads:
             found.libraries[_library(file)] += 1
     _look_at_python(found, {number for number, file in others.items() if file == python})
     for library, count in found.libraries.items():
-        found.objections.append(f"{library} has started {_number(count, 'thread')}, {_NEVER}")
+        found.objections.append(f"{library} has started {_threads(count)}, {_NEVER}")
     return found
 
 
@@ -218,8 +218,8 @@ _NAMES = {"jaxlib": "jax", "_polars_runtime": "polars", "_polars_runtime_32": "p
 """Names of packages, where they differ from their directories."""
 
 
-def _number(count: int, word: str) -> str:
-    return f"{count} {word}{'s' if count != 1 else ''}"
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count != 1 else ''}"
 
 
 def prepare() -> None:

@@ -1,0 +1,133 @@
+"""Makes modules for plain synchronous Python from their twins for asyncio: ``python tests/unasync.py [--check]``.
+
+The words of asyncio go, and a few names have another one. What is made is checked in: editors and mypy read it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).parents[1] / "src" / "cellblock"
+
+_WORDS = (
+    (r"AsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsyncIterable\b", "Iterable"),
+    (r"import asyncio\n", "import time\n"),
+    (r"asyncio\.sleep", "time.sleep"),
+    (r"\baclosing\b", "closing"),
+    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\basync (def|for|with)\b", r"\1"),
+    (r"\bawait ", ""),
+)
+
+
+class Twins(NamedTuple):
+    """Modules that are rewritten in the same way.
+
+    Attributes:
+        folder: Their folder in the package.
+        modules: The modules for asyncio, and what is made of each.
+        replaced: What is replaced by what, in this order, before `_WORDS`. Each pattern is found in one of them at least.
+    """
+
+    folder: str
+    modules: Mapping[str, str]
+    replaced: Sequence[tuple[str, str]]
+
+    def made(self) -> dict[Path, str]:
+        """Return the text of what is made, formatted, by its path.
+
+        Raises:
+            LookupError: Nothing is like what is to be replaced.
+        """
+        folder = PACKAGE / self.folder
+        texts = {name: (folder / source).read_text(encoding="utf-8") for source, name in self.modules.items()}
+        for pattern, text in (*self.replaced, *_WORDS):
+            found = {name: re.subn(pattern, text, source) for name, source in texts.items()}
+            if not any(count for _, count in found.values()):
+                raise LookupError(f"there is nothing like {pattern} in {', '.join(self.modules)}: drop it from the list")
+            texts = {name: replaced for name, (replaced, _) in found.items()}
+        for source, name in self.modules.items():
+            note = f"\n# Made from {source} by tests/unasync.py: do not edit it.\n\nfrom __future__"
+            texts[name] = texts[name].replace("\nfrom __future__", note, 1)
+        return {folder / name: _formatted(text, folder / name) for name, text in texts.items()}
+
+
+def _formatted(source: str, path: Path) -> str:
+    for how in (["check", "--select", "I,SIM117,F401", "--fix-only"], ["format"]):
+        ruff = [sys.executable, "-m", "ruff", *how, "--quiet", "--stdin-filename", str(path), "-"]
+        source = subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout
+    return source
+
+
+TWINS = (
+    Twins(
+        "fronts/client",
+        {"async_client.py": "client.py"},
+        (
+            (r"client for asyncio\. .* by tests/unasync\.py\.", "client for plain synchronous Python."),
+            (r", as coroutines\. It belongs to one event loop\.", ". Threads may share it."),
+            (r"Awaitable\[(str \| None)\]", r"\1"),
+            (r"AsyncGenerator, AsyncIterable, Awaitable, Callable", "Callable, Generator, Iterable"),
+            (r"\bAsyncClient\b", "Client"),
+            (r"\basync_pieces\b", "pieces"),
+            (r"\ba(read|close|iter_lines|iter_bytes)\(", r"\1("),
+        ),
+    ),
+    Twins(
+        "cluster",
+        {"hosts.py": "sync_hosts.py", "session.py": "sync_session.py"},
+        (
+            (r"\A(.*), for asyncio\b", r"\1, for plain synchronous Python"),
+            (
+                r"await asyncio\.to_thread\(open_link, self\._address, self\._patience, self\._options\)",
+                "open_connection(self._address, self._patience, self._options)",
+            ),
+            (r"from cellblock\.cluster\.opening import open_link", "from cellblock.cluster.connection import open_connection"),
+            (
+                r"from cellblock\.cluster\.link import ClusterLink",
+                "from cellblock.cluster.connection import ClusterConnection",
+            ),
+            (r"\bClusterLink\b", "ClusterConnection"),
+            (r"self\.link\.director\.asked\(", "self.link.link.director.ask("),
+            (
+                r"            closing = asyncio\.ensure_future\(session\.close\(\)\)\n"
+                r"            await asyncio\.wait\(\[closing\]\)\n"
+                r"            if not closing\.cancelled\(\) and .*? not _is_gone\(error\):\n"
+                r"                raise error\n",
+                "            with suppress(LookupError):  # there is no such session any more\n"
+                "                session.close()\n",
+            ),
+            (r"(?s)\n\ndef _is_gone.*?LookupError\)\n", ""),
+            (r"It belongs to one event loop\.", "Threads may share it."),
+            (r"\bRayHosts\b", "SyncRayHosts"),
+            (r"\bClusterSession\b", "SyncClusterSession"),
+            (r"cellblock\.cluster\.session import", "cellblock.cluster.sync_session import"),
+            (r"AsyncGenerator, AsyncIterable", "Generator, Iterable"),
+            (r"import AsyncGenerator\b", "import Generator"),
+            (
+                r"            async for event in events:\n                yield event\n\n    async def attach",
+                "            yield from events\n\n    async def attach",
+            ),
+            (r"except asyncio\.CancelledError:", "except KeyboardInterrupt:"),
+            (r"asyncio\.shield\((.*)\)", r"\1"),
+            (r"from contextlib import asynccontextmanager", "from contextlib import contextmanager, suppress"),
+            (r"asynccontextmanager", "contextmanager"),
+            (r"``async with``", "``with``"),
+        ),
+    ),
+)
+
+
+if __name__ == "__main__":
+    for twins in TWINS:
+        for path, text in twins.made().items():
+            if "--check" not in sys.argv:
+                path.write_text(text, encoding="utf-8")
+            elif path.read_text(encoding="utf-8") != text:
+                sys.exit(f"{path} is not what is made of its twin: run python {sys.argv[0]}")
