@@ -1111,15 +1111,15 @@ MUTANTS: dict[str, Mutant] = {
         Edit("launch/init/parked.py", "Parked.keep", "return [number for number in numbers if number not in self._copies]"),
     ),
     "26 files without memory, after a kill": mutant(
-        f"{KILLED}[undo-none-12]",
+        f"{KILLED}[undo-none-24]",
         Edit("host/survival/takeover.py", "Takeover.finish_going", "return ''"),
     ),
     "26 a state that is not the kernel's": mutant(
-        f"{KILLED}[undo all-none-12]",
+        f"{KILLED}[undo all-none-24]",
         Edit("host/checkpoints/checkpoints.py", "Checkpoints.begin_going", "pass"),
     ),
     "26 a branch that is adopted in part": mutant(
-        f"{KILLED}[adopt-none-12]", Edit("host/checkpoints/checkpoints.py", "Checkpoints.take", "pass")
+        f"{KILLED}[adopt-none-24]", Edit("host/checkpoints/checkpoints.py", "Checkpoints.take", "pass")
     ),
     "26 a cell that was not sent": mutant(
         f"{SURVIVAL}keeping.py::test_a_cell_that_was_not_sent_leaves_no_trace[killed before]",
