@@ -170,7 +170,7 @@ def nothing_distrusted() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-async def warm_shared_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
+async def shared_host_kept_warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]:
     """The host that plain executors share, open for the whole module: an example must not wait for a cold start."""
     host = await acquire()
     async with host.session(isolate="native", working_dir=tmp_path_factory.mktemp("work")):

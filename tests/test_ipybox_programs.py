@@ -32,7 +32,7 @@ from cellblock.service.session.tool_directories import ToolDirectories
 from cellblock.tools.calling import pool
 from tool_sessions import SERVERS, accept, reject, streamed
 
-pytestmark = pytest.mark.usefixtures("warm_shared_host")
+pytestmark = pytest.mark.usefixtures("shared_host_kept_warm")
 
 PARAMS = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
 CALL = "from far.echo import Params, run\nprint(run(Params(word='hi')))"

@@ -18,7 +18,7 @@ import pytest
 from cellblock import ApprovalRequest, CodeExecutionChunk, CodeExecutionError, CodeExecutionResult, CodeExecutor
 from clocks import Clock
 
-pytestmark = pytest.mark.usefixtures("warm_shared_host")
+pytestmark = pytest.mark.usefixtures("shared_host_kept_warm")
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 
