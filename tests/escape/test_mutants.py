@@ -1303,7 +1303,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "62 what is left out": mutant(
         f"{SNAPSHOTS}test_plan.py::test_a_new_folder_goes_but_for_what_is_ignored_in_it",
-        Edit("host/snapshots/plan.py", "_is_removable", "return True"),
+        Edit("host/snapshots/plan.py", "Plan._goes", "return True"),
     ),
     "62 a restore that is killed": mutant(
         f"{SNAPSHOTS}test_restore.py::test_a_restore_that_is_killed_is_finished_or_has_not_begun[7]",
