@@ -126,7 +126,8 @@ class Cells:
         self._kept = kept
         self._on_stopped = on_stopped
         self._turn = asyncio.Lock()
-        self._questioned: Kernel | None = None
+        self._questioned: asyncio.Future[None] | None = None
+        """Set while a question is answered; done if the answer is no longer wanted."""
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         """The cell of an earlier host that was not resumed yet."""
         self._unread: asyncio.Task[None] | None = None
@@ -217,8 +218,8 @@ class Cells:
         self._observer.request_begins()
         if stop:
             await self.stop(stop)
-            if self._questioned is not None:
-                await self._questioned.interrupt()
+            if self._questioned is not None and not self._questioned.done():
+                self._questioned.set_result(None)
         async with self._turn:
             try:
                 await self._observer.turn_begins()
@@ -480,8 +481,9 @@ class Cells:
         async with self._turn:
             try:
                 await self._observer.turn_begins()
-                self._questioned = await self._live_kernel()
-                return await answer_to(self._questioned, question)
+                kernel = await self._live_kernel()
+                self._questioned = asyncio.get_running_loop().create_future()
+                return await answer_to(kernel, question, self._questioned)
             finally:
                 self._questioned = None
                 self._observer.turn_left()

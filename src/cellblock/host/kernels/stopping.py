@@ -76,8 +76,13 @@ async def escalate(kernel: Kernel, cell: Cell) -> None:
 # -- questions ---------------------------------------------------------------------------------------------------------
 
 
-async def answer_to(kernel: Kernel, question: Question) -> Answer:
+async def answer_to(kernel: Kernel, question: Question, unwanted: asyncio.Future[None] | None = None) -> Answer:
     """Ask a kernel a question. When this returns or is cancelled, the kernel takes cells again or has ended.
+
+    Args:
+        kernel: The kernel.
+        question: The question.
+        unwanted: Done when the answer is no longer wanted: the kernel is interrupted then.
 
     Raises:
         KernelDiedError: The kernel has ended.
@@ -85,7 +90,8 @@ async def answer_to(kernel: Kernel, question: Question) -> Answer:
     answer = kernel.ask(question)
     try:
         # Inspecting an object runs its own code, which may do anything, or never end.
-        await asyncio.wait([answer], timeout=_QUESTION_TIMEOUT)
+        until = (answer,) if unwanted is None else (answer, unwanted)
+        await asyncio.wait(until, timeout=_QUESTION_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     finally:
         if not answer.done():
             reason = _ENDLESS_COPY if isinstance(question, Park) else _ENDLESS_QUESTION
