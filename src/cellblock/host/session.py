@@ -349,6 +349,7 @@ class Session(AsyncOnly):
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()
         kernel = await self._host.kernels.launch(replace(self.wanted, notice=notice), self._around.prepare)
+        kernel.all_lost = dead is not None
         self._checkpoints.begin_anew(kernel)
         return kernel
 

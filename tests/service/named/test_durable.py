@@ -92,14 +92,11 @@ async def test_it_goes_on_from_the_last_save_and_says_what_is_lost(
 
 async def back_to_the_first_cell(sessions: NamedSessions, named: NamedSession, way: str) -> None:
     session = named.session
-    if way == "undo":
-        await session.undo()
-    elif way == "restore":
-        await session.restore("first")
-    else:
+    if way == "adopt":
         await adopt(sessions, "one", "branch")
-    if way != "adopt":
-        await named.went_back()
+        return
+    async with named.going_back():
+        await (session.undo() if way == "undo" else session.restore("first"))
 
 
 async def test_going_back_from_what_was_saved_is_told(
@@ -110,8 +107,8 @@ async def test_going_back_from_what_was_saved_is_told(
     await run(sessions, named, "x.append('regretted')")
     await saved(named)
     monkeypatch.setattr(Durable, "look", lambda *_: None)  # the machine is switched off before the next save
-    await named.session.undo()
-    await named.went_back()
+    async with named.going_back():
+        await named.session.undo()
     after = await later(sessions, zygote_host, state)
     result = await run(after, after.find("one"), "x")
     assert (result.return_value, result.recovery) == ("['keep', 'regretted']", "restored_earlier")
@@ -160,8 +157,8 @@ async def test_going_back_while_it_is_saved_is_not_forgotten(sessions: NamedSess
     durable._next = 0.0
     named.save_if_due()
     await begun.wait()
-    await named.session.undo()
-    await named.went_back()
+    async with named.going_back():
+        await named.session.undo()
     go_on.set()
 
     def is_past() -> bool:
@@ -184,13 +181,71 @@ async def test_a_kernel_that_ends_with_all_its_checkpoints_costs_what_was_not_sa
     assert "goes on from what was saved at" in result.stderr
 
 
-async def test_after_an_undo_of_all_cells_it_does_not_go_on_from_what_was_saved(sessions: NamedSessions) -> None:
+async def test_only_the_cells_before_count_as_lost(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", {**SOON, "recovery": "none"})
+    await run(sessions, named, "x = 1; import asyncio, os")
+    await saved(named)
+    await run(sessions, named, "asyncio.get_running_loop().call_later(0.05, os._exit, 3)")
+    result = await submit(sessions, named, "await asyncio.sleep(5)").wait()
+    assert result.status == "died"
+    result = await run(sessions, named, "x")
+    assert (result.return_value, "`x`" in result.stderr) == ("1", False)
+
+
+@pytest.mark.parametrize("iterations", [1, 30, 100])
+async def test_an_undo_whose_caller_has_left_is_noted(sessions: NamedSessions, iterations: int) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")
+    await run(sessions, named, "x = 2")
     await saved(named)
-    await named.session.undo()
-    await named.went_back()
+    durable, session = named.durable, named.session
+    assert durable is not None
+    before = session.saving.last_state.number
+
+    async def undo() -> None:
+        async with named.going_back():
+            await session.undo()
+
+    undoing = asyncio.create_task(undo())
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    undoing.cancel()
+    await asyncio.wait([undoing])
+    if session.saving.last_state.number != before:
+        assert durable.left or durable._saved == session.saving.last_state.number
+    there = [cell.code for cell in session.history() if not cell.abandoned]
+    assert (await run(sessions, named, "x")).return_value == str(len(there))
+
+
+async def test_a_loaded_session_is_not_loaded_over(sessions: NamedSessions, tmp_path: Path) -> None:
+    """By its own save, or by the startup code."""
+    named = await sessions.create("one", {**SOON, "startup_code": "x = 0"})
+    await run(sessions, named, "x = 1")
+    await named.session.save(tmp_path / "a.cellblock")
+    await run(sessions, named, "x = 2")
+    await saved(named)
+    async with named.going_back():
+        await named.session.load(tmp_path / "a.cellblock")
+        named.note_loaded()
+    result = await run(sessions, named, "x")
+    assert (result.return_value, result.recovery, result.stderr) == ("1", None, "")
+
+
+@pytest.mark.parametrize("first", ["saved", "not saved yet"])
+async def test_an_undo_of_all_cells_leaves_nothing_to_go_on_from(
+    sessions: NamedSessions, zygote_host: Host, state: Path, first: str
+) -> None:
+    named = await sessions.create("one", SOON)
+    await run(sessions, named, "x = 1")
+    if first == "saved":
+        await saved(named)
+    async with named.going_back():
+        await named.session.undo()
     assert (await run(sessions, named, "'x' in globals()")).return_value == "False"
+    await saved(named)
+    after = await later(sessions, zygote_host, state)
+    assert (await run(after, after.find("one"), "'x' in globals()")).return_value == "False"
+    await after.close()
 
 
 async def test_nothing_is_lost_if_all_was_saved(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:

@@ -77,6 +77,7 @@ class Kernel(ControlObserver):
         death_reported: Whether a result has reported its death.
         death: Why it ended; None while it lives.
         of_copy: Whether it was made from a copy of another one, with its variables.
+        all_lost: Whether it is a fresh one in the place of one that has died, whose variables are lost.
         origin: That copy, until the kernel takes cells.
         paused: Whether what its code has left running waits for `go_on`, or for a request (`Parked.pending`).
         restored: The state that it continues from, if it replaces a kernel that died.
@@ -132,7 +133,7 @@ class Kernel(ControlObserver):
         self.cells = 0
         self.death: Death | None = None
         self.restored: Restored | None = None
-        self.of_copy = self.paused = False
+        self.of_copy = self.paused = self.all_lost = False
         self.origin: Copy | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.control = Control(ends.control, self, wanted.takers, recording.before_exit)

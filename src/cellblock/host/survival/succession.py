@@ -51,6 +51,12 @@ class Succession:
         return kernel is None or not kernel.of_copy
 
     @property
+    def all_lost(self) -> bool:
+        """Whether the session's kernel is a fresh one, because the last one has died with all that it could be made from."""
+        kernel = self._kernels.current
+        return kernel is not None and kernel.all_lost
+
+    @property
     def states_lost(self) -> bool:
         """Whether the session continues with a kernel of an earlier host whose checkpoints are lost."""
         return bool(self._checkpoints.ended)

@@ -48,8 +48,8 @@ async def listed(server: Server, request: Checkpoints) -> list[Data[CheckpointRe
 async def restore(server: Server, request: Restore) -> Data[Restored] | Packed:
     """See `Restore`."""
     session, checkpoint = await _found(server, request)
-    restored = await session.restore(checkpoint, processes=request.processes)  # type: ignore[arg-type]  # it checks it
-    await server.sessions.find(request.session).went_back()
+    async with server.sessions.find(request.session).going_back():
+        restored = await session.restore(checkpoint, processes=request.processes)  # type: ignore[arg-type]  # it checks it
     return await asyncio.to_thread(lambda: pack({**checkpoint.record.to_dict(), "changes": restored.to_dict()}))
 
 
@@ -65,8 +65,8 @@ async def drop(server: Server, request: DropCheckpoint) -> bool:
 async def undo(server: Server, request: Undo) -> Data[Undone]:
     """See `Undo`."""
     session = await _live(server, request.session)
-    undone = await session.undo(request.count, partial=request.partial, processes=request.processes)  # type: ignore[arg-type]
-    await server.sessions.find(request.session).went_back()
+    async with server.sessions.find(request.session).going_back():
+        undone = await session.undo(request.count, partial=request.partial, processes=request.processes)  # type: ignore[arg-type]
     return as_data(undone)
 
 

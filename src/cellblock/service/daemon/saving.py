@@ -31,8 +31,10 @@ async def load(server: Server, request: Load) -> Data[LoadReport]:
     _check_python(server, request.session)
     _check_place(request.path)
     session = await server.sessions.live(request.session)
-    report = await session.load(request.path, workspace=request.workspace, timeout=seconds(request.timeout))
-    await server.sessions.find(request.session).went_back()
+    named = server.sessions.find(request.session)
+    async with named.going_back():
+        report = await session.load(request.path, workspace=request.workspace, timeout=seconds(request.timeout))
+        named.note_loaded()
     return as_data(report)
 
 

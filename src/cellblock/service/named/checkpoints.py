@@ -125,7 +125,8 @@ async def adopt(sessions: NamedSessions, session: str, branch: str) -> Changes:
     """
     if sessions.find(session) is sessions.find(branch):
         raise InvalidInputError(f"session {session!r} cannot adopt itself")
-    changes = await (await sessions.live(session)).continue_as(await sessions.live(branch))
-    await sessions.find(session).went_back()
+    live, other = await sessions.live(session), await sessions.live(branch)
+    async with sessions.find(session).going_back():
+        changes = await live.continue_as(other)
     await sessions.end_adopted(branch, session)
     return changes

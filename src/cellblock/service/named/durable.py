@@ -28,8 +28,8 @@ EVERY = 30.0
 
 _SUFFIX = ".cellblock"
 _UNLOADED = "unloaded-"
-_LEFT = "left"
-"""The name of a file that says that the session has gone back from the state that was saved last."""
+_LEFT = "left-"
+"""The beginning of the name of a file that says that the session has gone back from what was saved before; then comes when."""
 
 WENT_BACK = "undo, restore, adopt or load"
 """What counts as a cell that ran after the last save, if the session has gone to another state since."""
@@ -95,33 +95,41 @@ class Durable:
         Until then, note that the last save is of a state that was left: after a power failure, a cell that was undone would
         come back without a word.
         """
-        self._gone_back += 1
-        if session.saving.last_state.number == self._saved and (self._task is None or self._task.done()):
-            return  # to the very state that was saved
+        self._gone_back = time.time_ns()
+        state = session.saving.last_state.number
         try:
-            await asyncio.to_thread(self._record_going_back)
-        except OSError as error:
-            self._problem = f"it cannot be recorded that the session went back: {error}"
+            if state == 0 and not session.succession.all_lost:  # an undo of all cells: there is nothing to go on from
+                await self.forget()
+            elif state == self._saved and (self._task is None or self._task.done()):
+                await asyncio.to_thread(self._remove_notes, self._gone_back)
+            else:
+                await asyncio.to_thread(self._note_going_back)
+        except (CellblockError, OSError) as error:
+            self._problem = f"it cannot be noted that the session went back: {error}"
             _log.warning("a durable session: %s", self._problem)
         if self.remote is not None:
             self.remote.tell_soon()
         self._next = 0.0
         self.look(session)
 
-    def _record_going_back(self) -> None:
-        if self.last is None:
-            return
-        (self._directory / _LEFT).touch()
+    def _note_going_back(self) -> None:
+        self._directory.mkdir(0o700, parents=True, exist_ok=True)
+        (self._directory / f"{_LEFT}{self._gone_back}").touch()
         _sync(self._directory)
+
+    def _remove_notes(self, until: int) -> None:
+        for note in self._directory.glob(f"{_LEFT}*"):
+            if int(note.name.removeprefix(_LEFT)) <= until:
+                note.unlink(missing_ok=True)
 
     @property
     def left(self) -> bool:
         """Whether the session has gone back from the state that was saved last."""
-        return (self._directory / _LEFT).exists()
+        return any(self._directory.glob(f"{_LEFT}*"))
 
     async def _save(self, session: Session) -> None:
         self._next = time.monotonic() + self._every
-        gone_back = self._gone_back
+        began = time.time_ns()
         state = session.saving.last_state
         last = self._ran(state.running)
         path = self._directory / f"{last or '0'}{_SUFFIX}"
@@ -137,7 +145,7 @@ class Durable:
                     return
                 saved = session.saving.last_state  # cells did that, too
                 state = state if saved.busy else saved
-            await asyncio.to_thread(self._keep_only, path, still_left=self._gone_back != gone_back)
+            await asyncio.to_thread(self._keep_only, path, began)
             if self.remote is not None:
                 await self.remote.keep(path, last)
         except (CellblockError, OSError) as error:
@@ -145,7 +153,7 @@ class Durable:
             _log.warning("a durable session cannot be saved: %s", error)
         else:
             self._saved, self._problem = state.number, ""
-            if self._gone_back != gone_back:  # meanwhile: it is a state that was left
+            if self._gone_back > began:  # meanwhile: it is a state that was left
                 self._next = 0.0
 
     async def _save_in_turn(self, session: Session, path: Path) -> bool:
@@ -162,16 +170,17 @@ class Durable:
         await asyncio.to_thread(os.replace if whole else _discard, pending, path)
         return whole
 
-    def _keep_only(self, path: Path, *, still_left: bool) -> None:
+    def _keep_only(self, path: Path, began: int) -> None:
         """Remove earlier saves, once the new one is on the disk.
 
         Args:
             path: The new one.
-            still_left: Whether the session has gone back from the new one, too.
+            began: When it was begun: notes of going back since then are about it, too.
         """
         _sync(self._directory)
+        self._remove_notes(began)
         for other in self._directory.iterdir():
-            if other != path and not other.name.startswith(_UNLOADED) and not (still_left and other.name == _LEFT):
+            if other != path and not other.name.startswith((_UNLOADED, _LEFT)):
                 other.unlink(missing_ok=True)
 
     # -- going on ------------------------------------------------------------------------------------------------------
@@ -205,6 +214,7 @@ class Durable:
     async def forget(self) -> None:
         """Remove the saves, because the session was restarted with a fresh kernel."""
         await self.close()
+        self._saved = -1
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
         if self.remote is not None:
             await self.remote.forget()

@@ -7,8 +7,8 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from cellblock.errors import CellblockError, InvalidInputError, StateError
 from cellblock.host import Host, Session
 from cellblock.host.checkpoints.branches import Beginning, is_branch
 from cellblock.host.kernels.cell import OnInput
+from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import STATE_LOST, CodeExecutionResult, Recovery
 from cellblock.model.sessions import SessionRecord, SessionStatus
@@ -238,22 +239,34 @@ class NamedSession:
             return None
         return RemoteSaves(url, self.record.name, self.record.kernel_id, self._run_after)
 
-    def _run_after(self, last: str) -> tuple[list[str], int]:
+    def _run_after(self, last: str, *, running: bool = True) -> tuple[list[str], int]:
         """Return what has run since a save: the code of the first cells, and how many; going back counts as one.
 
         Args:
             last: The id of the execution after which it was made; empty if it was made before the first.
+            running: Whether a cell counts that is running now.
         """
         assert self._store is not None
-        codes, lost = self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED)
+        codes, lost = self._store.journal.run_after(self.record.kernel_id, last, _MOST_NAMED, running=running)
         if self.durable is None or not self.durable.left:
             return codes, lost
         return [WENT_BACK, *codes], lost + 1
 
-    async def went_back(self) -> None:
-        """Handle that it has gone to another state: undo, restore, adopt or load."""
-        if self.durable is not None and self.current is not None:
-            await self.durable.went_back(self.current)
+    @asynccontextmanager
+    async def going_back(self) -> AsyncIterator[None]:
+        """While this is entered, it may go to another state (undo, restore, adopt, load). Its saves follow, however that ends."""
+        session = self.current
+        before = None if session is None else session.saving.last_state.number
+        try:
+            yield
+        finally:
+            if self.durable is not None and session is not None and session.saving.last_state.number != before:
+                # The client may have left: then this is cancelled, and the session has gone back nevertheless.
+                await despite_cancellation(asyncio.create_task(self.durable.went_back(session)))
+
+    def note_loaded(self) -> None:
+        """Handle that its kernel has the variables of a saved session: the startup code does not run in it."""
+        self._prepared = kernel_of(self.session.position)
 
     async def hold(self) -> None:
         """Make sure that no other daemon goes on with it, if it is saved at a URL. Call it before code runs in it.
@@ -357,10 +370,11 @@ class NamedSession:
             codes, lost, host = [*left.ran], left.lost, left.host
             known_until = "" if left.released else _local_time(left.at / 1000)
         else:
-            codes, lost = self._run_after(Durable.execution_of(save))
+            codes, lost = self._run_after(Durable.execution_of(save), running=False)
         self._loss = "restored_earlier" if lost or known_until else "restored"
         for line in told(at, codes, lost, changed, session.loaded, host=host, known_until=known_until):
             session.reader.note(f"[cellblock] {line}")
+        self._left = None
         return True
 
     def mark_ended(self) -> None:
@@ -413,8 +427,9 @@ class NamedSession:
         again = bool(self._prepared)
         if (kernel := kernel_of(session.position)) in ("", self._prepared):
             return
-        # An undo of all cells has led to a fresh kernel, too: then the session has left what was saved.
-        if again and self.durable is not None and self.durable.last is not None and not self.durable.left:
+        # Not after an undo of all cells, a restart or a load: these have given it another kernel on purpose.
+        lost = session.succession.all_lost and self.durable is not None and not self.durable.left
+        if lost and self.durable is not None and self.durable.last is not None:
             self.lost = True
             if await self._go_on_from_save(session):
                 return

@@ -457,9 +457,11 @@ class NamedSessions:
             if named.durable is not None:
                 await named.durable.forget()
             return named.shown()
+        if named.durable is not None:
+            await named.durable.forget()  # also a save that is being made
         await running.reset()
         if named.durable is not None:
-            await named.durable.forget()
+            await named.durable.forget()  # one that was begun meanwhile
         if named.running is not None and named.running.services is not None:
             await named.running.services.reset()
         await named.run_startup_code(running)

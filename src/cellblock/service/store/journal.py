@@ -94,7 +94,7 @@ _LAST_RUN = (
     "SELECT id FROM executions WHERE session = ? AND begun IS NOT NULL AND state IN ('done', 'unknown') "
     "ORDER BY n DESC LIMIT 1"
 )
-_RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL"
+_RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL AND (? OR state <> 'running')"
 _INSERT_PAST = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _PAST = (
     "SELECT n, id, session, key, digest, state, submitted, begun, ended, size, substr(code, 1, ?), '', status, "
@@ -393,15 +393,16 @@ class Journal:
         rows = self.writer.read(_LAST_RUN, (session,))
         return str(rows[0][0]) if rows else ""
 
-    def run_after(self, session: str, execution: str, most: int) -> tuple[list[str], int]:
+    def run_after(self, session: str, execution: str, most: int, *, running: bool = True) -> tuple[list[str], int]:
         """Return the code of the first executions that ran in a session after another one, and their total number.
 
         Args:
             session: The session.
             execution: The id of the other execution; empty: all.
             most: How many of them to return.
+            running: Whether one counts that is running now.
         """
-        given = (session, _number(execution) if execution else 0)
+        given = (session, _number(execution) if execution else 0, running)
         (count,) = self.writer.read(f"SELECT count(*) {_RUN_AFTER}", given)
         return [
             str(code) for (code,) in self.writer.read(f"SELECT code {_RUN_AFTER} ORDER BY n LIMIT ?", (*given, most))
