@@ -91,9 +91,18 @@ len(found)
             assert await value(session, code) <= baseline
 
 
-BASE = {"HOME", "LANG", "MPLBACKEND", "PATH", "PLOTLY_RENDERER", "PYTHONUNBUFFERED", "SHELL", "TERM", "USER"} | (
-    {"VIRTUAL_ENV"} if sys.prefix != sys.base_prefix else set()
-)
+BASE = {
+    "GIT_OPTIONAL_LOCKS",
+    "HOME",
+    "LANG",
+    "MPLBACKEND",
+    "PATH",
+    "PLOTLY_RENDERER",
+    "PYTHONUNBUFFERED",
+    "SHELL",
+    "TERM",
+    "USER",
+} | ({"VIRTUAL_ENV"} if sys.prefix != sys.base_prefix else set())
 
 
 @pytest.mark.launcher

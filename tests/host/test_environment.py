@@ -126,7 +126,18 @@ def test_nothing_comes_from_the_hosts_environment(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_base_is_small_and_known() -> None:
-    base = {"PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "PYTHONUNBUFFERED", "MPLBACKEND", "PLOTLY_RENDERER"}
+    base = {
+        "PATH",
+        "HOME",
+        "USER",
+        "SHELL",
+        "LANG",
+        "TERM",
+        "PYTHONUNBUFFERED",
+        "MPLBACKEND",
+        "PLOTLY_RENDERER",
+        "GIT_OPTIONAL_LOCKS",
+    }
     assert set(kernel_environment("/usr/bin/python3", {})) == base
 
 

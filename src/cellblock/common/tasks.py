@@ -19,5 +19,17 @@ async def first_of(*work: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await _all_ended(tasks)
     return tasks
+
+
+async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait for the end of tasks, also if that is cancelled once more; then it is cancelled at the end."""
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

@@ -96,6 +96,8 @@ def kernel_environment(interpreter: str, extra: Mapping[str, str], home: str | N
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         # Figures as JSON: the default would send all of plotly.js, 4 MB, with the first figure.
         "PLOTLY_RENDERER": "plotly_mimetype",
+        # `git status` would write to the index, and its cell could not be undone.
+        "GIT_OPTIONAL_LOCKS": "0",
     }
     if (binaries.parent / "pyvenv.cfg").is_file():
         base["VIRTUAL_ENV"] = str(binaries.parent)

@@ -373,9 +373,11 @@ class Worker:
             return "this system cannot copy a running kernel", False
         self._outbox.settle()
         try:
-            reason = end_scripts(self._shell) or fork_safety.refusal()
+            scripts = end_scripts(self._shell)
+            reason = scripts or fork_safety.refusal()
             # In this order: the handler of a timer that runs out meanwhile waits at the gate.
-            pending = has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for or fork_safety.threads_run()
+            pending = has_work(self.loop, own=1) or fork_safety.timers_run() or GATE.waited_for
+            pending = pending or (not scripts and fork_safety.threads_run())
             if reason is None:
                 fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here

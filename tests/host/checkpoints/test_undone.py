@@ -324,12 +324,12 @@ async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(
 
 async def test_a_change_deep_in_what_snapshots_leave_out_is_found_by_the_undo(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os\nos.makedirs('.venv/1/2/3/4/5')")
-        assert (await session.execute("open('.venv/1/2/3/4/5/file', 'w').close()")).not_undoable == ""
-        with pytest.raises(CheckpointError, match=r"'\.venv/1/2/3/4/5' has changed, and snapshots leave out '\.venv'"):
+        await run(session, "import os\nfor n in range(400): os.makedirs(f'.venv/{n}/1')")
+        assert (await session.execute("open('.venv/7/1/file', 'w').close()")).not_undoable == ""
+        with pytest.raises(CheckpointError, match=r"'\.venv/7/1' has changed, and snapshots leave out '\.venv'"):
             await session.undo()
         undone = await session.undo(partial=True)
-        assert "'.venv/1/2/3/4/5' has changed" in undone.files_left
+        assert "'.venv/7/1' has changed" in undone.files_left
 
 
 async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def test_what_cannot_be_examined_counts_as_changed(zygote_host: Host, tmp_
     async with zygote_host.session(working_dir=tmp_path) as session:
         deep = "for _ in range(150):\n    os.mkdir('d'); os.chdir('d')"
         await run(session, f"import os\nos.mkdir('.venv'); os.chdir('.venv')\n{deep}")
-        await run(session, "x = 1")
+        assert "snapshots leave out '.venv'" in (await session.execute("x = 1")).not_undoable
         with pytest.raises(CheckpointError, match=r"snapshots leave out '\.venv'"):
             await session.undo()
 

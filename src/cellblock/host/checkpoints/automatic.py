@@ -192,7 +192,8 @@ class AutomaticCheckpoints:
         """In an exact session, before a request begins, in its turn: wait until the previous state and its files are kept."""
         await self._wait_awaited()
         # Files were changed from outside the session, or anything by its tasks, since the last cell.
-        if isinstance(self._kind, Exact) and (self._moved_on or self._every.files.touched()):
+        # Not if it could not be copied after the last cell: another refusal would change nothing, and may take half a second.
+        if isinstance(self._kind, Exact) and ((self._moved_on and not self.skipped) or self._every.files.touched()):
             self._keep_now()
             await self._wait_awaited()
 

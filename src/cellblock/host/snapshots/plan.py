@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import stat
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeGuard
@@ -78,7 +79,7 @@ class Plan:
         self._modes: list[Step] = []
         self._number = 0
         self._changed = changed or (lambda _: True)
-        self._part = part or (lambda _: "none")
+        self._part = functools.cache(part or (lambda _: "none"))  # each call looks at everything there
         self._folder("", now, target)
         # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -18,10 +18,8 @@ Spans: TypeAlias = Sequence[tuple[int, int]]
 
 _SECOND = 10**9
 _MOST_ORIGINS = 20_000
-_NEAR, _FAR = (3, 64), (100, 1_000_000)
-"""How many folders deep to look, and at how many entries of each: near the top of a folder, and everywhere."""
-
-_MOST_EXAMINED = 1_000_000
+_FEW, _MOST_EXAMINED, _DEEPEST = 300, 1_000_000, 100
+"""How many entries of what is left out are examined after a cell and by an undo, and how many folders deep."""
 
 
 class Origins:
@@ -233,19 +231,32 @@ def first_lasting_changed(top: int, root: Folder, spans: Spans, *, quickly: bool
     Returns:
         The path that is left out, and the path of the change, which lies in it or is the same.
     """
+    few = iter(range(_FEW))
     for path, entry in lasting(root):
-        if not entry.folder:
-            if not _is_special(_status(top, path)):
+        info = _status(top, path)
+        if info is None:
+            if is_within(_lowest_above(top, path), spans):
                 return path, path
-            continue
-        for inner, time in _everything(top, path, quickly=quickly):
-            if time is None or is_within(time, spans):
-                return path, inner
+        elif not entry.folder:
+            if not _is_special(info) and is_within(info.st_ctime_ns, spans):
+                return path, path
+        else:
+            for inner, time in _everything(top, path, few if quickly else None):
+                if time is None or is_within(time, spans):
+                    return path, inner
     return None
 
 
-def _is_special(info: os.stat_result | None) -> bool:
-    return info is not None and stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
+def _lowest_above(top: int, path: str) -> int:
+    """Return when the lowest folder above a path was changed that is still there, as a removal changes it."""
+    while path := path.rpartition("/")[0]:
+        if (info := _status(top, path)) is not None:
+            return info.st_ctime_ns
+    return os.fstat(top).st_ctime_ns
+
+
+def _is_special(info: os.stat_result) -> bool:
+    return stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 
 
 def part_within(top: int, path: str, spans: Spans) -> Literal["all", "some", "none"]:
@@ -254,32 +265,32 @@ def part_within(top: int, path: str, spans: Spans) -> Literal["all", "some", "no
     return "some" if len(found) > 1 else "all" if True in found else "none"
 
 
-def _everything(top: int, path: str, *, quickly: bool = False) -> Iterator[tuple[str, int | None]]:
+def _everything(top: int, path: str, few: Iterator[int] | None = None) -> Iterator[tuple[str, int | None]]:
     """Yield a path and all that is in it, with the times of the last change; None for what cannot be examined.
 
     Args:
         top: The workspace, opened.
         path: The path.
-        quickly: Whether to look only near the top.
+        few: To look at a few entries only, those near the top first: ends when that is enough.
     """
     info = _status(top, path)
     yield path, None if info is None else info.st_ctime_ns
-    depth, most = _NEAR if quickly else _FAR
-    folders = [(path, 0)] if info is not None and stat.S_ISDIR(info.st_mode) else []
-    count = 0
+    folders = deque([(path, 0)] if info is not None and stat.S_ISDIR(info.st_mode) else [])
+    left = few or iter(range(_MOST_EXAMINED))
     while folders:
-        folder, above = folders.pop()
-        opened = _opened(top, folder) if above < depth and count < _MOST_EXAMINED else None
+        folder, above = folders.popleft()
+        opened = _opened(top, folder) if above < _DEEPEST else None
         if opened is None:
-            if not quickly:
-                yield folder, None
+            yield folder, None
             continue
         try:
             with os.scandir(opened) as entries:
-                for entry in itertools.islice(entries, most):
-                    count += 1
-                    where = f"{folder}/{entry.name}"
-                    inner = entry.stat(follow_symlinks=False)
+                for entry in entries:
+                    if next(left, None) is None:
+                        if few is None:
+                            yield folder, None
+                        return
+                    where, inner = f"{folder}/{entry.name}", entry.stat(follow_symlinks=False)
                     yield where, inner.st_ctime_ns
                     if stat.S_ISDIR(inner.st_mode):
                         folders.append((where, above + 1))

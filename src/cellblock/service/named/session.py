@@ -254,7 +254,7 @@ class NamedSession:
 
     @asynccontextmanager
     async def going_back(self) -> AsyncIterator[None]:
-        """While this is entered, it may go to another state (undo, restore, adopt, load). Its saves follow, however that ends."""
+        """While this is entered, it may go to another state (undo, restore, adopt, load): saves follow, however it ends."""
         session = self.current
         before = None if session is None else session.saving.last_state.number
         try:

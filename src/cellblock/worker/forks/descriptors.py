@@ -34,6 +34,7 @@ _TRACKERS = (
 _OF_PROCESSES = ("pidfd:", "anon_inode:[pidfd]")
 _EVENTS = "anon_inode:[eventfd]"
 _COUNT = re.compile(r"^eventfd-count:\s*([0-9a-f]+)", re.MULTILINE)
+_ID = re.compile(r"^eventfd-id:\s*(\d+)", re.MULTILINE)
 _SEMAPHORE = re.compile(r"^eventfd-semaphore:\s*1", re.MULTILINE)  # since Linux 6.9
 _KIND = re.compile(r"anon_inode:\[?(timerfd|inotify|signalfd|fanotify|io_uring)\]?")
 """What only one process can use, and cannot be made again as it was."""
@@ -102,13 +103,13 @@ class Descriptors:
         paths: The descriptors, with the targets of their links in /proc.
         watched: The interest list of each epoll object: descriptor, events and data.
         nameless: For files without a name, when they were last changed, and their size, when they were looked at for a copy.
-        counts: Of each eventfd object: its count, and whether it is a semaphore.
+        counts: Of each eventfd object: its count, whether it is a semaphore, and its id, which duplicates share.
     """
 
     paths: dict[int, str] = field(default_factory=dict)
     watched: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     nameless: dict[int, tuple[int, int]] = field(default_factory=dict)
-    counts: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    counts: dict[int, tuple[int, bool, int]] = field(default_factory=dict)
 
     @classmethod
     def now(cls) -> Descriptors:
@@ -129,8 +130,9 @@ class Descriptors:
                     found.watched[descriptor] = [(int(a), int(b, 16), int(c, 16)) for a, b, c in watched]
                 elif path == _EVENTS:
                     information = _information(descriptor)
-                    count = _COUNT.search(information)
-                    found.counts[descriptor] = int(count[1], 16) if count else 0, bool(_SEMAPHORE.search(information))
+                    count, number = _COUNT.search(information), _ID.search(information)
+                    same = int(number[1]) if number else -1 - descriptor
+                    found.counts[descriptor] = int(count[1], 16) if count else 0, bool(_SEMAPHORE.search(information)), same
             except OSError:  # the one used for listing them
                 continue
         return found
@@ -247,6 +249,7 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
     pipes: dict[tuple[int, int], dict[int, int]] = {}
     sockets: dict[int, int] = {}
     kept, told = _of_trackers(), []
+    renewed: dict[int, int] = {}
     for descriptor, path in looked_at:
         if descriptor in kept:
             continue
@@ -258,7 +261,12 @@ def separate(seen: Descriptors, above: int, moved: Moved | None = None) -> list[
                 _silence(descriptor)
                 told.append(f"A descriptor of {kind[1]}, {descriptor}, is not in the copy: open it again.")
             elif descriptor in seen.counts and path == _EVENTS:
-                _renew_events(descriptor, *seen.counts[descriptor])
+                count, semaphore, same = seen.counts[descriptor]
+                if same in renewed:
+                    replace_descriptor(descriptor, renewed[same])
+                else:
+                    _renew_events(descriptor, count, semaphore)
+                    renewed[same] = descriptor
             elif stat.S_ISSOCK(status.st_mode):
                 sockets[descriptor] = status.st_ino
             elif stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
