@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.snapshots import Snapshot
 
-_ENDED = "the process that held the checkpoint has ended"
+_ENDED = "the process that held the checkpoint has ended, or memory was short"
 _MOST_REASONS = 100
 _AUTOMATIC = (("cellblock.operation", "automatic"),)
 _log = logging.getLogger("cellblock.sessions")
@@ -332,6 +332,7 @@ class AutomaticCheckpoints:
             self._miss(str(error))
             return None
         self._last = checkpoint.moment.state
+        self._reasons.pop(self._last, None)
         longest = None if isinstance(self._kind, Exact) else self._kind.longest
         if longest is not None and (took := time.perf_counter() - began) > longest:
             self._kind = None
