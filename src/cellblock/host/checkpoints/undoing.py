@@ -77,7 +77,9 @@ def what_stays(paths: Sequence[str]) -> str:
     if not paths:
         return ""
     more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
-    return f"{paths[0][:200]!r}{more} as after the undone cells: snapshots leave that out, and somebody else may have changed it"
+    return (
+        f"{paths[0][:200]!r}{more} as after the undone cells: snapshots leave that out, and somebody else may have changed it"
+    )
 
 
 async def _why_files_stay(states: Checkpoints, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
