@@ -13,6 +13,7 @@ from cellblock.errors import DaemonError
 from cellblock.fronts.cli import main
 
 
+@pytest.mark.slow
 def test_the_mcp_server_says_why_it_has_no_cluster() -> None:
     environment = {**os.environ, "CELLBLOCK_RAY_ADDRESS": "192.0.2.1:6379"}
     command = [sys.executable, "-m", "cellblock", "mcp"]

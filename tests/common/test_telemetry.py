@@ -226,6 +226,7 @@ with telemetry.exporting("cellblock-daemon") as exports, telemetry.exporting("ag
     assert '"service.name": "mine"' in done.stdout
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_keeps_no_process_from_ending() -> None:
     code = """
 import time

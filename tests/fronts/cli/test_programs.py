@@ -67,6 +67,7 @@ def test_much_goes_in_and_out() -> None:
     assert sh("s", "--", "head", "-c", "10", given=data) == (0, data[:10], b"")
 
 
+@pytest.mark.slow
 def test_statuses_of_what_does_not_run_or_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     status, out, err = sh("s", "--", "no-such-program")

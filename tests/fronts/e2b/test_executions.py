@@ -84,6 +84,7 @@ def test_variables_of_the_environment_hold_for_one_cell(api: httpx.Client) -> No
     assert texts(run(api, "echo ${A:-none}", language="bash")) == "none\n"
 
 
+@pytest.mark.slow
 async def test_variables_do_not_come_to_the_cells_of_others(server: Gateway, api: httpx.Client) -> None:
     async with httpx.AsyncClient(base_url=server.url, timeout=60, verify=False) as client:
         code = "import os, time\ntime.sleep(0.05)\nprint(os.environ.get('N'))"

@@ -21,6 +21,7 @@ def daemon() -> int:
     return int(about["pid"])
 
 
+@pytest.mark.slow
 async def test_the_health_check_says_that_nothing_can_be_stored_and_recovers_by_itself(
     gateway: Gateway, api: httpx.Client
 ) -> None:

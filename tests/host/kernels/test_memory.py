@@ -162,6 +162,7 @@ def _group(session: Session) -> cgroups.Group | None:
     return session._kernels.current._ends.group
 
 
+@pytest.mark.slow
 async def test_a_session_whose_memory_cannot_be_measured_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code might have found a way to keep its init busy, and would have no limit then."""
     monkeypatch.setattr(memory, "_BUSY", 0.05)

@@ -559,6 +559,7 @@ def test_a_machine_that_is_switched_off_at_any_moment_has_a_whole_save(home: Pat
         assert f"{lost} later cells" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_daemon_that_takes_over_goes_on_saving(home: Path) -> None:
     cellblock.get_or_create("s", durable=0.1)
     cellblock.execute("s", "x = 1")
@@ -572,6 +573,7 @@ def test_the_daemon_that_takes_over_goes_on_saving(home: Path) -> None:
     assert cellblock.execute("s", "x").return_value == "2"
 
 
+@pytest.mark.slow
 def test_a_durable_branch_does_not_write_to_the_workspace_that_it_came_from(home: Path) -> None:
     cellblock.get_or_create("s", durable=0.1)
     cellblock.execute("s", "x = 1")
