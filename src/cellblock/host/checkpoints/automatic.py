@@ -93,7 +93,7 @@ class AutomaticCheckpoints:
         """The files before the running cell."""
         self.skipped = ""
         self._reasons: dict[int, str] = {}
-        """Why there is no checkpoint of a state; of the last ones."""
+        """The last states without a checkpoint, each with the reason."""
         self._last = 0
         """The state of the last one made."""
         self.filing = Filing(every.files, every.first_changed)
@@ -132,7 +132,7 @@ class AutomaticCheckpoints:
         return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
 
     def why_none(self, state: int) -> str:
-        """Return why there is no checkpoint of a state, if it is known; otherwise it is empty."""
+        """Return why a state has no checkpoint; empty if that is not known."""
         return self._reasons.get(state, _ENDED if state == self._last else "")
 
     async def after_cell(self, state: int) -> str:

@@ -127,7 +127,7 @@ class Cells:
         self._on_stopped = on_stopped
         self._turn = asyncio.Lock()
         self._questioned: asyncio.Future[None] | None = None
-        """Set while a question is answered; done if the answer is no longer wanted."""
+        """One for the question being answered: it is done when the answer is no longer wanted."""
         self._resumed: tuple[Cell, asyncio.Task[CodeExecutionResult]] | None = None
         """The cell of an earlier host that was not resumed yet."""
         self._unread: asyncio.Task[None] | None = None

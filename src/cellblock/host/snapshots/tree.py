@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
@@ -246,27 +247,35 @@ def differences(before: Entry | None, after: Entry | None, path: str = "") -> It
         yield from differences(old, new, f"{path}/{name}" if path else name)
 
 
-def unkept(folder: Folder, path: str = "") -> Iterator[tuple[str, File | LeftOut]]:
+def unkept(folder: Folder) -> Iterator[tuple[str, File | LeftOut]]:
     """Yield the files in a folder whose content was not kept, and what could not be read, with their paths."""
-    if folder.totals.unkept == 0:
-        return
-    for name in folder.entries.special:
-        entry, where = folder.entries[name], f"{path}/{name}" if path else name
-        if isinstance(entry, Folder):
-            yield from unkept(entry, where)
-        elif (isinstance(entry, File) and not is_kept(entry)) or (isinstance(entry, LeftOut) and entry.closed):
-            yield where, entry
+    for path, entry in _special(folder, "", operator.attrgetter("unkept")):
+        if (isinstance(entry, File) and not is_kept(entry)) or (isinstance(entry, LeftOut) and entry.closed):
+            yield path, entry
 
 
-def lasting(folder: Folder, path: str = "") -> Iterator[tuple[str, LeftOut]]:
+def lasting(folder: Folder) -> Iterator[tuple[str, LeftOut]]:
     """Yield what a folder contains that the session can change although it cannot be brought back, with the paths."""
-    if folder.totals.left_out == 0:
+    for path, entry in _special(folder, "", operator.attrgetter("left_out")):
+        if isinstance(entry, LeftOut) and entry.lasting:
+            yield path, entry
+
+
+def _special(folder: Folder, path: str, count: Callable[[Totals], int]) -> Iterator[tuple[str, Entry]]:
+    """Yield what is special in a folder and below it (`Entries.special`), except folders, with the paths.
+
+    Args:
+        folder: The folder.
+        path: Its path.
+        count: Returns how many there are of the wanted kind: a folder without any is not entered.
+    """
+    if count(folder.totals) == 0:
         return
     for name in folder.entries.special:
         entry, where = folder.entries[name], f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
-            yield from lasting(entry, where)
-        elif isinstance(entry, LeftOut) and entry.lasting:
+            yield from _special(entry, where, count)
+        else:
             yield where, entry
 
 
