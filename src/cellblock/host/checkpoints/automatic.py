@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.common import telemetry
@@ -96,6 +97,8 @@ class AutomaticCheckpoints:
         """The last states without a checkpoint, each with the reason."""
         self._last = 0
         """The state of the last one made."""
+        self._bare: dict[int, Snapshot] = {}
+        """The files of states that have no checkpoint, as the kernel could not be copied: an undo over them needs these."""
         self.filing = Filing(every.files, every.first_changed)
         cells.observe(self)
         kernels.observe(self)
@@ -147,10 +150,29 @@ class AutomaticCheckpoints:
             return ""
         try:
             files, spans = self._every.files, self._cells.past.spans_after(state)
-            changed = await files.unkept_changed(self._before, spans)
-            return changed or await files.lasting_changed(self._before, spans, quickly=True)
+            kept = [(self._before, spans)]
+            return await files.unkept_changed(kept) or await files.lasting_changed(kept, quickly=True)
         except SnapshotError as error:
             return str(error)
+
+    def files_since(self, state: int) -> dict[int, Snapshot]:
+        """Return the files of later states that led to the present one, as far as they were kept, oldest first."""
+        line = {cell.number for cell in self._cells.past.line}
+        later = [one for one in self.all() if one.moment.is_of(line) and not one.elsewhere]
+        found = self._bare | {one.moment.state: one.snapshot for one in later if one.snapshot is not None}
+        return {one: found[one] for one in sorted(found) if one > state}
+
+    def why_not_known(self, states: Iterable[int]) -> str:
+        """Return why it is not known what others have saved before cells that began in some states; empty if it is.
+
+        Only an exact session promises to know that, and not of a branch.
+        """
+        known = {**self.files_since(0), **{one.moment.state: one for one in self.all() if one.elsewhere}}
+        missing = next((state for state in states if state not in known), None) if self.exact else None
+        if missing is None:
+            return ""
+        why = self.why_none(missing) or self.filing.skipped or self.skipped or "the files between them were not kept"
+        return f"what others have saved between these cells is not known: {why}"
 
     def go_on(self) -> None:
         """Continue with a cell of an earlier host: it began in the state before the present one."""
@@ -239,10 +261,9 @@ class AutomaticCheckpoints:
     async def _keep_present(self) -> None:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
-            # The kernel forks while the files are examined; not if the last fork was refused, as the reason may remain, and
-            # not if tasks change files meanwhile.
+            # The kernel forks while the files are examined; not if tasks change files meanwhile.
             again, before, state = self._moved_on, self.present(), self._cells.past.state
-            files = None if self.skipped or again else self.filing.keep()
+            files = None if again else self.filing.keep()
             if again and before is None:
                 again = False
                 self._cells.past.begin()
@@ -254,12 +275,10 @@ class AutomaticCheckpoints:
                 elif checkpoint is None and again and not self.skipped:
                     checkpoint = before  # nothing has run
                 if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
-                    await self._keep_files(files, None)
+                    if (snapshot := await self.filing.result(files)) is not None:
+                        self._every.files.drop(snapshot)
                     files = None
-            if checkpoint is not None or self._every.fresh:
-                files = files or self.filing.keep()
-            if files is not None:
-                await self._keep_files(files, checkpoint)
+            await self._keep_files(files or self.filing.keep(), checkpoint)
 
     async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None) -> None:
         """Give the files to the checkpoint of the present state, or keep them as those of the fresh kernel."""
@@ -274,7 +293,19 @@ class AutomaticCheckpoints:
         elif self._every.fresh:
             self.filing.hold_first(snapshot)
         else:
-            self._every.files.drop(snapshot)
+            self._hold_bare(snapshot)
+
+    def _hold_bare(self, snapshot: Snapshot) -> None:
+        """Keep the files of the present state, which has no checkpoint."""
+        state = self._cells.past.state
+        self._drop_bare(lambda one: one == state)
+        self._bare[state] = snapshot
+        kept = {*[*self._bare][-self.exact :]}
+        self._drop_bare(lambda one: one not in kept)
+
+    def _drop_bare(self, is_dropped: Callable[[int], bool]) -> None:
+        for state in [*filter(is_dropped, self._bare)]:
+            self._every.files.drop(self._bare.pop(state))
 
     # -- while the session is idle -------------------------------------------------------------------------------------
 
@@ -358,6 +389,7 @@ class AutomaticCheckpoints:
 
     def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
         self._cells.past.rest(checkpoint.moment.state)
+        self._drop_bare(lambda state: state == checkpoint.moment.state)
         if checkpoint.alive:
             checkpoint.let_go()
             checkpoint.hold(files, self._every.files.drop)
@@ -368,6 +400,7 @@ class AutomaticCheckpoints:
         """Drop the kept files of the present state, because the workspace has changed. They are kept again later."""
         if (made := self.present()) is not None:
             made.let_go()
+        self._drop_bare(lambda state: state == self._cells.past.state)
 
     def files_changed(self) -> None:
         """Handle a change of the session's files from outside. No undo takes such a change back."""
@@ -390,10 +423,13 @@ class AutomaticCheckpoints:
         for other in self.all():
             if not other.moment.is_of(line):
                 other.discard()
+        begun = {cell.begun_in for cell in checkpoint.moment.past}
+        self._drop_bare(lambda state: state not in begun)
 
     def begin_anew(self) -> None:
         """Handle a fresh kernel."""
         self._drop_oldest(0)
+        self._drop_bare(lambda _: True)
         self.skipped = ""
         if isinstance(self._kind, Exact):
             self.filing.drop_first()
@@ -425,3 +461,4 @@ class AutomaticCheckpoints:
             await asyncio.wait([self._task])
         await self.filing.close()
         self._drop_oldest(0)
+        self._drop_bare(lambda _: True)

@@ -14,7 +14,7 @@ from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, che
 from cellblock.host.checkpoints.crashes import Crashes
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
-from cellblock.host.checkpoints.undoing import find_way, what_stays
+from cellblock.host.checkpoints.undoing import find_way, kept_aside, what_stays
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.past import Instant
@@ -447,7 +447,13 @@ class Checkpoints:
         check_same_sandbox(checkpoint.moment.wanted, self._wanted)
 
     async def go_to(
-        self, checkpoint: Checkpoint, within: Spans | None = None, began: Instant | None = None, *, files: bool = True
+        self,
+        checkpoint: Checkpoint,
+        within: Spans | None = None,
+        began: Instant | None = None,
+        *,
+        files: bool = True,
+        aside: dict[str, str] | None = None,
     ) -> Changes:
         """Go to a checkpoint's state, in the session's turn.
 
@@ -456,8 +462,9 @@ class Checkpoints:
             within: Restore only files that were changed in these spans.
             began: When an earlier host has begun this.
             files: Whether to bring back the files that the checkpoint holds.
+            aside: See `Snapshots.restore`.
         """
-        move = self._move_to(checkpoint, within=within, began=began, files=files)
+        move = self._move_to(checkpoint, within=within, began=began, files=files, aside=aside)
         self.begin_going(checkpoint.id, "restore" if within is None else "undo", move.began)
         try:
             async with stopped(None if checkpoint.snapshot is None or not files else self._kernels.current):
@@ -477,16 +484,11 @@ class Checkpoints:
         beginning: Beginning | None = None,
         began: Instant | None = None,
         files: bool = True,
+        aside: dict[str, str] | None = None,
     ) -> GoingBack:
         parts = self.files if files else None, self.resuming, self.automatic, self._cells.past
-        between = () if within is None else self._files_since(checkpoint.moment.state)
-        return GoingBack(checkpoint, *parts, within=within, between=between, beginning=beginning, began=began)
-
-    def _files_since(self, state: int) -> list[Snapshot]:
-        """Return the files of later states that led to the present one, as far as they were kept, oldest first."""
-        line = {cell.number for cell in self._cells.past.line}
-        later = [one for one in self.automatic.all() if one.moment.state > state and one.moment.is_of(line)]
-        return [one.snapshot for one in later if one.snapshot is not None and not one.elsewhere]
+        between = () if within is None else [*self.automatic.files_since(checkpoint.moment.state).values()]
+        return GoingBack(checkpoint, *parts, within=within, between=between, aside=aside, beginning=beginning, began=began)
 
     async def undo(self, count: int = 1, *, partial: bool = False, before: Before | None = None) -> Undone:
         """See `Session.undo`; `before` is called when it is decided."""
@@ -504,11 +506,13 @@ class Checkpoints:
         if before is not None:
             await before()
         left = way.left
+        # What cannot be brought back may have been moved to where the undo removes or replaces it.
+        aside: dict[str, str] | None = {} if left else None
         try:
             if checkpoint is None:
-                changes = await self.begin_again(way.files, way.spans)
+                changes = await self.begin_again(way.files, way.spans, aside)
             else:
-                changes = await self.go_to(checkpoint, way.spans)
+                changes = await self.go_to(checkpoint, way.spans, aside=aside)
         except SnapshotError as error:  # the disk is full, for example
             if not partial:
                 raise
@@ -524,11 +528,11 @@ class Checkpoints:
             [cell.entry for cell in line if cell.number not in kept],
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
-            left or what_stays(changes.kept),
+            left + kept_aside(aside) if left else what_stays(changes.kept),
             self.outside(way.since),
         )
 
-    async def begin_again(self, files: Snapshot | None, spans: Spans) -> Changes:
+    async def begin_again(self, files: Snapshot | None, spans: Spans, aside: dict[str, str] | None = None) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
         move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
         self.begin_going("", "undo")
@@ -538,8 +542,8 @@ class Checkpoints:
                 await move.renew()
                 return Changes()
             async with stopped(self._kernels.current):
-                between = self._files_since(self._fresh)
-                changes = await self.files.restore(files, move.renew, within=spans, between=between)
+                between = [*self.automatic.files_since(self._fresh).values()]
+                changes = await self.files.restore(files, move.renew, within=spans, between=between, aside=aside)
                 self.write("origins", self.files.origins.last)
                 return changes
         except BaseException:  # also a cancellation: a later host must not finish what has not happened

@@ -133,6 +133,7 @@ class CheckpointFiles:
         within: Spans | None = None,
         between: Sequence[Snapshot] = (),
         own: bool = True,
+        aside: dict[str, str] | None = None,
     ) -> Changes:
         """Restore the files. If another session is restoring files of the same directory, wait until it has finished.
 
@@ -142,6 +143,7 @@ class CheckpointFiles:
             within: Replace and remove only files that were last changed in these spans of time; see `Snapshots.restore`.
             between: See `Snapshots.restore`.
             own: See `Snapshots.restore`.
+            aside: See `Snapshots.restore`.
 
         Raises:
             SnapshotError: They are unchanged, unless the message says more.
@@ -156,7 +158,10 @@ class CheckpointFiles:
         while True:
             try:
                 return await _owned(
-                    lambda: self._snapshots(store).restore(snapshot, finish, within=within, between=between, own=own), _forget
+                    lambda: self._snapshots(store).restore(
+                        snapshot, finish, within=within, between=between, own=own, aside=aside
+                    ),
+                    _forget,
                 )
             except HeldError:  # not awaited in the thread: `then` of the restore in flight may need one
                 if loop.time() > deadline:
@@ -175,16 +180,19 @@ class CheckpointFiles:
             return ""
         return "files have changed" if path == "." else f"{path[:200]!r} has changed"
 
-    async def unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str:
+    async def unkept_changed(self, kept: Sequence[tuple[Snapshot, Spans]]) -> str:
         """Return, for a message, a changed file whose content was not kept; empty if there is none.
+
+        Args:
+            kept: See `times.first_unkept_changed`.
 
         Raises:
             SnapshotError: The files cannot be read.
         """
-        if not snapshot.unkept:
+        if not any(snapshot.unkept for snapshot, _ in kept):
             return ""
         store = self._make_store()
-        path = await _owned(lambda: self._snapshots(store).first_unkept_changed(snapshot, spans), _forget)
+        path = await _owned(lambda: self._snapshots(store).first_unkept_changed(kept), _forget)
         if path is None:
             return ""
         return (
@@ -192,21 +200,20 @@ class CheckpointFiles:
             "not, nor what cannot be read, or there was no time to read before the next cell"
         )
 
-    async def lasting_changed(self, snapshot: Snapshot, spans: Spans, *, quickly: bool = False) -> str:
+    async def lasting_changed(self, kept: Sequence[tuple[Snapshot, Spans]], *, quickly: bool = False) -> str:
         """Return, for a message, what has changed of that which a snapshot leaves out; empty if nothing has.
 
         Args:
-            snapshot: The snapshot.
-            spans: When it may have been changed since.
+            kept: See `times.first_lasting_changed`.
             quickly: Whether to look only near the top of it: there git and package managers leave traces.
 
         Raises:
             SnapshotError: The files cannot be read.
         """
-        if not snapshot.root.totals.left_out:
+        if not any(snapshot.root.totals.left_out for snapshot, _ in kept):
             return ""
         store = self._make_store()
-        found = await _owned(lambda: self._snapshots(store).first_lasting_changed(snapshot, spans, quickly=quickly), _forget)
+        found = await _owned(lambda: self._snapshots(store).first_lasting_changed(kept, quickly=quickly), _forget)
         if found is None:
             return ""
         left_out, path = found

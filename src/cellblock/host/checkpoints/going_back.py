@@ -41,6 +41,7 @@ class GoingBack:
         *,
         within: Spans | None = None,
         between: Sequence[Snapshot] = (),
+        aside: dict[str, str] | None = None,
         beginning: Beginning | None = None,
         began: Instant | None = None,
     ) -> None:
@@ -54,6 +55,7 @@ class GoingBack:
             past: Its history.
             within: Restore only files that were changed in these spans.
             between: See `Snapshots.restore`.
+            aside: See `Snapshots.restore`.
             beginning: As for `Resuming.resume`.
             began: When an earlier host has begun it: files that it has brought back are of this move.
         """
@@ -65,6 +67,7 @@ class GoingBack:
         self._past = past
         self._within = within
         self._between = between
+        self._aside = aside
         self._beginning = beginning
         self._kernel: Kernel | None = None
         self.began = began or Instant.before_changes()
@@ -77,7 +80,12 @@ class GoingBack:
             else:
                 own = not self._checkpoint.elsewhere
                 self.changes = await self._files.restore(
-                    self._checkpoint.snapshot, self._make_kernel, within=self._within, between=self._between, own=own
+                    self._checkpoint.snapshot,
+                    self._make_kernel,
+                    within=self._within,
+                    between=self._between,
+                    own=own,
+                    aside=self._aside,
                 )
         except BaseException:  # also a cancellation: nothing else owns the kernel. The files are rolled back by now.
             if self._kernel is not None:

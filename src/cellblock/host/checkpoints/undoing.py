@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, SnapshotError, shown
@@ -64,7 +64,7 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
     if since is not None and checkpoint is not None and checkpoint.held_at > since:
         left = "they were kept after a branch with the same files had changed them"
     else:
-        left = await _why_files_stay(states, checkpoint, files, spans)
+        left = await _why_files_stay(states, checkpoint, files, spans, line[len(kept) :])
     if left and not partial:
         raise CheckpointError(
             f"{_those(count)} cannot be undone, because files cannot be brought back: {left}. With partial, all else is undone"
@@ -82,11 +82,37 @@ def what_stays(paths: Sequence[str]) -> str:
     )
 
 
-async def _why_files_stay(states: Checkpoints, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans) -> str:
-    """Return why files cannot be restored; empty if they can, or if none have changed."""
+def kept_aside(aside: Mapping[str, str] | None) -> str:
+    """Return, for the end of a message, where an undo keeps what it has removed or replaced; empty if nothing is kept."""
+    if not aside:
+        return ""
+    path, where = next(iter(aside.items()))
+    more = f", and {len(aside) - 1} more beside it" if len(aside) > 1 else ""
+    return f". What the undo has removed or replaced is kept: {path[:200]!r} in {where[:300]!r}{more}"
+
+
+async def _why_files_stay(
+    states: Checkpoints, checkpoint: Checkpoint | None, files: Snapshot | None, spans: Spans, undone: Sequence[Numbered]
+) -> str:
+    """Return why files cannot be restored; empty if they can, or if none have changed.
+
+    Args:
+        states: The session's checkpoints.
+        checkpoint: The one to go to; None for the fresh kernel.
+        files: Its files; None if none were kept.
+        spans: When the cells after it have changed files.
+        undone: These cells.
+    """
     try:
         if files is not None:
-            return await states.files.unkept_changed(files, spans) or await states.files.lasting_changed(files, spans)
+            state = states.fresh_state if checkpoint is None else checkpoint.moment.state
+            between = states.automatic.files_since(state)
+            kept = [(files, spans), *((one, states.past.spans_after(later)) for later, one in between.items())]
+            return (
+                await states.files.unkept_changed(kept)
+                or await states.files.lasting_changed(kept)
+                or states.automatic.why_not_known(cell.begun_in for cell in undone if cell.begun_in > state)
+            )
         if not (changed := await states.files.changed_within(spans)):
             return ""
     except SnapshotError as error:

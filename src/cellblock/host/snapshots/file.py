@@ -128,7 +128,14 @@ def size_of(file: File) -> int:
 
 
 class Link(NamedTuple):
-    """A symbolic link."""
+    """A symbolic link.
+
+    Attributes:
+        target: Where it leads to.
+        owner: Its owner.
+        status: Its status (`seen`); `UNSEEN` if that was not noted.
+    """
 
     target: str
     owner: Owner
+    status: bytes = UNSEEN

@@ -1,13 +1,15 @@
-"""Finds files that others saved between cells: undoing the cells together keeps them, as undoing them one by one does."""
+"""Finds what others saved between cells: undoing the cells together keeps it, as undoing them one by one does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
+from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.entries import Entries
-from cellblock.host.snapshots.file import File, changed_at, is_kept, seen_as
+from cellblock.host.snapshots.file import File, Link, changed_at, is_kept
 from cellblock.host.snapshots.times import Origins, Spans, is_within
-from cellblock.host.snapshots.tree import Entry, Folder, differences
+from cellblock.host.snapshots.tree import Entry, Folder, differences, status_of
 
 
 def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Spans, origins: Origins) -> Folder:
@@ -17,43 +19,60 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
         target: The content of the snapshot from before the cells.
         between: The contents of those between the cells, oldest first.
         spans: When these cells changed files.
-        origins: What is known of files that were restored.
+        origins: What is known of what was restored.
+
+    Raises:
+        SnapshotError: Something lies in a folder that the cells have put in the place of something else.
     """
     begun = min((began for began, _ in spans), default=0)
     before, known = target, set[bytes]()
     for after in between:
-        for path, _, entry in differences(before, after):
-            if not isinstance(entry, File) or not is_kept(entry):
+        for path, old, entry in differences(before, after):
+            if entry is None or not _is_held(entry) or (isinstance(old, Folder) and isinstance(entry, Folder)):
                 continue
-            status = seen_as(entry)
+            status = status_of(entry)
             if status is None or status in known:  # the second: it was moved since
                 continue
             origin = origins.of(status)
             changed = changed_at(status) if origin is None else origin
             if changed >= begun and not is_within(changed, spans):
                 known.add(status)
-                target = _with(target, path.split("/"), entry, after)
+                target = _with(target, path, path.rstrip("/").split("/"), entry, after)
         before = after
     return target
 
 
-def _with(folder: Folder, path: Sequence[str], entry: File, source: Folder) -> Folder:
-    """Return a folder with another file in it.
+def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
+    return is_kept(entry) if isinstance(entry, File) else isinstance(entry, Link | Folder)
+
+
+def _with(folder: Folder, whole: str, path: Sequence[str], entry: File | Link | Folder, source: Folder) -> Folder:
+    """Return a folder with another file, link or empty folder in it.
 
     Args:
         folder: The folder.
-        path: The file's path in it.
-        entry: The file.
+        whole: The path in the workspace, for messages.
+        path: The path in the folder.
+        entry: What is to be there.
         source: A folder that has it there, for folders that are missing.
+
+    Raises:
+        SnapshotError: Something else than a folder is on the path.
     """
     name, *rest = path
-    new: Entry = entry
+    new, inner = entry, folder.entries.get(name)
     if rest:
-        model, inner = source.entries[name], folder.entries.get(name)
+        model = source.entries[name]
         assert isinstance(model, Folder)
-        if inner is None:
-            inner = model._replace(entries=Entries({}))
-        if not isinstance(inner, Folder):
-            return folder  # something else has that name there
-        new = _with(inner, rest, entry, model)
+        if inner is not None and not isinstance(inner, Folder):
+            raise SnapshotError(
+                f"{whole[:200]!r} was saved by somebody else between the cells, in a folder that is something else before them"
+            )
+        new = _with(inner or _emptied(model), whole, rest, entry, model)
+    elif isinstance(entry, Folder):
+        new = inner if isinstance(inner, Folder) else _emptied(entry)
     return folder._replace(entries=folder.entries.changed({name: new}))
+
+
+def _emptied(folder: Folder) -> Folder:
+    return folder._replace(entries=Entries({}))

@@ -47,7 +47,7 @@ class Plan:
         written: Paths that get new content.
         removed: Paths that are removed.
         kept: Paths that are not as in the snapshot and yet stay so, because snapshots leave them out.
-        again: The snapshot's files that are there again after it, by path; of those that are the same now, the changed ones.
+        again: What is there again after it as in the snapshot, by path; of what is the same now, only what was changed.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Plan:
         self.written: list[str] = []
         self.removed: list[str] = []
         self.kept: list[str] = []
-        self.again: dict[str, File] = {}
+        self.again: dict[str, File | Link | Folder] = {}
         self._opened: list[Step] = []
         self._moves: list[Step] = []
         self._modes: list[Step] = []
@@ -102,13 +102,19 @@ class Plan:
                     self.kept.append(where)
             elif old is None:
                 self._put(where, new)
-            elif not same(old, new) and self._changed(where):
-                self._clear(where, old)
-                self._put(where, new)
-            elif isinstance(new, File) and old is not new and self._changed(where):
+            elif not same(old, new):
+                if self._changed(where):
+                    self._clear(where, old)
+                    self._put(where, new)
+                elif isinstance(old, Folder):
+                    self.kept.append(where)
+            elif isinstance(new, File | Link) and old is not new and self._changed(where):
                 self.again[where] = new  # it was written, with the same content
         if path:
-            self._set_modes(path, now.mode, target.mode, moves=len(self._moves) > begun)
+            moves = len(self._moves) > begun
+            self._set_modes(path, now.mode, target.mode, moves=moves)
+            if moves or (now.status != target.status and self._changed(path)):
+                self.again[path] = target
 
     def _set_modes(self, path: str, now: int, wanted: int, *, moves: bool) -> None:
         if moves and now & _ENTER != _ENTER:
@@ -142,10 +148,10 @@ class Plan:
     def _clear(self, path: str, entry: Entry) -> None:
         """Make room for something else."""
         folder = isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)
-        if folder and not _is_removable(entry) and not self._goes(path, entry):
+        if folder and not self._goes(path, entry):
             raise SnapshotError(
-                f"cannot restore {path!r}: a folder in its place holds files that snapshots leave out; move it away, then try "
-                "again. Nothing was changed",
+                f"cannot restore {path!r}: a folder in its place holds files that snapshots leave out, or that somebody else "
+                "has saved; move it away, then try again. Nothing was changed",
                 path=path,
                 errno=errno.ENOTEMPTY,
             )
@@ -159,14 +165,14 @@ class Plan:
 
     def _put(self, path: str, entry: File | Link | Folder) -> None:
         if isinstance(entry, Folder):
+            self.again[path] = entry
             self._moves.append(Step("make", path, owner=entry.owner))
             for name, inner in entry.entries.items():
                 if _is_held(inner):
                     self._put(f"{path}/{name}", inner)
             self._modes.append(Step("mode", path, mode=entry.mode, before=stat.S_IRWXU))
             return
-        if isinstance(entry, File):
-            self.again[path] = entry
+        self.again[path] = entry
         self._number += 1
         self.staged[self._number] = entry
         self._moves.append(Step("place", path, self._number))
@@ -180,10 +186,3 @@ def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
 
 def _path(step: Step) -> str:
     return step.path
-
-
-def _is_removable(entry: Entry) -> bool:
-    """Whether removing an entry loses nothing that snapshots leave out."""
-    if isinstance(entry, Folder):
-        return entry.complete and all(map(_is_removable, entry.entries.values()))
-    return not isinstance(entry, LeftOut) or entry.ours

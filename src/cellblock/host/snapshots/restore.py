@@ -42,13 +42,13 @@ class UnsettledError(Exception):
 
 
 class Rescued:
-    """Files that a rollback could not put back because something else had taken their place.
+    """Files that were moved away and are not deleted, but kept in a folder of the workspace.
 
-    The other content stays. The earlier content is kept in a folder of the workspace, until it is known whether another
-    attempt restores the files.
+    A rollback could not put them back, because something else had taken their place, which stays: until it is known whether
+    another attempt restores the files. Or a restore has removed or replaced them, and keeps them.
 
     Attributes:
-        files: Paths with other content, each with the path of its kept content in the workspace.
+        files: Their paths, each with the path where it is kept in the workspace.
     """
 
     def __init__(self, top: int) -> None:
@@ -74,7 +74,11 @@ class Rescued:
         except OSError:
             name = staging
         self._folders.append(name)
-        self.files |= {step.path: f"{name}/{_old(step)}" for step in old}
+        folder = open_folder(name, self._top)
+        try:
+            self.files |= {step.path: f"{name}/{_lay_out(folder, step)}" for step in old}
+        finally:
+            os.close(folder)
 
     def discard(self) -> None:
         """Remove the kept files: a later attempt has restored the workspace, so they are not needed."""
@@ -98,7 +102,34 @@ class Rescued:
         return f". Something else wrote to files meanwhile, which stays: {named}{more}"
 
 
-def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable[[], object], rescued: Rescued) -> None:
+def _lay_out(folder: int, step: Step) -> str:
+    """Move a file from its number to its path in a folder, and return where it is then: there, or under its number."""
+    *above, name = step.path.split("/")
+    parent = os.dup(folder)
+    try:
+        for part in above:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=parent)
+            inner = open_folder(part, parent)
+            os.close(parent)
+            parent = inner
+        rename_to_free_name(folder, _old(step), parent, name)
+    except OSError:
+        return _old(step)
+    finally:
+        os.close(parent)
+    return step.path
+
+
+def restore(
+    top: int,
+    plan: Plan,
+    store: Store,
+    journal: Journal,
+    then: Callable[[], object],
+    rescued: Rescued,
+    taken: Rescued | None = None,
+) -> None:
     """Carry out a plan.
 
     Args:
@@ -108,6 +139,7 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
         journal: The journal, with its lock held.
         then: Called when everything is in its place. If it fails, everything is rolled back.
         rescued: Collects what cannot be put back in that case.
+        taken: Collects what was removed or replaced. None: it is deleted.
 
     Raises:
         UnsettledError: The workspace has changed since; nothing was done, except for `rescued`.
@@ -131,6 +163,8 @@ def restore(top: int, plan: Plan, store: Store, journal: Journal, then: Callable
     except BaseException:  # of any kind: remove what was staged
         _finish(top, name, staging, journal, left, rescued)
         raise
+    if taken is not None:
+        left, rescued = [step for step in steps if step.do == "remove"], taken
     _finish(top, name, staging, journal, left, rescued)
 
 

@@ -213,6 +213,7 @@ class Snapshots:
         within: Spans | None = None,
         between: Sequence[Snapshot] = (),
         own: bool = True,
+        aside: dict[str, str] | None = None,
     ) -> Changes:
         """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
 
@@ -221,9 +222,10 @@ class Snapshots:
             then: Called when everything is in its place. If it fails, the restore is rolled back.
             within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. Missing
                 files are restored in any case.
-            between: Later snapshots, oldest first: files that others have saved before them, outside of the spans, are
-                restored from these.
+            between: Later snapshots, oldest first: what others have saved before them, outside of the spans, is restored
+                from these.
             own: Whether the snapshot was taken here: its files' times say when they were changed here.
+            aside: Collects the paths of what is removed or replaced, each with the path where it is kept. None: it is deleted.
 
         Returns:
             The changes made.
@@ -241,7 +243,7 @@ class Snapshots:
             rescued = restoring.Rescued(top)
             try:
                 for _ in range(_TRIES):
-                    plan = self._restore_once(top, root, then, within, rescued, own=own)
+                    plan = self._restore_once(top, root, then, within, rescued, own=own, aside=aside)
                     if plan is not None:
                         rescued.discard()
                         return _done(plan)
@@ -263,6 +265,7 @@ class Snapshots:
         rescued: restoring.Rescued,
         *,
         own: bool,
+        aside: dict[str, str] | None,
     ) -> Plan | None:
         """Return the finished plan, or None if the workspace was changed meanwhile."""
         walk, now = self._search(top, root)
@@ -278,7 +281,10 @@ class Snapshots:
                 then()
 
             if plan.steps:
-                restoring.restore(top, plan, self._store, self._journal, go_on, rescued)
+                taken = None if aside is None else restoring.Rescued(top)
+                restoring.restore(top, plan, self._store, self._journal, go_on, rescued, taken)
+                if aside is not None and taken is not None:
+                    aside |= taken.files
             else:
                 go_on()
             self._origins.add(found)
@@ -319,31 +325,28 @@ class Snapshots:
             paths = (path for path in self.limits.ignore if path.startswith("/"))
             return first_changed(top, spans, Ignored(paths), self.limits.max_files * _MORE)
 
-    def first_unkept_changed(self, snapshot: Snapshot, spans: Spans) -> str | None:
+    def first_unkept_changed(self, kept: Sequence[tuple[Snapshot, Spans]]) -> str | None:
         """Return a file that cannot be restored, because its content was not kept and it has changed since; or None.
 
         Args:
-            snapshot: The snapshot.
-            spans: When files may have been changed since.
+            kept: See `times.first_unkept_changed`.
 
         Raises:
             SnapshotError: The workspace cannot be read.
         """
-        if not snapshot.unkept:
-            return None
         with self._opened("look at the files of") as top:
-            return first_unkept_changed(top, snapshot.root, spans)
+            return first_unkept_changed(top, [(one.root, spans) for one, spans in kept])
 
-    def first_lasting_changed(self, snapshot: Snapshot, spans: Spans, *, quickly: bool) -> tuple[str, str] | None:
+    def first_lasting_changed(self, kept: Sequence[tuple[Snapshot, Spans]], *, quickly: bool) -> tuple[str, str] | None:
         """Return what has changed of that which a snapshot leaves out; see `times.first_lasting_changed`.
 
         Raises:
             SnapshotError: The workspace cannot be read.
         """
-        if next(lasting(snapshot.root), None) is None:
+        if all(next(lasting(one.root), None) is None for one, _ in kept):
             return None
         with self._opened("look at the files of") as top:
-            return first_lasting_changed(top, snapshot.root, spans, quickly=quickly)
+            return first_lasting_changed(top, [(one.root, spans) for one, spans in kept], quickly=quickly)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Drop a snapshot. Content that no other one needs is removed. It can be repeated."""

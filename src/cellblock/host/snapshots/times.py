@@ -6,12 +6,12 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from cellblock.host.snapshots.beneath import open_folder, open_parent
-from cellblock.host.snapshots.file import File, Link, changed_at, facts, seen, seen_as, was_seen
+from cellblock.host.snapshots.file import File, Link, changed_at, facts, seen, was_seen
 from cellblock.host.snapshots.ignored import Ignored
-from cellblock.host.snapshots.tree import Folder, lasting, unkept
+from cellblock.host.snapshots.tree import Folder, lasting, status_of, unkept
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: start and end in nanoseconds of the clock that file systems use."""
@@ -23,7 +23,7 @@ _FEW, _MOST_EXAMINED, _DEEPEST = 300, 1_000_000, 100
 
 
 class Origins:
-    """Remembers when restored files had been changed before: by a cell, or by somebody else.
+    """Remembers when restored files, links and folders had been changed before: by a cell, or by somebody else.
 
     They are known by their status (`seen`), and so only as long as nothing changes them.
 
@@ -41,19 +41,19 @@ class Origins:
         return {**self._known}
 
     def of(self, status: bytes) -> int | None:
-        """Return when a file of this status had been changed; None if it was not restored."""
+        """Return when something of this status had been changed; None if it was not restored."""
         return self._known.get(status)
 
-    def found(self, top: int, again: Mapping[str, File]) -> dict[bytes, int]:
-        """Return what to `add` for files that are there again.
+    def found(self, top: int, again: Mapping[str, File | Link | Folder]) -> dict[bytes, int]:
+        """Return what to `add` for what is there again.
 
         Args:
             top: The workspace, opened.
-            again: Their paths, and the snapshot's files.
+            again: The paths, and what the snapshot has there.
         """
         found = {}
-        for path, file in again.items():
-            before, info = seen_as(file), _status(top, path)
+        for path, entry in again.items():
+            before, info = status_of(entry), _status(top, path)
             if before is not None and info is not None:
                 found[seen(info)] = self._known.get(before, changed_at(before))
         return found
@@ -70,8 +70,9 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
     """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
 
     What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
-    spans, and if the snapshot has it at another path: this very file, by its status, or one like it that is no longer there.
-    What was restored, and not changed since, was changed when it was changed before: by a cell, or by somebody else.
+    spans, and if the snapshot has it at another path: this very file, by its status, or one like it that is no longer there;
+    or a folder, by the time of its last change. What was restored, and not changed since, was changed when it was changed
+    before: by a cell, or by somebody else.
 
     Args:
         top: The workspace, opened.
@@ -81,8 +82,7 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
     """
     folders: dict[str, int] = {}
     known: dict[object, list[str]] = {}
-    places: dict[bytes, list[str]] = {}
-    end = max((ended for _, ended in spans), default=0)
+    places: dict[bytes | int, list[str]] = {}
 
     def above(path: str) -> Iterator[int]:
         """Yield when the folders above a path were changed, from the lowest on."""
@@ -97,20 +97,22 @@ def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> 
         if info is None:
             return True
         origin = origins.of(seen(info))
-        if is_within(info.st_ctime_ns if origin is None else origin, spans):
+        time = info.st_ctime_ns if origin is None else origin
+        if is_within(time, spans):
             return True
-        times = [*above(path)]
-        if not any(is_within(time, spans) for time in times):
+        if not any(is_within(one, spans) for one in above(path)):
             return False
-        if stat.S_ISDIR(info.st_mode):
-            return times[0] <= end  # an empty one, which nobody has made since
         if not known:
-            for where, likeness, status in _likenesses("", target):
-                known.setdefault(likeness, []).append(where)
-                if status is not None:
-                    places.setdefault(status, []).append(where)
-        if (there := places.get(seen(info))) is not None:
+            for where, likeness, place in _likenesses("", target):
+                if likeness is not None:
+                    known.setdefault(likeness, []).append(where)
+                if place is not None:
+                    places.setdefault(place, []).append(where)
+        folder = stat.S_ISDIR(info.st_mode)
+        if (there := places.get(time if folder else seen(info))) is not None:
             return path not in there
+        if folder:
+            return False
         likeness = _likeness(top, path)
         return any(_likeness(top, where) != likeness for where in known.get(likeness, ()))
 
@@ -135,16 +137,21 @@ def _likeness(top: int, path: str) -> object:
         return None
 
 
-def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object, bytes | None]]:
-    """Yield the path and the likeness of each file and link in a folder of a snapshot, and the status of files (`seen`)."""
+def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object, bytes | int | None]]:
+    """Yield the path and the likeness of everything in a folder of a snapshot, and what finds it at another path.
+
+    That is the status of files and links (`seen`), and the time of the last change of folders, which have no likeness.
+    """
     for name, entry in folder.entries.items():
         where = f"{path}/{name}" if path else name
         if isinstance(entry, Folder):
+            status = status_of(entry)
+            yield where, None, None if status is None else changed_at(status)
             yield from _likenesses(where, entry)
         elif isinstance(entry, File):
-            yield where, (facts(entry).mtime_ns, facts(entry).size), seen_as(entry)
+            yield where, (facts(entry).mtime_ns, facts(entry).size), status_of(entry)
         elif isinstance(entry, Link):
-            yield where, entry.target, None
+            yield where, entry.target, status_of(entry)
 
 
 def is_within(last: int, spans: Spans) -> bool:
@@ -202,15 +209,18 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
     return None
 
 
-def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
+def first_unkept_changed(top: int, kept: Sequence[tuple[Folder, Spans]]) -> str | None:
     """Return a snapshot's file whose content was not kept and which has changed since; None if there is none.
 
     Args:
         top: The workspace, opened.
-        root: The content of the snapshot.
-        spans: When files may have been changed since. Times advance in steps: two changes can share one.
+        kept: The contents of the snapshot from before some cells, and of those between them, oldest first; each with the spans
+            in which the cells after it changed files. Times advance in steps: two changes can share one. Of those between,
+            only what others have saved counts: what the cells have made is removed.
     """
-    for path, entry in unkept(root):
+    for path, entry, spans, before in _not_before(kept, unkept):
+        if isinstance(entry, File) and _is_of_cells(status_of(entry), before):
+            continue
         info = _status(top, path)
         if info is None or is_within(info.st_ctime_ns, spans):
             return path
@@ -219,20 +229,22 @@ def first_unkept_changed(top: int, root: Folder, spans: Spans) -> str | None:
     return None
 
 
-def first_lasting_changed(top: int, root: Folder, spans: Spans, *, quickly: bool) -> tuple[str, str] | None:
+def first_lasting_changed(top: int, kept: Sequence[tuple[Folder, Spans]], *, quickly: bool) -> tuple[str, str] | None:
     """Return what has changed of that which a snapshot leaves out although the session can change it; None if nothing has.
 
     Args:
         top: The workspace, opened.
-        root: The content of the snapshot.
-        spans: When it may have been changed since.
+        kept: As for `first_unkept_changed`. Folders between the cells count, whoever has made them: others may have saved
+            something in them.
         quickly: Whether to look only where git and package managers leave traces: near the top.
 
     Returns:
         The path that is left out, and the path of the change, which lies in it or is the same.
     """
     few = iter(range(_FEW))
-    for path, entry in lasting(root):
+    for path, entry, spans, before in _not_before(kept, lasting):
+        if entry.changed and before and is_within(entry.changed, before):
+            continue
         info = _status(top, path)
         if info is None:
             if is_within(_lowest_above(top, path), spans):
@@ -245,6 +257,34 @@ def first_lasting_changed(top: int, root: Folder, spans: Spans, *, quickly: bool
                 if time is None or is_within(time, spans):
                     return path, inner
     return None
+
+
+_T = TypeVar("_T")
+
+
+def _not_before(
+    kept: Sequence[tuple[Folder, Spans]], find: Callable[[Folder], Iterator[tuple[str, _T]]]
+) -> Iterator[tuple[str, _T, Spans, Spans]]:
+    """Yield what some snapshots have that those before them do not have.
+
+    Args:
+        kept: As for `first_unkept_changed`.
+        find: Yields what counts of a snapshot's content, with the paths.
+
+    Yields:
+        Path, entry, the spans of the cells after that snapshot; and, for one between the cells, the spans of all of them.
+    """
+    known = set[str]()
+    for number, (root, spans) in enumerate(kept):
+        for path, entry in find(root):
+            if path not in known:  # otherwise the longer spans after the earlier one contain these
+                known.add(path)
+                yield path, entry, spans, kept[0][1] if number else ()
+
+
+def _is_of_cells(status: bytes | None, spans: Spans) -> bool:
+    """Whether something of this status was last changed in some spans, of which there are none for what was there before."""
+    return bool(spans) and status is not None and is_within(changed_at(status), spans)
 
 
 def _lowest_above(top: int, path: str) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from cellblock.errors import InvalidInputError
 from cellblock.host.snapshots.entries import Entries
-from cellblock.host.snapshots.file import File, Link, Owner, facts, is_kept, is_seen, size_of
+from cellblock.host.snapshots.file import UNSEEN, File, Link, Owner, facts, is_kept, is_seen, seen_as, size_of
 
 MIB = 2**20
 _MOST_SHOWN = 100
@@ -27,6 +27,7 @@ class LeftOut(NamedTuple):
         told: Whether it is reported.
         closed: Whether it is left out because it cannot be read now: a change keeps a cell from being undone.
         lasting: Whether the session can change it, although it cannot be brought back: an undo of that is refused.
+        changed: When it was last changed, if it is no folder; 0 if that was not noted.
     """
 
     reason: str
@@ -36,6 +37,7 @@ class LeftOut(NamedTuple):
     told: bool = True
     closed: bool = False
     lasting: bool = False
+    changed: int = 0
 
 
 class Totals(NamedTuple):
@@ -75,6 +77,7 @@ class Folder(NamedTuple):
         entries: Its entries by name.
         complete: Whether `entries` contains all of them.
         totals: Its totals.
+        status: Its status (`file.seen`); `UNSEEN` for the workspace itself.
     """
 
     mode: int
@@ -82,6 +85,7 @@ class Folder(NamedTuple):
     entries: Entries
     complete: bool
     totals: Totals
+    status: bytes = UNSEEN
 
 
 Entry: TypeAlias = File | Link | LeftOut | Folder
@@ -193,6 +197,12 @@ def _left_out(folder: Folder, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _left_out(entry, where)
         elif isinstance(entry, LeftOut) and entry.told:
             yield where, entry.reason
+
+
+def status_of(entry: File | Link | Folder) -> bytes | None:
+    """Return the status (`file.seen`) that something had when a snapshot was taken; None if that was not noted."""
+    status = seen_as(entry) if isinstance(entry, File) else entry.status
+    return None if status == UNSEEN else status
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:

@@ -192,11 +192,11 @@ class Walk:
             found[name] = self._subfolder(
                 fd, path, name, depth + 1, old if isinstance(old, Folder) else None, want if isinstance(want, Folder) else None
             )
-        info = os.fstat(fd)
-        mode, owner = info.st_mode & PERMISSIONS, _owner(info)
-        if known and (known.mode, known.owner, known.complete) == (mode, owner, complete) and _is_reused(found, known):
+        own = _own(fd, depth)
+        if known and (known.mode, known.owner, known.status, known.complete) == (*own, complete) and _is_reused(found, known):
             return known
-        return Folder(mode, owner, Entries(found), complete, total(found.values(), complete=complete))
+        mode, owner, status = own
+        return Folder(mode, owner, Entries(found), complete, total(found.values(), complete=complete), status)
 
     def _changed_folder(self, fd: int, path: str, depth: int, known: Folder, dirt: Dirt) -> Folder:
         """Read what may have changed in a folder."""
@@ -212,12 +212,12 @@ class Walk:
             if new is not old:
                 changes[name] = new
                 gone += [] if old is None else [old]
-        info = os.fstat(fd)
-        mode, owner = info.st_mode & PERMISSIONS, _owner(info)
-        if not changes and (known.mode, known.owner) == (mode, owner):
-            return known
+        own = mode, owner, status = _own(fd, depth)
+        if not changes:
+            same = (known.mode, known.owner, known.status) == own
+            return known if same else known._replace(mode=mode, owner=owner, status=status)
         totals = known.totals.minus(total(gone)).plus(total(new for new in changes.values() if new is not None))
-        return Folder(mode, owner, known.entries.changed(changes), known.complete, totals)
+        return Folder(mode, owner, known.entries.changed(changes), known.complete, totals, status)
 
     def _changed(self, fd: int, path: str, name: str, depth: int, old: Entry | None, dirt: Dirt | None) -> Entry | None:
         """Return the present entry of a name; None if there is none."""
@@ -308,7 +308,7 @@ class Walk:
         elif stat.S_ISLNK(info.st_mode):
             new = self._link(fd, path, name, info)
         else:
-            new = _SPECIAL
+            new = _SPECIAL._replace(changed=info.st_ctime_ns)
         return old if old is not None and old == new else new  # then its folder can be reused
 
     def _is_known(self, old: File, info: os.stat_result) -> bool:
@@ -386,7 +386,7 @@ class Walk:
         if info.st_nlink > 1:
             self._doubt(path, name)
         try:
-            return Link(os.readlink(name, dir_fd=fd), _owner(info))
+            return Link(os.readlink(name, dir_fd=fd), _owner(info), seen(info))
         except OSError:
             return self._unread(path, name)
 
@@ -427,6 +427,12 @@ def _is_settled(info: os.stat_result, began: int) -> bool:
     """Whether a later change would show. Code can set a file's mtime, but not its ctime."""
     tick = _TICK if info.st_ctime_ns % 1_000_000 else _COARSE_TICK
     return info.st_ctime_ns < began - tick
+
+
+def _own(fd: int, depth: int) -> tuple[int, Owner, bytes]:
+    """Return the mode, the owner and the status of an open folder; of the workspace itself, the status is not noted."""
+    info = os.fstat(fd)
+    return info.st_mode & PERMISSIONS, _owner(info), seen(info) if depth else UNSEEN
 
 
 def _owner(info: os.stat_result) -> Owner:

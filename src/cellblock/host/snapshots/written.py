@@ -32,6 +32,7 @@ class Description(NamedTuple):
     owner: Owner
     complete: bool
     totals: Totals
+    status: bytes
     parts: tuple[int, ...]
 
 
@@ -52,7 +53,7 @@ class Written:
     def describe(self, folder: Folder) -> Description:
         """Describe a folder whose parts were written."""
         numbers = tuple(self._known[id(part)] for part in folder.entries.parts)
-        return Description(folder.mode, folder.owner, folder.complete, folder.totals, numbers)
+        return Description(folder.mode, folder.owner, folder.complete, folder.totals, folder.status, numbers)
 
     def write(self, parts: Iterable[Part]) -> None:
         """Write parts, each after those of its subfolders. If one cannot be written, none is.
@@ -104,7 +105,8 @@ class Written:
             if (part := self._read(number, there, read)) is None:
                 return None
             parts.append(part)
-        return Folder(described.mode, described.owner, Entries.of_parts(parts), described.complete, described.totals)
+        entries = Entries.of_parts(parts)
+        return Folder(described.mode, described.owner, entries, described.complete, described.totals, described.status)
 
     def _read(self, number: int, there: set[str], read: dict[int, Part | None]) -> Part | None:
         if number not in read:
