@@ -215,9 +215,9 @@ class Past:
         self.record.write("brought", began, ended)
 
     def _append(self, state: int, began: Instant, ended: Instant | None) -> None:
-        """Append a span; one that follows another of its state within a step of the clock continues that."""
+        """Append a span; one that begins before the clock of files has gone on since another of its state continues that."""
         of, first, last = self._spans[-1] if self._spans else (0, began, None)
-        if of == state and last is not None and began.steady - last.steady < _STEP:
+        if of == state and last is not None and began.files <= last.files and began.steady - last.steady < _STEP:
             self._spans[-1] = (state, first, ended)
         else:
             self._spans.append((state, began, ended))

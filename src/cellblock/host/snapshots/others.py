@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.entries import Entries
 from cellblock.host.snapshots.file import File, Link, changed_at, is_kept
 from cellblock.host.snapshots.times import Origins, Spans, is_within
-from cellblock.host.snapshots.tree import Entry, Folder, differences, status_of
+from cellblock.host.snapshots.tree import Entry, Folder, status_of
 
 
 def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Spans, origins: Origins) -> Folder:
@@ -27,9 +27,7 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
     begun = min((began for began, _ in spans), default=0)
     before, known = target, set[bytes]()
     for after in between:
-        for path, old, entry in differences(before, after):
-            if entry is None or not _is_held(entry) or (isinstance(old, Folder) and isinstance(entry, Folder)):
-                continue
+        for path, entry in _differing(before, after):
             status = status_of(entry)
             if status is None or status in known:  # the second: it was moved since
                 continue
@@ -37,9 +35,22 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
             changed = changed_at(status) if origin is None else origin
             if changed >= begun and not is_within(changed, spans):
                 known.add(status)
-                target = _with(target, path, path.rstrip("/").split("/"), entry, after)
+                target = _with(target, path, path.split("/"), entry, after)
         before = after
     return target
+
+
+def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[tuple[str, File | Link | Folder]]:
+    """Yield what a folder contains that is not known to be the same as before, with the paths: a folder before its content."""
+    known = before.entries if isinstance(before, Folder) else Entries({})
+    for name, entry in after.entries.items():
+        old, where = known.get(name), f"{path}/{name}" if path else name
+        if entry is old:
+            continue
+        if _is_held(entry):
+            yield where, entry
+        if isinstance(entry, Folder):
+            yield from _differing(old, entry, where)
 
 
 def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
@@ -70,7 +81,7 @@ def _with(folder: Folder, whole: str, path: Sequence[str], entry: File | Link | 
             )
         new = _with(inner or _emptied(model), whole, rest, entry, model)
     elif isinstance(entry, Folder):
-        new = inner if isinstance(inner, Folder) else _emptied(entry)
+        new = inner._replace(status=entry.status) if isinstance(inner, Folder) else _emptied(entry)
     return folder._replace(entries=folder.entries.changed({name: new}))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
-import functools
 import stat
-from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeGuard
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.file import File, Link, Owner, is_kept
 from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, same
+
+if TYPE_CHECKING:
+    from cellblock.host.snapshots.times import CellChanges
 
 _ENTER = stat.S_IWUSR | stat.S_IXUSR
 
@@ -47,24 +48,23 @@ class Plan:
         written: Paths that get new content.
         removed: Paths that are removed.
         kept: Paths that are not as in the snapshot and yet stay so, because snapshots leave them out.
-        again: What is there again after it as in the snapshot, by path; of what is the same now, only what was changed.
+        again: What is there again after it as in the snapshot, by path; of what is the same now, only what was changed. Also
+            folders of somebody else in which something is there again, as they are now.
     """
 
     def __init__(
         self,
         now: Folder,
         target: Folder,
-        changed: Callable[[str], bool] | None = None,
-        part: Callable[[str], str] | None = None,
+        cells: CellChanges | None = None,
     ) -> None:
         """Compute the plan.
 
         Args:
             now: The files that exist now.
             target: The files that should exist.
-            changed: Returns whether a path that differs may be replaced or removed. Otherwise it stays. None: all may.
-            part: Returns how much of what is left out because of its name may be removed: "all", "some" or "none". Only "all"
-                is removed. None: it stays.
+            cells: Tells what cells have changed: only that is replaced or removed, and what is left out because of its name is
+                removed only if all of it was. None: everything is replaced or removed, and nothing that is left out.
 
         Raises:
             SnapshotError: Something is in the way that snapshots leave out.
@@ -78,8 +78,7 @@ class Plan:
         self._moves: list[Step] = []
         self._modes: list[Step] = []
         self._number = 0
-        self._changed = changed or (lambda _: True)
-        self._part = functools.cache(part or (lambda _: "none"))  # each call looks at everything there
+        self._cells = cells
         self._folder("", now, target)
         # Folders are opened top-down, and closed bottom-up: nothing is reached through a closed one.
         self.steps = [*sorted(self._opened, key=_path), *self._moves, *sorted(self._modes, key=_path, reverse=True)]
@@ -108,13 +107,14 @@ class Plan:
                     self._put(where, new)
                 elif isinstance(old, Folder):
                     self.kept.append(where)
+                    self._remove_within(where, old)
             elif isinstance(new, File | Link) and old is not new and self._changed(where):
                 self.again[where] = new  # it was written, with the same content
         if path:
             moves = len(self._moves) > begun
             self._set_modes(path, now.mode, target.mode, moves=moves)
-            if moves or (now.status != target.status and self._changed(path)):
-                self.again[path] = target
+            if moves or now.status != target.status:
+                self.again[path] = target if self._changed(path) else now
 
     def _set_modes(self, path: str, now: int, wanted: int, *, moves: bool) -> None:
         if moves and now & _ENTER != _ENTER:
@@ -129,21 +129,30 @@ class Plan:
             self._move_away(path, entry)
             self.removed.append(path)
         elif isinstance(entry, Folder):
-            for name, inner in entry.entries.items():
-                self._remove(f"{path}/{name}", inner)
-            self._set_modes(path, entry.mode, entry.mode, moves=True)
-        elif isinstance(entry, LeftOut) and not entry.ours and self._differs(path, entry):
+            self._remove_within(path, entry)
+        elif isinstance(entry, File | Link):
+            if self._cells is not None and self._cells.moved(path):
+                self.kept.append(path)
+        elif not entry.ours and self._differs(path, entry):
             self.kept.append(path)
+
+    def _remove_within(self, path: str, folder: Folder) -> None:
+        for name, inner in folder.entries.items():
+            self._remove(f"{path}/{name}", inner)
+        self._set_modes(path, folder.mode, folder.mode, moves=True)
 
     def _goes(self, path: str, entry: Entry) -> bool:
         if isinstance(entry, Folder) and (entry.entries or not entry.complete):
             return entry.complete and all(self._goes(f"{path}/{name}", inner) for name, inner in entry.entries.items())
         if isinstance(entry, LeftOut) and not entry.ours:
-            return entry.lasting and self._part(path) == "all"
+            return entry.lasting and self._cells is not None and self._cells.part(path) == "all"
         return self._changed(path)
 
     def _differs(self, path: str, entry: LeftOut) -> bool:
-        return self._changed(path) or (entry.lasting and self._part(path) != "none")
+        return self._changed(path) or (entry.lasting and self._cells is not None and self._cells.part(path) != "none")
+
+    def _changed(self, path: str) -> bool:
+        return self._cells is None or self._cells.changed(path)
 
     def _clear(self, path: str, entry: Entry) -> None:
         """Make room for something else."""

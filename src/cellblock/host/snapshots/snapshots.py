@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import logging
 import os
 import sys
@@ -24,13 +23,12 @@ from cellblock.host.snapshots.others import add_what_others_saved
 from cellblock.host.snapshots.plan import Plan
 from cellblock.host.snapshots.store import Store
 from cellblock.host.snapshots.times import (
+    CellChanges,
     Origins,
     Spans,
-    changed_within,
     first_changed,
     first_lasting_changed,
     first_unkept_changed,
-    part_within,
 )
 from cellblock.host.snapshots.tree import Entry, Folder, Snapshot, SnapshotLimits, differences, lasting
 from cellblock.host.snapshots.walk import StoppedError, Walk
@@ -220,7 +218,7 @@ class Snapshots:
         Args:
             snapshot: A snapshot that was not dropped.
             then: Called when everything is in its place. If it fails, the restore is rolled back.
-            within: Replace and remove only what was last changed in one of these spans of time; see `changed_within`. Missing
+            within: Replace and remove only what was last changed in one of these spans of time; see `CellChanges`. Missing
                 files are restored in any case.
             between: Later snapshots, oldest first: what others have saved before them, outside of the spans, is restored
                 from these.
@@ -238,12 +236,13 @@ class Snapshots:
         if within is not None:
             later = [one.root for one in between if self._store.has(one)]
             root = add_what_others_saved(root, later, within, self._origins)
+        roots = [snapshot.root] if root is snapshot.root else [snapshot.root, root]
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
             rescued = restoring.Rescued(top)
             try:
                 for _ in range(_TRIES):
-                    plan = self._restore_once(top, root, then, within, rescued, own=own, aside=aside)
+                    plan = self._restore_once(top, roots, then, within, rescued, own=own, aside=aside)
                     if plan is not None:
                         rescued.discard()
                         return _done(plan)
@@ -259,7 +258,7 @@ class Snapshots:
     def _restore_once(
         self,
         top: int,
-        root: Folder,
+        roots: Sequence[Folder],
         then: Callable[[], object],
         within: Spans | None,
         rescued: restoring.Rescued,
@@ -267,12 +266,10 @@ class Snapshots:
         own: bool,
         aside: dict[str, str] | None,
     ) -> Plan | None:
-        """Return the finished plan, or None if the workspace was changed meanwhile."""
-        walk, now = self._search(top, root)
+        """Return the finished plan for the last of some contents (`CellChanges`); None if files were changed meanwhile."""
+        walk, now = self._search(top, roots[-1])
         try:
-            changed = None if within is None else changed_within(top, within, root, self._origins)
-            part = None if within is None else functools.partial(part_within, top, spans=within)
-            plan = Plan(now, root, changed, part)
+            plan = Plan(now, roots[-1], None if within is None else CellChanges(top, within, roots, self._origins))
             found: dict[bytes, int] = {}
 
             def go_on() -> None:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, TypeVar
 from cellblock.host.snapshots.beneath import open_folder, open_parent
 from cellblock.host.snapshots.file import File, Link, changed_at, facts, seen, was_seen
 from cellblock.host.snapshots.ignored import Ignored
-from cellblock.host.snapshots.tree import Folder, lasting, status_of, unkept
+from cellblock.host.snapshots.tree import Folder, LeftOut, lasting, status_of, unkept
 
 Spans: TypeAlias = Sequence[tuple[int, int]]
 """Spans of time: start and end in nanoseconds of the clock that file systems use."""
@@ -66,57 +66,104 @@ class Origins:
             del self._known[status]
 
 
-def changed_within(top: int, spans: Spans, target: Folder, origins: Origins) -> Callable[[str], bool]:
-    """Return a function that tells whether a path that differs from a snapshot was last changed within some spans of time.
+class CellChanges:
+    """Tells what cells have changed, by when something was last changed: within the spans of these cells, or by others.
 
     What lies in a folder that was moved keeps its times. It counts as changed if a folder above it was changed within the
     spans, and if the snapshot has it at another path: this very file, by its status, or one like it that is no longer there;
     or a folder, by the time of its last change. What was restored, and not changed since, was changed when it was changed
     before: by a cell, or by somebody else.
-
-    Args:
-        top: The workspace, opened.
-        spans: The spans.
-        target: The content of the snapshot.
-        origins: What is known of files that were restored.
     """
-    folders: dict[str, int] = {}
-    known: dict[object, list[str]] = {}
-    places: dict[bytes | int, list[str]] = {}
 
-    def above(path: str) -> Iterator[int]:
+    def __init__(self, top: int, spans: Spans, roots: Sequence[Folder], origins: Origins) -> None:
+        """Examine nothing yet.
+
+        Args:
+            top: The workspace, opened.
+            spans: The spans.
+            roots: The content of the snapshot from before the cells, and the same with what others have saved since.
+            origins: What is known of what was restored.
+        """
+        self._top = top
+        self._spans = spans
+        self._roots = roots
+        self._origins = origins
+        self._parts: dict[str, Literal["all", "some", "none"]] = {}
+        self._times: dict[str, int] = {}
+        """When folders were last changed."""
+        self._alike: dict[object, list[str]] = {}
+        """The paths of the snapshot's files and links by likeness."""
+        self._places: dict[object, list[str]] = {}
+        """The paths of what the snapshot has: of folders by the time of the last change, of files and links by that and the
+        likeness, and by status (`seen`)."""
+
+    def changed(self, path: str) -> bool:
+        """Return whether a path that differs from the snapshot was last changed by the cells."""
+        info = _status(self._top, path)
+        if info is None or is_within(self._time(info), self._spans):
+            return True
+        if not any(is_within(time, self._spans) for time in self._above(path)):
+            return False
+        if (moved := self._is_known_elsewhere(path, info)) is not None:
+            return moved
+        likeness = None if stat.S_ISDIR(info.st_mode) else _likeness(self._top, path)
+        return likeness is not None and any(_likeness(self._top, where) != likeness for where in self._alike.get(likeness, ()))
+
+    def moved(self, path: str) -> bool:
+        """Return whether a path has what the snapshot has at another one: somebody has moved a folder above it."""
+        info = _status(self._top, path)
+        return info is not None and self._is_known_elsewhere(path, info) is True
+
+    def part(self, path: str) -> Literal["all", "some", "none"]:
+        """Return how much of something, and of what it contains, was last changed by the cells."""
+        if path not in self._parts:
+            found = {time is not None and is_within(time, self._spans) for _, time in _everything(self._top, path)}
+            self._parts[path] = "some" if len(found) > 1 else "all" if True in found else "none"
+        return self._parts[path]
+
+    def _time(self, info: os.stat_result) -> int:
+        origin = self._origins.of(seen(info))
+        return info.st_ctime_ns if origin is None else origin
+
+    def _above(self, path: str) -> Iterator[int]:
         """Yield when the folders above a path were changed, from the lowest on."""
         while path := path.rpartition("/")[0]:
-            if path not in folders:
-                info = _status(top, path)
-                folders[path] = 0 if info is None else info.st_ctime_ns
-            yield folders[path]
+            if path not in self._times:
+                info = _status(self._top, path)
+                self._times[path] = 0 if info is None else info.st_ctime_ns
+            yield self._times[path]
 
-    def changed(path: str) -> bool:
-        info = _status(top, path)
-        if info is None:
-            return True
-        origin = origins.of(seen(info))
-        time = info.st_ctime_ns if origin is None else origin
-        if is_within(time, spans):
-            return True
-        if not any(is_within(one, spans) for one in above(path)):
-            return False
-        if not known:
-            for where, likeness, place in _likenesses("", target):
-                if likeness is not None:
-                    known.setdefault(likeness, []).append(where)
-                if place is not None:
-                    places.setdefault(place, []).append(where)
-        folder = stat.S_ISDIR(info.st_mode)
-        if (there := places.get(time if folder else seen(info))) is not None:
-            return path not in there
-        if folder:
-            return False
-        likeness = _likeness(top, path)
-        return any(_likeness(top, where) != likeness for where in known.get(likeness, ()))
+    def _is_known_elsewhere(self, path: str, info: os.stat_result) -> bool | None:
+        """Return whether the snapshot has something at another path, and not at this one; None if it does not have it."""
+        if not self._alike and not self._places:
+            for root in self._roots:
+                self._know("", root)
+        time = self._time(info)
+        if stat.S_ISDIR(info.st_mode):
+            there = self._places.get(time)
+        elif (there := self._places.get(seen(info))) is None:  # it may have been restored since, and has another status
+            there = self._places.get((time, _likeness(self._top, path)))
+            return True if there is not None and path not in there else None
+        return None if there is None else path not in there
 
-    return changed
+    def _know(self, path: str, folder: Folder) -> None:
+        for name, entry in folder.entries.items():
+            where = f"{path}/{name}" if path else name
+            if isinstance(entry, LeftOut):
+                continue
+            keys: list[object] = []
+            likeness: object = None
+            if (status := status_of(entry)) is not None:
+                origin = self._origins.of(status)
+                keys = [changed_at(status) if origin is None else origin]
+            if isinstance(entry, Folder):
+                self._know(where, entry)
+            else:
+                likeness = entry.target if isinstance(entry, Link) else (facts(entry).mtime_ns, facts(entry).size)
+                self._alike.setdefault(likeness, []).append(where)
+                keys = [status, *((time, likeness) for time in keys)]
+            for key in keys:
+                self._places.setdefault(key, []).append(where)
 
 
 def _status(top: int, path: str) -> os.stat_result | None:
@@ -135,23 +182,6 @@ def _likeness(top: int, path: str) -> object:
             return os.readlink(name, dir_fd=parent) if stat.S_ISLNK(info.st_mode) else (info.st_mtime_ns, info.st_size)
     except OSError:
         return None
-
-
-def _likenesses(path: str, folder: Folder) -> Iterator[tuple[str, object, bytes | int | None]]:
-    """Yield the path and the likeness of everything in a folder of a snapshot, and what finds it at another path.
-
-    That is the status of files and links (`seen`), and the time of the last change of folders, which have no likeness.
-    """
-    for name, entry in folder.entries.items():
-        where = f"{path}/{name}" if path else name
-        if isinstance(entry, Folder):
-            status = status_of(entry)
-            yield where, None, None if status is None else changed_at(status)
-            yield from _likenesses(where, entry)
-        elif isinstance(entry, File):
-            yield where, (facts(entry).mtime_ns, facts(entry).size), status_of(entry)
-        elif isinstance(entry, Link):
-            yield where, entry.target, status_of(entry)
 
 
 def is_within(last: int, spans: Spans) -> bool:
@@ -297,12 +327,6 @@ def _lowest_above(top: int, path: str) -> int:
 
 def _is_special(info: os.stat_result) -> bool:
     return stat.S_IFMT(info.st_mode) not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
-
-
-def part_within(top: int, path: str, spans: Spans) -> Literal["all", "some", "none"]:
-    """Return how much of something, and of what it contains, was last changed within some spans of time."""
-    found = {time is not None and is_within(time, spans) for _, time in _everything(top, path)}
-    return "some" if len(found) > 1 else "all" if True in found else "none"
 
 
 def _everything(top: int, path: str, few: Iterator[int] | None = None) -> Iterator[tuple[str, int | None]]:
