@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from cellblock import Host, Rolling, Session
+from cellblock.host.kernels.past import files_time
 from processes import eventually
 
 QUICK = Rolling(after=0.001)
@@ -37,3 +38,22 @@ async def rolled(session: Session) -> None:
         return bool(checkpoints) and checkpoints[-1].execution_count == session.next_count - 1
 
     await eventually(made)
+
+
+async def run(session: Session, *cells: str) -> None:
+    """Run cells, each of which can be undone."""
+    for code in cells:
+        result = await session.execute(code)
+        assert (result.status, result.not_undoable) == ("success", ""), result.text
+
+
+async def wait_for_clock() -> None:
+    """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
+    now = files_time()
+    await eventually(lambda: files_time() > now + 20_000_000)
+
+
+def tree(top: Path) -> dict[str, str]:
+    """Return the content of each file of a workspace, and an empty text for folders and links."""
+    paths = (path for path in top.rglob("*") if not path.name.startswith("."))
+    return {str(path.relative_to(top)): path.read_text() if path.is_file() else "" for path in paths}

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import Exact, Host, Session
+from cellblock import Host, Session
 from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.kernels.memory import MemoryWatch
-from cellblock.host.kernels.past import files_time
-from checkpoint_sessions import value
+from checkpoint_sessions import run, tree, value, wait_for_clock
 from processes import eventually
 
 SWAPPED = "import os\nos.rename('d', 't'); os.rename('e', 'd'); os.rename('t', 'e')"
@@ -26,25 +25,6 @@ for name in 'de':
     os.makedirs(f'{name}/inner')
     pathlib.Path(name, 'inner', 'x').write_text(name)
 """
-
-
-async def run(session: Session, *cells: str) -> None:
-    """Run cells, each of which can be undone."""
-    for code in cells:
-        result = await session.execute(code)
-        assert (result.status, result.not_undoable) == ("success", ""), result.text
-
-
-async def wait_for_clock() -> None:
-    """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
-    now = files_time()
-    await eventually(lambda: files_time() > now + 20_000_000)
-
-
-def tree(top: Path) -> dict[str, str]:
-    """Return the content of each file of a workspace, and an empty text for folders and links."""
-    paths = (path for path in top.rglob("*") if not path.name.startswith("."))
-    return {str(path.relative_to(top)): path.read_text() if path.is_file() else "" for path in paths}
 
 
 @pytest.mark.parametrize("between", ["x = 1", "open('g', 'w').write('1')"])
@@ -102,16 +82,6 @@ async def test_folders_of_an_archive_that_were_swapped_are_back(zygote_host: Hos
         assert {path: text for path, text in tree(tmp_path).items() if text} == {"d/inner/x": "d", "e/inner/x": "e"}
 
 
-async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, TWO, SWAPPED, "x = 1")
-        await wait_for_clock()
-        (tmp_path / "d" / "inner" / "y").write_text("own")
-        await session.undo(2)
-        found = tree(tmp_path)
-        assert (found["d/inner/x"], found["e/inner/x"], found["d/inner/y"]) == ("d", "e", "own")
-
-
 CHANGES = """
 import contextlib, os, random, shutil, subprocess
 
@@ -162,55 +132,6 @@ def everything(top: Path) -> dict[str, object]:
     return found
 
 
-async def test_what_others_do_beside_files_of_a_cell_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os\nos.makedirs('x/sub/deep')\nopen('x/a', 'w').write('1'); os.symlink('a', 'x/link')")
-        await run(session, "open('x/new', 'w').write('2')", "y = 1")
-        await wait_for_clock()
-        shutil.copy2(tmp_path / "x" / "a", tmp_path / "x" / "sub" / "copy")
-        (tmp_path / "x" / "sub" / "empty").mkdir()
-        (tmp_path / "x" / "sub" / "link").symlink_to("a")
-        assert (await session.undo(2)).files == ["x/new"]
-        assert {"x/sub/copy", "x/sub/empty", "x/sub/link"} <= tree(tmp_path).keys()
-
-
-async def test_what_others_save_between_many_undos_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "x = 0", "open('f', 'w').write('0')")
-        for number in range(12):
-            await run(session, f"open('f', 'w').write('{number + 1}')")
-            await session.undo()
-            if number == 6:
-                await wait_for_clock()
-                (tmp_path / "own").write_text("own")
-                await wait_for_clock()
-        await session.undo()
-        assert tree(tmp_path) == {"own": "own"}
-
-
-@pytest.mark.parametrize("there", [False, True])
-async def test_what_others_saved_before_a_cell_that_was_undone_stays(zygote_host: Host, tmp_path: Path, there: bool) -> None:
-    """What an undo has brought back is whose it was, also for the next undo."""
-    if there:
-        (tmp_path / "notes").write_text("before")
-        await wait_for_clock()
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "x = 1")
-        await wait_for_clock()
-        (tmp_path / "notes").write_text("mine")
-        await asyncio.sleep(0.06)  # after that, a change shows in any case
-        await run(session, "open('notes', 'a').write(' and the cell')", "y = 1", "open('notes', 'w').write('mine')")
-        await session.undo()
-        await session.undo(2)
-        for code in ("open('notes', 'a').write('again')", "import os; os.rename('notes', 'n')"):
-            await asyncio.sleep(0.06)
-            await run(session, code)
-            await session.undo()
-            assert tree(tmp_path) == {"notes": "mine"}
-        await session.undo()
-        assert tree(tmp_path) == {"notes": "mine"}
-
-
 async def test_a_task_that_writes_at_once_after_an_undo_is_undone_with_its_cell(zygote_host: Host, tmp_path: Path) -> None:
     late = "async def late():\n    await asyncio.sleep(0.02)\n    open('f', 'w').write('task')"
     async with zygote_host.session(working_dir=tmp_path) as session:
@@ -234,6 +155,16 @@ async def test_files_of_any_time_are_back(zygote_host: Host, tmp_path: Path) -> 
         await session.undo()
         assert (tmp_path / "f").stat().st_mtime_ns == 10**19
         await session.checkpoint(files="copy")
+
+
+async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, TWO, SWAPPED, "x = 1")
+        await wait_for_clock()
+        (tmp_path / "d" / "inner" / "y").write_text("own")
+        await session.undo(2)
+        found = tree(tmp_path)
+        assert (found["d/inner/x"], found["e/inner/x"], found["d/inner/y"]) == ("d", "e", "own")
 
 
 async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, tmp_path: Path) -> None:
@@ -277,24 +208,6 @@ async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_h
         assert (tmp_path / "r" / ".git" / "HEAD").exists()
         assert (await session.undo()).files_left == ""
         assert not [*tmp_path.iterdir()]
-
-
-async def test_what_others_have_put_into_it_keeps_it(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os", "os.mkdir('.venv'); os.mkdir('node_modules'); open('.venv/theirs', 'w').close()")
-        await wait_for_clock()
-        (tmp_path / ".venv" / "mine").touch()
-        undone = await session.undo()
-        assert undone.files_left.startswith(
-            "'.venv' stays as after the undone cells: snapshots leave that out, and somebody else"
-        )
-        assert sorted(os.listdir(tmp_path / ".venv")) == ["mine", "theirs"]
-        assert os.listdir(tmp_path) == [".venv"]
-        await wait_for_clock()
-        (tmp_path / "node_modules").mkdir()  # somebody else's
-        await wait_for_clock()
-        await run(session, "x = 1")
-        assert (await session.undo()).files_left == ""
 
 
 @pytest.mark.parametrize(
@@ -441,56 +354,6 @@ async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Pa
                 del states[-count:]
             assert everything(tmp_path) == states[-1][1], done
         assert await value(session, "v") == states[-1][0], done
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-async def test_undo_takes_back_cells_and_nothing_of_anybody_else(zygote_host: Host, tmp_path: Path, seed: int) -> None:
-    """As if the undone cells had never run: what others have saved before and after them is there."""
-    chance = random.Random(f"{seed} {date.today()}")
-    done: list[tuple[str, str, str]] = []
-
-    def expected() -> dict[str, str]:
-        files: dict[str, str] = {}
-        for _, name, content in done:
-            if content.startswith("from "):
-                if (moved := files.pop(content.removeprefix("from "), None)) is not None:
-                    files[name] = moved
-            elif content:
-                files[name] = content
-            else:
-                files.pop(name, None)
-        return files
-
-    async with zygote_host.session(working_dir=tmp_path, recovery=Exact(keep=50)) as session:
-        await run(session, "import os, pathlib")
-        for step in range(40):
-            there, cells = expected(), [index for index, (who, *_) in enumerate(done) if who == "cell"]
-            match chance.choice(["cell", "cell", "move", "remove", "other", "undo", "undo"]):
-                case "cell":
-                    name = chance.choice("abc")
-                    await run(session, f"pathlib.Path({name!r}).write_text('cell {step}'); None")
-                    done.append(("cell", name, f"cell {step}"))
-                case "move" if there:
-                    old, new = chance.choice([*there]), chance.choice("abcd")
-                    await run(session, f"os.rename({old!r}, {new!r})")
-                    done.append(("cell", new, f"from {old}"))
-                case "remove" if there:
-                    name = chance.choice([*there])
-                    await run(session, f"os.remove({name!r})")
-                    done.append(("cell", name, ""))
-                case "other":
-                    await wait_for_clock()
-                    name = chance.choice("abc")
-                    (tmp_path / name).write_text(f"other {step}")
-                    await wait_for_clock()
-                    done.append(("other", name, f"other {step}"))
-                case "undo" if cells:
-                    count = min(chance.choice([1, 1, 2, 3]), len(cells))
-                    await session.undo(count)
-                    for index in reversed(cells[-count:]):
-                        del done[index]
-            assert tree(tmp_path) == expected(), done
 
 
 async def test_sticky_bits_are_back(any_host: Host, tmp_path: Path) -> None:

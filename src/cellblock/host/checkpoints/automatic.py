@@ -297,11 +297,10 @@ class AutomaticCheckpoints:
 
     def _hold_bare(self, snapshot: Snapshot) -> None:
         """Keep the files of the present state, which has no checkpoint."""
-        state = self._cells.past.state
-        self._drop_bare(lambda one: one == state)
-        self._bare[state] = snapshot
-        kept = {*[*self._bare][-self.exact :]}
-        self._drop_bare(lambda one: one not in kept)
+        past = self._cells.past
+        begun = [cell.begun_in for cell in past.line]
+        self._drop_bare(lambda one: one not in begun[-self.exact :] or one == past.state)
+        self._bare[past.state] = snapshot
 
     def _drop_bare(self, is_dropped: Callable[[int], bool]) -> None:
         for state in [*filter(is_dropped, self._bare)]:

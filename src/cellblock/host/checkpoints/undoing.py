@@ -73,13 +73,11 @@ async def find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *,
 
 
 def what_stays(paths: Sequence[str]) -> str:
-    """Return, for a message, what an undo has left as it is, because snapshots leave it out; empty if there is nothing."""
+    """Return, for a message, what an undo has left as it is (`Plan.kept`); empty if there is nothing."""
     if not paths:
         return ""
     more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
-    return (
-        f"{paths[0][:200]!r}{more} as after the undone cells: snapshots leave that out, and somebody else may have changed it"
-    )
+    return f"{paths[0][:200]!r}{more} as after the undone cells: somebody else may have changed it, or a folder above it"
 
 
 def kept_aside(aside: Mapping[str, str] | None) -> str:

@@ -22,7 +22,7 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
         origins: What is known of what was restored.
 
     Raises:
-        SnapshotError: Something lies in a folder that the cells have put in the place of something else.
+        SnapshotError: Something would be a folder and something else at the same time.
     """
     begun = min((began for began, _ in spans), default=0)
     before, known = target, set[bytes]()
@@ -68,20 +68,20 @@ def _with(folder: Folder, whole: str, path: Sequence[str], entry: File | Link | 
         source: A folder that has it there, for folders that are missing.
 
     Raises:
-        SnapshotError: Something else than a folder is on the path.
+        SnapshotError: Something would be a folder and something else at the same time.
     """
     name, *rest = path
     new, inner = entry, folder.entries.get(name)
+    if inner is not None and isinstance(inner, Folder) != bool(rest or isinstance(entry, Folder)):
+        raise SnapshotError(
+            f"{whole[:200]!r} was saved by somebody else between the cells, and what was there before them cannot come back"
+        )
     if rest:
         model = source.entries[name]
         assert isinstance(model, Folder)
-        if inner is not None and not isinstance(inner, Folder):
-            raise SnapshotError(
-                f"{whole[:200]!r} was saved by somebody else between the cells, in a folder that is something else before them"
-            )
         new = _with(inner or _emptied(model), whole, rest, entry, model)
     elif isinstance(entry, Folder):
-        new = inner._replace(status=entry.status) if isinstance(inner, Folder) else _emptied(entry)
+        new = _emptied(entry) if inner is None else inner._replace(status=entry.status)
     return folder._replace(entries=folder.entries.changed({name: new}))
 
 

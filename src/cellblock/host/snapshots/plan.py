@@ -47,7 +47,8 @@ class Plan:
         staged: Contents that must be in the staging folder before the first step, by number.
         written: Paths that get new content.
         removed: Paths that are removed.
-        kept: Paths that are not as in the snapshot and yet stay so, because snapshots leave them out.
+        kept: Paths that are not as in the snapshot and yet stay so, because snapshots leave them out, or because somebody else
+            has changed a folder that was moved.
         again: What is there again after it as in the snapshot, by path; of what is the same now, only what was changed. Also
             folders of somebody else in which something is there again, as they are now.
     """
@@ -67,7 +68,7 @@ class Plan:
                 removed only if all of it was. None: everything is replaced or removed, and nothing that is left out.
 
         Raises:
-            SnapshotError: Something is in the way that snapshots leave out.
+            SnapshotError: Something is in the way that snapshots leave out, or that somebody else has saved.
         """
         self.staged: dict[int, File | Link] = {}
         self.written: list[str] = []
@@ -105,9 +106,8 @@ class Plan:
                 if self._changed(where):
                     self._clear(where, old)
                     self._put(where, new)
-                elif isinstance(old, Folder):
-                    self.kept.append(where)
-                    self._remove_within(where, old)
+                elif isinstance(old, Folder) or isinstance(new, Folder):
+                    raise _in_the_way(where, "somebody else has put something else into its place")
             elif isinstance(new, File | Link) and old is not new and self._changed(where):
                 self.again[where] = new  # it was written, with the same content
         if path:
@@ -129,17 +129,14 @@ class Plan:
             self._move_away(path, entry)
             self.removed.append(path)
         elif isinstance(entry, Folder):
-            self._remove_within(path, entry)
+            for name, inner in entry.entries.items():
+                self._remove(f"{path}/{name}", inner)
+            self._set_modes(path, entry.mode, entry.mode, moves=True)
         elif isinstance(entry, File | Link):
             if self._cells is not None and self._cells.moved(path):
                 self.kept.append(path)
         elif not entry.ours and self._differs(path, entry):
             self.kept.append(path)
-
-    def _remove_within(self, path: str, folder: Folder) -> None:
-        for name, inner in folder.entries.items():
-            self._remove(f"{path}/{name}", inner)
-        self._set_modes(path, folder.mode, folder.mode, moves=True)
 
     def _goes(self, path: str, entry: Entry) -> bool:
         if isinstance(entry, Folder) and (entry.entries or not entry.complete):
@@ -158,12 +155,8 @@ class Plan:
         """Make room for something else."""
         folder = isinstance(entry, Folder) or (isinstance(entry, LeftOut) and entry.folder)
         if folder and not self._goes(path, entry):
-            raise SnapshotError(
-                f"cannot restore {path!r}: a folder in its place holds files that snapshots leave out, or that somebody else "
-                "has saved; move it away, then try again. Nothing was changed",
-                path=path,
-                errno=errno.ENOTEMPTY,
-            )
+            what = "a folder in its place holds files that snapshots leave out, or that somebody else has saved"
+            raise _in_the_way(path, what)
         self._move_away(path, entry)
 
     def _move_away(self, path: str, entry: Entry) -> None:
@@ -186,6 +179,11 @@ class Plan:
         self.staged[self._number] = entry
         self._moves.append(Step("place", path, self._number))
         self.written.append(path)
+
+
+def _in_the_way(path: str, what: str) -> SnapshotError:
+    message = f"cannot restore {path[:200]!r}: {what}; move it away, then try again. Nothing was changed"
+    return SnapshotError(message, path=path, errno=errno.ENOTEMPTY)
 
 
 def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:

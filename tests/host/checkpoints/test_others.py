@@ -1,0 +1,357 @@
+"""What others have saved stays or comes back, whatever cells are undone; if that cannot be, the undo refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import random
+import shutil
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock import Exact, Host
+from cellblock.errors import CheckpointError, SnapshotError
+from checkpoint_sessions import run, tree, wait_for_clock
+
+MIB = 2**20
+
+
+async def test_what_others_do_beside_files_of_a_cell_stays(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os\nos.makedirs('x/sub/deep')\nopen('x/a', 'w').write('1'); os.symlink('a', 'x/link')")
+        await run(session, "open('x/new', 'w').write('2')", "y = 1")
+        await wait_for_clock()
+        shutil.copy2(tmp_path / "x" / "a", tmp_path / "x" / "sub" / "copy")
+        (tmp_path / "x" / "sub" / "empty").mkdir()
+        (tmp_path / "x" / "sub" / "link").symlink_to("a")
+        assert (await session.undo(2)).files == ["x/new"]
+        assert {"x/sub/copy", "x/sub/empty", "x/sub/link"} <= tree(tmp_path).keys()
+
+
+async def test_what_others_save_between_many_undos_stays(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 0", "open('f', 'w').write('0')")
+        for number in range(12):
+            await run(session, f"open('f', 'w').write('{number + 1}')")
+            await session.undo()
+            if number == 6:
+                await wait_for_clock()
+                (tmp_path / "own").write_text("own")
+                await wait_for_clock()
+        await session.undo()
+        assert tree(tmp_path) == {"own": "own"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_what_others_saved_before_a_cell_that_was_undone_stays(zygote_host: Host, tmp_path: Path, there: bool) -> None:
+    """What an undo has brought back is whose it was, also for the next undo."""
+    if there:
+        (tmp_path / "notes").write_text("before")
+        await wait_for_clock()
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1")
+        await wait_for_clock()
+        (tmp_path / "notes").write_text("mine")
+        await asyncio.sleep(0.06)  # after that, a change shows in any case
+        await run(session, "open('notes', 'a').write(' and the cell')", "y = 1", "open('notes', 'w').write('mine')")
+        await session.undo()
+        await session.undo(2)
+        for code in ("open('notes', 'a').write('again')", "import os; os.rename('notes', 'n')"):
+            await asyncio.sleep(0.06)
+            await run(session, code)
+            await session.undo()
+            assert tree(tmp_path) == {"notes": "mine"}
+        await session.undo()
+        assert tree(tmp_path) == {"notes": "mine"}
+
+
+async def test_what_others_have_put_into_it_keeps_it(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os", "os.mkdir('.venv'); os.mkdir('node_modules'); open('.venv/theirs', 'w').close()")
+        await wait_for_clock()
+        (tmp_path / ".venv" / "mine").touch()
+        undone = await session.undo()
+        assert undone.files_left.startswith("'.venv' stays as after the undone cells: somebody else may have changed it")
+        assert sorted(os.listdir(tmp_path / ".venv")) == ["mine", "theirs"]
+        assert os.listdir(tmp_path) == [".venv"]
+        await wait_for_clock()
+        (tmp_path / "node_modules").mkdir()  # somebody else's
+        await wait_for_clock()
+        await run(session, "x = 1")
+        assert (await session.undo()).files_left == ""
+
+
+# -- between the undone cells ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["remove('name')", "remove('folder')", "os.rename('folder', 'f')", "make('name', 'file')"])
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+@pytest.mark.parametrize("steps", [(2,), (1, 1)])
+async def test_what_others_make_between_two_cells_is_there_after_both_are_undone(
+    zygote_host: Host, tmp_path: Path, kind: str, change: str, steps: tuple[int, ...]
+) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "x = 1")
+        await wait_for_clock()
+        for name in ("name", "folder/name"):
+            CHANGE["make"](tmp_path, name, kind, "theirs")
+        await wait_for_clock()
+        before = kinds(tmp_path)
+        await run(session, change)
+        for count in steps:
+            assert (await session.undo(count)).files_left == ""
+        assert kinds(tmp_path) == before
+
+
+@pytest.mark.parametrize("change", ["remove('name')", "os.rename('name', 'n')", "open('name/HEAD', 'w').close()"])
+@pytest.mark.parametrize("make", [lambda path: (path / "HEAD").mkdir(parents=True), os.mkfifo, lambda path: big(path)])
+async def test_what_is_not_kept_of_what_others_make_between_two_cells_is_not_lost_in_silence(
+    zygote_host: Host, tmp_path: Path, make: Callable[[Path], object], change: str
+) -> None:
+    name = ".git" if make is not os.mkfifo else "pipe"
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "x = 1")
+        await wait_for_clock()
+        make(tmp_path / name)
+        await wait_for_clock()
+        result = await session.execute(f"with contextlib.suppress(OSError): {change.replace('name', name)}")
+        if result.not_undoable:
+            there = sorted(tmp_path.rglob("*"))
+            with pytest.raises(CheckpointError, match="those cells cannot be undone, because files cannot be brought back"):
+                await session.undo(2)
+            assert sorted(tmp_path.rglob("*")) == there
+        else:  # it has changed nothing
+            await session.undo(2)
+            assert (tmp_path / name).exists()
+
+
+def big(path: Path) -> None:
+    """Make a file of which automatic checkpoints keep only the status."""
+    with path.open("wb") as file:
+        file.truncate(65 * MIB)
+
+
+async def test_what_cells_make_and_remove_again_goes_although_it_is_not_kept(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os", "os.mkfifo('pipe'); open('big', 'w').truncate(65 << 20)")
+        await session.execute("os.remove('pipe'); os.remove('big')")
+        await session.undo(2)
+        assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("cells", [1, 3])
+async def test_files_are_kept_between_cells_of_a_kernel_that_cannot_be_copied(
+    zygote_host: Host, tmp_path: Path, cells: int
+) -> None:
+    begun = "import sqlite3\ndatabase = sqlite3.connect('data', isolation_level=None); database.execute('BEGIN IMMEDIATE')"
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1", begun)
+        for number in range(cells):
+            await wait_for_clock()
+            (tmp_path / f"theirs-{number}").write_text("theirs")
+            await wait_for_clock()
+            assert (await session.execute(f"import os; os.remove('theirs-{number}')")).not_undoable
+        await session.undo(cells + 1)
+        assert tree(tmp_path) == {f"theirs-{number}": "theirs" for number in range(cells)}
+
+
+async def test_without_the_files_between_two_cells_both_are_undone_in_part_only(zygote_host: Host, tmp_path: Path) -> None:
+    """As when memory was short for the process that held the checkpoint between them."""
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1", "x = 2", "x = 3")
+        automatic = session._checkpoints.automatic
+        await automatic.made()
+        await automatic.all()[-2].drop()
+        with pytest.raises(CheckpointError, match="what others have saved between these cells is not known: "):
+            await session.undo(2)
+        assert "is not known" in (await session.undo(2, partial=True)).files_left
+
+
+# -- in the place of what comes back -----------------------------------------------------------------------------------
+
+
+async def test_what_others_save_in_a_folder_that_took_the_place_of_a_file_is_not_removed(
+    zygote_host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "name").write_text("1")
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "remove('name'); make('name/inner', 'folder')")
+        await wait_for_clock()
+        (tmp_path / "name" / "theirs").touch()
+        await wait_for_clock()
+        await run(session, "open('name/new', 'w').close()", "remove('name')")
+        with pytest.raises(SnapshotError, match="'name' was saved by somebody else"):
+            await session.undo(3)
+        assert not [*tmp_path.iterdir()]
+        await session.undo()
+        with pytest.raises(SnapshotError, match="or that somebody else has saved"):
+            await session.undo(2)
+        assert (tmp_path / "name" / "theirs").exists()
+
+
+async def test_a_folder_is_not_made_in_the_place_of_what_others_have_saved(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "name").mkdir()
+    (tmp_path / "name" / "file").touch()
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "remove('name')")
+        await wait_for_clock()
+        (tmp_path / "name").write_text("theirs")
+        with pytest.raises(SnapshotError, match="somebody else"):
+            await session.undo()
+        assert tree(tmp_path) == {"name": "theirs"}
+        assert "'name'" in (await session.undo(partial=True)).files_left
+        assert tree(tmp_path) == {"name": "theirs"}
+
+
+async def test_what_stays_in_a_moved_folder_because_others_have_changed_it_is_told(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").write_text("1")
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os", "os.rename('old', 'new')")
+        await wait_for_clock()
+        (tmp_path / "new" / "theirs").write_text("2")
+        assert "'new/file' stays as after the undone cells" in (await session.undo()).files_left
+        assert tree(tmp_path) == {"old": "", "old/file": "1", "new": "", "new/file": "1", "new/theirs": "2"}
+
+
+# -- in part -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_undo_in_part_deletes_nothing_that_may_come_from_what_stays(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "node_modules").mkdir()
+    for name in ("node_modules/one", "node_modules/two", "three"):
+        (tmp_path / name).write_text(name)
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, "import os")
+        moved = "os.makedirs('d'); os.rename('node_modules/one', 'd/one'); os.rename('node_modules/two', 'three')"
+        assert (await session.execute(moved)).not_undoable
+        undone = await session.undo(partial=True)
+        assert "What the undo has removed or replaced is kept: 'd' in '.cellblock-before-restore-" in undone.files_left
+        (aside,) = tmp_path.glob(".cellblock-before-restore-*")
+        assert {"d/one": "node_modules/one", "three": "node_modules/two"}.items() <= kinds(aside).items()
+        assert kinds(tmp_path) == {"node_modules": "/", "three": "three"}
+        await run(session, "x = 1")
+        assert (await session.undo()).files == []
+        assert aside.exists()
+
+
+# -- at random ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+async def test_undo_takes_back_cells_and_nothing_of_anybody_else(zygote_host: Host, tmp_path: Path, seed: int) -> None:
+    """As if the undone cells had never run: files, links and folders that others have made before and after them are there."""
+    chance = random.Random(f"{seed} {date.today()}")
+    workspace, done = tmp_path / "workspace", list[tuple[str, ...]]()
+    workspace.mkdir()
+
+    def expected() -> dict[str, str]:
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        (tmp_path / "model").mkdir()
+        for _, change, *arguments in done:
+            with contextlib.suppress(FileNotFoundError):
+                CHANGE[change](tmp_path / "model", *arguments)
+        return kinds(tmp_path / "model")
+
+    async with zygote_host.session(working_dir=workspace, recovery=Exact(keep=50)) as session:
+        await run(session, CODE)
+        for step in range(40):
+            there, cells = [*kinds(workspace)], [index for index, (who, *_) in enumerate(done) if who == "cell"]
+            kind, name = chance.choice(["file", "link", "folder"]), chance.choice(["a", "b", "c", "a/x", "b/y"])
+            old = chance.choice(there or [""])
+            change: tuple[str, ...] = ()
+            match chance.choice(["cell", "cell", "move", "remove", "other", "other", "undo", "undo"]):
+                case "cell":
+                    change = ("cell", "make", name, kind, f"cell {step}")
+                case "move" if there and not {old, name} & {f"{old}/", f"{name}/", *parents(old), *parents(name)}:
+                    change = ("cell", "move", old, name)
+                case "remove" if there:
+                    change = ("cell", "remove", old)
+                case "other":
+                    folders = ["", *(f"{one}/" for one, what in kinds(workspace).items() if what == "/")]
+                    change = ("other", "make", f"{chance.choice(folders)}other{step}", kind, f"other {step}")
+                case "undo" if cells:
+                    count = min(chance.choice([1, 1, 2, 3]), len(cells))
+                    try:
+                        undone = await session.undo(count)
+                    except SnapshotError as error:
+                        if "somebody else" in str(error):
+                            continue  # it is in a folder that took the place of something
+                        raise
+                    for index in reversed(cells[-count:]):
+                        del done[index]
+                    if undone.files_left:
+                        return  # told: somebody has put something into a folder that a cell had moved
+            if change:
+                who, what, *arguments = change
+                if who == "cell":
+                    await run(session, f"{what}({str(arguments)[1:-1]})")
+                else:
+                    await wait_for_clock()
+                    CHANGE[what](workspace, *arguments)
+                    await wait_for_clock()
+                done.append(change)
+            assert kinds(workspace) == expected(), done
+
+
+def shared_changes() -> dict[str, Any]:
+    """Changes that cells and others make to a directory."""
+    import os
+    import shutil
+
+    def remove(top: Path, name: str) -> None:
+        path = top / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            path.unlink()
+
+    def make(top: Path, name: str, kind: str, text: str = "") -> None:
+        path = top / name
+        if path.parent.is_symlink() or path.parent.is_file():
+            path.parent.unlink()
+        remove(top, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "file":
+            path.write_text(text)
+        elif kind == "link":
+            path.symlink_to(text)
+        else:
+            path.mkdir()
+
+    def move(top: Path, old: str, new: str) -> None:
+        make(top, new, "file", "")
+        (top / new).unlink()
+        (top / old).rename(top / new)
+
+    return {"make": make, "move": move, "remove": remove}
+
+
+CHANGE: dict[str, Callable[..., None]] = shared_changes()
+CODE = f"""import contextlib, functools, os, pathlib
+from pathlib import Path
+from typing import Any
+{inspect.getsource(shared_changes)}
+make, move, remove = (functools.partial(change, pathlib.Path()) for change in shared_changes().values())
+"""
+
+
+def kinds(top: Path) -> dict[str, str]:
+    """Return the content of files, the targets of links and ``/`` for folders, by path."""
+    found = {}
+    for path in sorted(top.rglob("*")):
+        if not path.relative_to(top).parts[0].startswith(".cellblock-"):
+            text = os.readlink(path) if path.is_symlink() else "/" if path.is_dir() else path.read_text()
+            found[str(path.relative_to(top))] = text
+    return found
+
+
+def parents(name: str) -> set[str]:
+    return {str(one) for one in Path(name).parents} | {name}
