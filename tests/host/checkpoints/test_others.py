@@ -190,7 +190,7 @@ async def test_what_others_save_in_a_folder_that_took_the_place_of_a_file_is_not
             await session.undo(3)
         assert not [*tmp_path.iterdir()]
         await session.undo()
-        with pytest.raises(SnapshotError, match="or that somebody else has saved"):
+        with pytest.raises(SnapshotError, match="somebody else"):
             await session.undo(2)
         assert (tmp_path / "name" / "theirs").exists()
 
@@ -227,6 +227,7 @@ async def test_an_undo_in_part_deletes_nothing_that_may_come_from_what_stays(zyg
     (tmp_path / "node_modules").mkdir()
     for name in ("node_modules/one", "node_modules/two", "three"):
         (tmp_path / name).write_text(name)
+    await wait_for_clock()
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "import os")
         moved = "os.makedirs('d'); os.rename('node_modules/one', 'd/one'); os.rename('node_modules/two', 'three')"
