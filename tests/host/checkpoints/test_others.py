@@ -161,6 +161,27 @@ async def test_files_are_kept_between_cells_of_a_kernel_that_cannot_be_copied(
         assert tree(tmp_path) == {f"theirs-{number}": "theirs" for number in range(cells)}
 
 
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, os.mkfifo])
+async def test_what_others_made_long_ago_is_there_after_all_cells_are_undone(
+    zygote_host: Host, tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    """More cells ago than can be undone one by one."""
+    async with zygote_host.session(working_dir=tmp_path, recovery=Exact(keep=2)) as session:
+        await run(session, CODE, "make('own', 'file', '1')")
+        await wait_for_clock()
+        make(tmp_path / "theirs")
+        await wait_for_clock()
+        await run(session, *("make('own', 'file', '2')" for _ in range(4)))
+        assert (await session.execute("remove('theirs')")).ok
+        await run(session, *(f"make('own-{number}', 'file', '3')" for number in range(4)))
+        if make is os.mkfifo:
+            with pytest.raises(CheckpointError, match="'theirs' has changed or was removed"):
+                await session.undo(11)
+        else:
+            await session.undo(11)
+            assert [*kinds(tmp_path)] == ["theirs"]
+
+
 async def test_without_the_files_between_two_cells_both_are_undone_in_part_only(zygote_host: Host, tmp_path: Path) -> None:
     """As when memory was short for the process that held the checkpoint between them."""
     async with zygote_host.session(working_dir=tmp_path) as session:

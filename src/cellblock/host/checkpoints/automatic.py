@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from cellblock.common import telemetry
 from cellblock.errors import BusyError, CheckpointError, KernelDiedError, SnapshotError
+from cellblock.host.checkpoints.between import FilesBetween
 from cellblock.host.checkpoints.filing import Filing
 from cellblock.host.options import Exact, Rolling
 from cellblock.wire.protocol import State
@@ -33,6 +34,10 @@ class CheckpointList(Protocol):
     """All checkpoints of the session, automatic or not."""
 
     files: CheckpointFiles
+
+    @property
+    def fresh_state(self) -> int:
+        """The state that its last fresh kernel began with; 0 if it has had none."""
 
     @property
     def fresh(self) -> bool:
@@ -97,8 +102,7 @@ class AutomaticCheckpoints:
         """The last states without a checkpoint, each with the reason."""
         self._last = 0
         """The state of the last one made."""
-        self._bare: dict[int, Snapshot] = {}
-        """The files of states that have no checkpoint, as the kernel could not be copied: an undo over them needs these."""
+        self._between = FilesBetween(every.files, cells)
         self.filing = Filing(every.files, every.first_changed)
         cells.observe(self)
         kernels.observe(self)
@@ -159,7 +163,7 @@ class AutomaticCheckpoints:
         """Return the files of later states that led to the present one, as far as they were kept, oldest first."""
         line = {cell.number for cell in self._cells.past.line}
         later = [one for one in self.all() if one.moment.is_of(line) and not one.elsewhere]
-        found = self._bare | {one.moment.state: one.snapshot for one in later if one.snapshot is not None}
+        found = {**self._between.kept} | {one.moment.state: one.snapshot for one in later if one.snapshot is not None}
         return {one: found[one] for one in sorted(found) if one > state}
 
     def why_not_known(self, states: Iterable[int]) -> str:
@@ -167,8 +171,9 @@ class AutomaticCheckpoints:
 
         Only an exact session promises to know that, and not of a branch.
         """
-        known = {**self.files_since(0), **{one.moment.state: one for one in self.all() if one.elsewhere}}
-        missing = next((state for state in states if state not in known), None) if self.exact else None
+        known = self.files_since(0).keys() | {one.moment.state for one in self.all() if one.elsewhere}
+        unknown = (state for state in states if state not in known and not self._between.is_known(state))
+        missing = next(unknown, None) if self.exact else None
         if missing is None:
             return ""
         why = self.why_none(missing) or self.filing.skipped or self.skipped or "the files between them were not kept"
@@ -293,18 +298,7 @@ class AutomaticCheckpoints:
         elif self._every.fresh:
             self.filing.hold_first(snapshot)
         else:
-            self._hold_bare(snapshot)
-
-    def _hold_bare(self, snapshot: Snapshot) -> None:
-        """Keep the files of the present state, which has no checkpoint."""
-        past = self._cells.past
-        begun = [cell.begun_in for cell in past.line]
-        self._drop_bare(lambda one: one not in begun[-self.exact :] or one == past.state)
-        self._bare[past.state] = snapshot
-
-    def _drop_bare(self, is_dropped: Callable[[int], bool]) -> None:
-        for state in [*filter(is_dropped, self._bare)]:
-            self._every.files.drop(self._bare.pop(state))
+            self._between.hold(snapshot)
 
     # -- while the session is idle -------------------------------------------------------------------------------------
 
@@ -388,7 +382,7 @@ class AutomaticCheckpoints:
 
     def _hold(self, checkpoint: Checkpoint, files: Snapshot) -> None:
         self._cells.past.rest(checkpoint.moment.state)
-        self._drop_bare(lambda state: state == checkpoint.moment.state)
+        self._between.drop(checkpoint.moment.state)
         if checkpoint.alive:
             checkpoint.let_go()
             checkpoint.hold(files, self._every.files.drop)
@@ -399,7 +393,7 @@ class AutomaticCheckpoints:
         """Drop the kept files of the present state, because the workspace has changed. They are kept again later."""
         if (made := self.present()) is not None:
             made.let_go()
-        self._drop_bare(lambda state: state == self._cells.past.state)
+        self._between.drop(self._cells.past.state)
 
     def files_changed(self) -> None:
         """Handle a change of the session's files from outside. No undo takes such a change back."""
@@ -422,13 +416,11 @@ class AutomaticCheckpoints:
         for other in self.all():
             if not other.moment.is_of(line):
                 other.discard()
-        begun = {cell.begun_in for cell in checkpoint.moment.past}
-        self._drop_bare(lambda state: state not in begun)
+        self._between.keep_only({cell.begun_in for cell in checkpoint.moment.past})
 
     def begin_anew(self) -> None:
         """Handle a fresh kernel."""
-        self._drop_oldest(0)
-        self._drop_bare(lambda _: True)
+        self._drop_all()
         self.skipped = ""
         if isinstance(self._kind, Exact):
             self.filing.drop_first()
@@ -445,13 +437,19 @@ class AutomaticCheckpoints:
         """Free memory: drop all but the newest, or else the newest; return whether there was one."""
         automatic = self.all()
         for checkpoint in automatic[:-1] or automatic:
-            checkpoint.discard()
+            self._drop(checkpoint)
         return bool(automatic)
 
     def _drop_oldest(self, keep: int) -> None:
         automatic = self.all()
         for checkpoint in automatic[: max(len(automatic) - keep, 0)]:
-            checkpoint.discard()
+            self._drop(checkpoint)
+
+    def _drop(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.snapshot is not None and self.exact and not checkpoint.elsewhere:
+            fresh = self._every.fresh_state, self.filing.first
+            self._between.pass_by(checkpoint.moment.state, checkpoint.snapshot, *fresh)
+        checkpoint.discard()
 
     async def close(self) -> None:
         """Drop them and their files, before the session ends. It can be repeated."""
@@ -459,5 +457,9 @@ class AutomaticCheckpoints:
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         await self.filing.close()
-        self._drop_oldest(0)
-        self._drop_bare(lambda _: True)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
+        for checkpoint in self.all():
+            checkpoint.discard()
+        self._between.keep_only(())

@@ -19,6 +19,7 @@ from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
 from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.journal import HeldError
+from cellblock.host.snapshots.others import has_others
 from cellblock.host.snapshots.times import Origins, Spans
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.versions import version_in
@@ -167,6 +168,10 @@ class CheckpointFiles:
                 if loop.time() > deadline:
                     raise
             await asyncio.sleep(_LOOK_AGAIN)
+
+    def has_others(self, before: Snapshot | None, after: Snapshot, spans: Spans) -> bool:
+        """Return whether others may have saved something between two snapshots; see `others.has_others`."""
+        return has_others(None if before is None else before.root, after.root, spans, self.origins)
 
     async def changed_within(self, spans: Spans) -> str:
         """Return, for a message, which files were changed within some spans of time; empty if none were.

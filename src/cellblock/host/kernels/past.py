@@ -119,6 +119,7 @@ class Past:
         """`before` and `after` as they were before the last `begin`, for `unbegin`."""
         self._spans: list[Span] = []
         """The states that led to the present one, each with the span in which files were changed: start and end."""
+        self._quiet: set[int] = set()
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -282,6 +283,7 @@ class Past:
         self._ended.update(dict.fromkeys(self._line, self.state))
         self._line.clear()
         self._spans.clear()
+        self._quiet.clear()
         self.record.write("anew", state)
 
     def go_to(
@@ -320,6 +322,16 @@ class Past:
         self.state = state
         return [self._cells[number].entry for number in left if number in self._cells]
 
+    def is_quiet(self, state: int) -> bool:
+        """Return whether it was recorded that nobody else had saved files since the state before this one."""
+        return state in self._quiet
+
+    def record_quiet(self, state: int) -> None:
+        """Record that nobody else had saved files since the state before this one: its files are not needed for an undo."""
+        self._quiet &= {cell.begun_in for cell in self.line}
+        self._quiet.add(state)
+        self.record.write("quiet", state)
+
     def spans_of(self, state: int) -> list[Span]:
         """Return when files were changed on the way to a state of this session."""
         return [span for span in self._spans if span[0] <= state]
@@ -357,11 +369,11 @@ class Past:
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
         rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
-        return (*rest, self._changing, self._rested)
+        return (*rest, self._changing, self._rested, self._quiet)
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host has saved."""
-        *rest, self._changing, self._rested = saved
+        *rest, self._changing, self._rested, self._quiet = saved
         self.state, self.before, self.after, cells, self._line, self._ended, self._spans = rest
         self._cells = {cell.number: cell for cell in map(_read, cells)}
         self.reserve(self.before, *self._ended.values(), *(span[0] for span in self._spans))
@@ -385,6 +397,8 @@ class Past:
                 self._add(_read(cell), died)
             case "anew", (state,):
                 self._begin_anew(state)
+            case "quiet", (state,):
+                self.record_quiet(state)
             case "go to", (line, state, with_files, branch):
                 self.go_to(self.read_line(line), state, with_files=with_files, branch=branch)
             case "abandon", (numbers,):

@@ -71,6 +71,13 @@ class Entries(Mapping[str, "Entry"]):
             new.special = self.special - changes.keys() | special
         return new
 
+    def beyond(self, other: Entries) -> Iterator[tuple[str, Entry]]:
+        """Yield the names whose entries are not the very same objects in another mapping. Shared parts are not looked at."""
+        alike = other.parts if len(other.parts) == len(self.parts) else itertools.repeat(None)
+        for part, same in zip(self.parts, alike, strict=False):  # strict: one may have no end
+            if part is not same:
+                yield from ((name, entry) for name, entry in part.items() if other.get(name) is not entry)
+
     @property
     def getter(self) -> Callable[[str], Entry | None]:
         """The fastest function for looking up names."""

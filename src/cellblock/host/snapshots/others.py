@@ -1,15 +1,14 @@
-"""Finds what others saved between cells: undoing the cells together keeps it, as undoing them one by one does."""
+"""Finds what others have saved between cells: undoing the cells together keeps it, as undoing them one by one does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeGuard
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots.entries import Entries
 from cellblock.host.snapshots.file import File, Link, changed_at, is_kept
 from cellblock.host.snapshots.times import Origins, Spans, is_within
-from cellblock.host.snapshots.tree import Entry, Folder, status_of
+from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, status_of
 
 
 def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Spans, origins: Origins) -> Folder:
@@ -24,37 +23,52 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
     Raises:
         SnapshotError: Something would be a folder and something else at the same time.
     """
-    begun = min((began for began, _ in spans), default=0)
     before, known = target, set[bytes]()
     for after in between:
         for path, entry in _differing(before, after):
+            if isinstance(entry, LeftOut) or (isinstance(entry, File) and not is_kept(entry)):
+                continue  # the undo is refused if that has changed
             status = status_of(entry)
-            if status is None or status in known:  # the second: it was moved since
-                continue
-            origin = origins.of(status)
-            changed = changed_at(status) if origin is None else origin
-            if changed >= begun and not is_within(changed, spans):
-                known.add(status)
+            if status is not None and status not in known and _is_of_others(status, spans, origins):
+                known.add(status)  # it may have been moved later
                 target = _with(target, path, path.split("/"), entry, after)
         before = after
     return target
 
 
-def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[tuple[str, File | Link | Folder]]:
+def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Origins) -> bool:
+    """Return whether others may have saved something between two snapshots.
+
+    Args:
+        before: The content of the earlier one; None if it is not known.
+        after: The content of the later one.
+        spans: When cells changed files.
+        origins: What is known of what was restored.
+    """
+    for _, entry in _differing(before, after):
+        if isinstance(entry, LeftOut):
+            if entry.closed or (entry.lasting and not (entry.changed and is_within(entry.changed, spans))):
+                return True
+        elif (status := status_of(entry)) is None or _is_of_others(status, spans, origins):
+            return True
+    return False
+
+
+def _is_of_others(status: bytes, spans: Spans, origins: Origins) -> bool:
+    """Whether something of this status was last changed since the first cell began, and by none of the cells."""
+    origin = origins.of(status)
+    changed = changed_at(status) if origin is None else origin
+    return changed >= min((began for began, _ in spans), default=0) and not is_within(changed, spans)
+
+
+def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[tuple[str, Entry]]:
     """Yield what a folder contains that is not known to be the same as before, with the paths: a folder before its content."""
     known = before.entries if isinstance(before, Folder) else Entries({})
-    for name, entry in after.entries.items():
-        old, where = known.get(name), f"{path}/{name}" if path else name
-        if entry is old:
-            continue
-        if _is_held(entry):
-            yield where, entry
+    for name, entry in after.entries.beyond(known):
+        where = f"{path}/{name}" if path else name
+        yield where, entry
         if isinstance(entry, Folder):
-            yield from _differing(old, entry, where)
-
-
-def _is_held(entry: Entry) -> TypeGuard[File | Link | Folder]:
-    return is_kept(entry) if isinstance(entry, File) else isinstance(entry, Link | Folder)
+            yield from _differing(known.get(name), entry, where)
 
 
 def _with(folder: Folder, whole: str, path: Sequence[str], entry: File | Link | Folder, source: Folder) -> Folder:
