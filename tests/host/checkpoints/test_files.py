@@ -459,3 +459,16 @@ async def test_the_next_session_finishes_what_a_killed_program_has_begun(zygote_
     async with made(zygote_host, tmp_path):
         assert [(tmp_path / name).read_text() for name in "abc"] == ["1", "1", "1"]
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".cellblock")]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="nothing is forbidden to root")
+async def test_a_cell_that_makes_the_workspace_read_only_says_that_it_cannot_be_undone(
+    zygote_host: Host, tmp_path: Path
+) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        assert (await session.execute("import os; open('f', 'w').close()")).not_undoable == ""
+        try:
+            assert (await session.execute("os.chmod('.', 0o555)")).not_undoable == "it has made the workspace read-only"
+            assert (await session.execute("x = 1")).not_undoable == ""
+        finally:
+            tmp_path.chmod(0o755)

@@ -97,6 +97,8 @@ class AutomaticCheckpoints:
         """The checkpoint of the state before the running cell."""
         self._before: Snapshot | None = None
         """The files before the running cell."""
+        self._writable = True
+        """Whether the workspace was writable then."""
         self.skipped = ""
         self._reasons: dict[int, str] = {}
         """The last states without a checkpoint, each with the reason."""
@@ -133,7 +135,7 @@ class AutomaticCheckpoints:
         made = self._base = self.present()
         if made is None and not self._every.fresh:
             return self.why_none(self._cells.past.state) or self.skipped or "it came before a checkpoint was made"
-        self._before = self.filing.first if made is None else made.snapshot
+        self._before, self._writable = self.filing.first if made is None else made.snapshot, self._every.files.writable
         if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they have changed
             return ""
         return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"
@@ -152,8 +154,10 @@ class AutomaticCheckpoints:
             return "the process that held the checkpoint from before it was killed while it ran, or memory was short"
         if self._before is None:
             return ""
+        files, spans = self._every.files, self._cells.past.spans_after(state)
+        if self._writable and not files.writable:
+            return "it has made the workspace read-only"
         try:
-            files, spans = self._every.files, self._cells.past.spans_after(state)
             kept = [(self._before, spans)]
             return await files.unkept_changed(kept) or await files.lasting_changed(kept, quickly=True)
         except SnapshotError as error:

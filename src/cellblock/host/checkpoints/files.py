@@ -169,6 +169,11 @@ class CheckpointFiles:
                     raise
             await asyncio.sleep(_LOOK_AGAIN)
 
+    @property
+    def writable(self) -> bool:
+        """Whether files can be made and removed in the directory."""
+        return os.access(self._workspace, os.W_OK | os.X_OK)
+
     def has_others(self, before: Snapshot | None, after: Snapshot, spans: Spans) -> bool:
         """Return whether others may have saved something between two snapshots; see `others.has_others`."""
         return has_others(None if before is None else before.root, after.root, spans, self.origins)
