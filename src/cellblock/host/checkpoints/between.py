@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
+from cellblock.errors import SnapshotError
+
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
@@ -63,12 +65,16 @@ class FilesBetween:
         if earlier is None:
             return  # an undo of all cells leaves files as they are
         past = self._cells.past
-        if self._files.has_others(earlier, snapshot, past.spans_after(before)):
-            self._keep(state, self._files.hold(snapshot))
-        else:
-            past.record_quiet(state)
+        try:
+            if self._files.has_others(earlier, snapshot, past.spans_after(before)):
+                self._keep(state, self._files.hold(snapshot))
+            else:
+                past.record_quiet(state)
+            passed = state, self._files.hold(snapshot)
+        except (SnapshotError, OSError):  # the disk is full, for example: then an undo over this state is refused
+            return
         self._forget_passed()
-        self._passed = state, self._files.hold(snapshot)
+        self._passed = passed
 
     def is_known(self, state: int) -> bool:
         """Return whether it is known what others had saved before a state, as far as that is not in its checkpoint."""

@@ -10,6 +10,9 @@ from cellblock.host.snapshots.file import File, Link, changed_at, is_kept
 from cellblock.host.snapshots.times import Origins, Spans, is_within
 from cellblock.host.snapshots.tree import Entry, Folder, LeftOut, status_of
 
+_MOST = 5_000
+"""How many changes `has_others` examines: it runs in the host's loop."""
+
 
 def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Spans, origins: Origins) -> Folder:
     """Return the content of a snapshot with what others have saved since, before later cells changed it.
@@ -37,7 +40,7 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
 
 
 def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Origins) -> bool:
-    """Return whether others may have saved something between two snapshots.
+    """Return whether others may have saved something between two snapshots; True if too much has changed to find out.
 
     Args:
         before: The content of the earlier one; None if it is not known.
@@ -45,7 +48,9 @@ def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Orig
         spans: When cells changed files.
         origins: What is known of what was restored.
     """
-    for _, entry in _differing(before, after):
+    for number, (_, entry) in enumerate(_differing(before, after)):
+        if number == _MOST:
+            return True
         if isinstance(entry, LeftOut):
             if entry.closed or (entry.lasting and not (entry.changed and is_within(entry.changed, spans))):
                 return True
