@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from cellblock import Host
 
@@ -50,3 +51,14 @@ def spread(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     for number, item in enumerate(long):
         found.insert(number * step, item)
     return found
+
+
+def in_turns(values: Mapping[str, Any] | Sequence[Any]) -> list[ParameterSet]:
+    """Return a kind of isolation for each value: each value is tried in one kind, and each kind with one value or more.
+
+    For what may differ from kind to kind, and from value to value, but for different reasons: all pairs would find no more.
+    """
+    named = [*values.items()] if isinstance(values, Mapping) else [(None, value) for value in values]
+    kinds = ["none", "native", "landlock"]
+    pairs = [(kinds[turn % 3], *named[turn % len(named)]) for turn in range(max(3, len(named)))]
+    return [pytest.param(kind, value, id=name and f"{kind}-{name}") for kind, name, value in [*pairs, ("srt", *named[0])]]

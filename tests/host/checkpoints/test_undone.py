@@ -17,6 +17,7 @@ from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.kernels.memory import MemoryWatch
 from checkpoint_sessions import run, tree, value, wait_for_clock
 from processes import eventually
+from suite import in_turns
 
 SWAPPED = "import os\nos.rename('d', 't'); os.rename('e', 'd'); os.rename('t', 'e')"
 TWO = """
@@ -29,7 +30,9 @@ for name in 'de':
 
 @pytest.mark.parametrize("between", ["x = 1", "open('g', 'w').write('1')"])
 @pytest.mark.parametrize(
-    "last", ["open('g', 'w').write('2')", "import os; os.remove('g')", "import os; os.rename('g', 'h')", "!chmod 700 g"]
+    ("any_host", "last"),
+    in_turns(["open('g', 'w').write('2')", "import os; os.remove('g')", "import os; os.rename('g', 'h')", "!chmod 700 g"]),
+    indirect=["any_host"],
 )
 async def test_one_undo_after_the_other_is_one_over_all(any_host: Host, tmp_path: Path, between: str, last: str) -> None:
     """Also for files that a cell between has not changed: what the first undo has written belongs to the cells before, too."""
@@ -51,14 +54,17 @@ async def test_an_undo_after_a_partial_one_takes_back_what_had_stayed(zygote_hos
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        SWAPPED,
-        "import os, shutil\nshutil.rmtree('d'); os.rename('e', 'd')",
-        "import os\nos.rename('d', 'f')",
-        "import os\nos.rename('d', 'e/d')",
-        "import os\nos.mkdir('f'); os.rename('d', 'f/d'); os.rename('e', 'f/e')",
-    ],
+    ("any_host", "code"),
+    in_turns(
+        [
+            SWAPPED,
+            "import os, shutil\nshutil.rmtree('d'); os.rename('e', 'd')",
+            "import os\nos.rename('d', 'f')",
+            "import os\nos.rename('d', 'e/d')",
+            "import os\nos.mkdir('f'); os.rename('d', 'f/d'); os.rename('e', 'f/e')",
+        ]
+    ),
+    indirect=["any_host"],
 )
 async def test_folders_that_were_moved_are_back(any_host: Host, tmp_path: Path, code: str) -> None:
     async with any_host.session(working_dir=tmp_path) as session:
@@ -364,7 +370,11 @@ async def test_sticky_bits_are_back(any_host: Host, tmp_path: Path) -> None:
         assert [stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in "de"] == [0o1777, 0o755]
 
 
-@pytest.mark.parametrize("change", ["f.write('two')", "import os; os.remove('log')", "import os; os.rename('log', 'old')"])
+@pytest.mark.parametrize(
+    ("any_host", "change"),
+    in_turns(["f.write('two')", "import os; os.remove('log')", "import os; os.rename('log', 'old')"]),
+    indirect=["any_host"],
+)
 async def test_a_file_that_is_open_is_the_one_that_came_back(any_host: Host, tmp_path: Path, change: str) -> None:
     async with any_host.session(working_dir=tmp_path) as session:
         await run(session, "f = open('log', 'a'); print('one', file=f, flush=True)", f"{change}; f.flush()")
@@ -528,7 +538,11 @@ async def ticks(session: Session, workspace: Path) -> int:
     return int(said)
 
 
-@pytest.mark.parametrize("left", [TASK, CALLBACK, TIMER, READER], ids=["task", "callback", "timer", "reader"])
+@pytest.mark.parametrize(
+    ("any_host", "left"),
+    in_turns({"task": TASK, "callback": CALLBACK, "timer": TIMER, "reader": READER}),
+    indirect=["any_host"],
+)
 async def test_what_goes_on_between_cells_is_undone_up_to_the_cell(any_host: Host, tmp_path: Path, left: str) -> None:
     """The state before a cell is that in which it began, and not the end of the cell before it."""
     async with any_host.session(working_dir=tmp_path) as session:
@@ -593,7 +607,9 @@ tick()
 """
 
 
-@pytest.mark.parametrize("left", [TASK, TIMER, ENDLESS], ids=["task", "timer", "endless"])
+@pytest.mark.parametrize(
+    ("any_host", "left"), in_turns({"task": TASK, "timer": TIMER, "endless": ENDLESS}), indirect=["any_host"]
+)
 async def test_what_is_compared_goes_on_nowhere_and_ends_without_a_trace(any_host: Host, tmp_path: Path, left: str) -> None:
     """The kernels for that have exit handlers, and text that they have not written to files yet."""
     exit_handler = "import atexit; atexit.register(lambda: open('exit', 'w').close())"
@@ -619,7 +635,7 @@ IDLE = {
 }
 
 
-@pytest.mark.parametrize("left", IDLE.values(), ids=IDLE)
+@pytest.mark.parametrize(("any_host", "left"), in_turns(IDLE), indirect=["any_host"])
 async def test_what_others_save_while_nothing_of_a_session_runs_is_theirs(any_host: Host, tmp_path: Path, left: str) -> None:
     """Although a task or a callback could run at any time."""
     async with any_host.session(working_dir=tmp_path) as session:
