@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -20,21 +18,14 @@ from cellblock.tools.mcp import events, large
 from cellblock.tools.mcp.params import parse_params
 from cellblock.tools.mcp.servers import Servers
 
-PROGRAM = Path(__file__).parents[2] / "servers" / "hostile_web_server.py"
-
 
 @pytest.fixture
-async def servers(nothing_left_behind: None) -> AsyncIterator[Servers]:
-    with subprocess.Popen([sys.executable, str(PROGRAM)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
+async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator[Servers]:
+    def lookup(name: str) -> Any:
+        return parse_params(name, {"url": f"http://127.0.0.1:{hostile_port}/{name}"})
 
-        def lookup(name: str) -> Any:
-            return parse_params(name, {"url": f"http://127.0.0.1:{port}/{name}"})
-
-        async with Servers(lookup, environment={}) as servers:
-            yield servers
-        process.kill()
+    async with Servers(lookup, environment={}) as servers:
+        yield servers
 
 
 async def still_works(servers: Servers, name: str) -> bool:
