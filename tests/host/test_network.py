@@ -54,9 +54,9 @@ async def test_an_address_that_the_policy_names_is_reached(port: int, tmp_path: 
 
 
 async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_how_to_allow_it(
-    port: int, tmp_path: Path
+    port: int, native_host: Host, tmp_path: Path
 ) -> None:
-    async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
+    async with native_host.session(working_dir=tmp_path, policy=policy("example.org")) as session:
         result = await session.execute(f"{GET}opener.open('http://127.0.0.1:{port}/')")
     assert result.error is not None
     assert result.error.evalue.startswith("HTTP Error 403")
@@ -66,11 +66,8 @@ async def test_what_the_policy_does_not_name_is_refused_and_the_session_is_told_
     assert [(denial.host, denial.port) for denial in session.denials] == [("127.0.0.1", port)]
 
 
-async def test_the_network_is_there_again_after_a_reset(port: int, tmp_path: Path) -> None:
-    async with (
-        Host(isolate="native", policy=policy(f"127.0.0.1:{port}")) as host,
-        host.session(working_dir=tmp_path) as session,
-    ):
+async def test_the_network_is_there_again_after_a_reset(port: int, native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path, policy=policy(f"127.0.0.1:{port}")) as session:
         await session.reset()
         assert await fetch(session, f"http://127.0.0.1:{port}/") == "'hello'"
 
@@ -84,10 +81,9 @@ async def test_without_a_rule_there_is_no_proxy_and_names_are_not_resolved(nativ
     assert "name resolution" in result.error.evalue
 
 
-async def test_a_wrong_pattern_is_named_before_anything_starts(tmp_path: Path) -> None:
-    async with Host(isolate="native", policy=policy("exa mple")) as host:
-        with pytest.raises(InvalidInputError, match="exa mple"):
-            host.session(working_dir=tmp_path)
+async def test_a_wrong_pattern_is_named_before_anything_starts(native_host: Host, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="exa mple"):
+        native_host.session(working_dir=tmp_path, policy=policy("exa mple"))
 
 
 CONNECTIONS = [
@@ -109,8 +105,8 @@ async def test_a_failed_connection_without_a_network_says_so_and_what_to_do(nati
             assert NO_NETWORK in (result.text or "")
 
 
-async def test_a_failed_connection_beside_the_proxy_says_that_there_is_one(tmp_path: Path) -> None:
-    async with Host(isolate="native", policy=policy("example.org")) as host, host.session(working_dir=tmp_path) as session:
+async def test_a_failed_connection_beside_the_proxy_says_that_there_is_one(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path, policy=policy("example.org")) as session:
         await session.execute("import asyncio, socket")
         for connection in (CONNECTIONS[0], CONNECTIONS[1], CONNECTIONS[3]):
             result = await session.execute(connection)
