@@ -17,6 +17,7 @@ import pytest
 
 import cellblock
 from cellblock.fronts.cli import main
+from cli_runs import run_here
 from processes import eventually
 from terminals import cellblock as command
 from terminals import terminal
@@ -161,9 +162,9 @@ def test_detached_programs_are_listed_and_stopped(capsys: pytest.CaptureFixture[
     ],
 )
 def test_bad_commands_say_what_is_wrong(arguments: tuple[str, ...], message: str) -> None:
-    status, out, err = sh(*arguments)
-    assert (status != 0, out) == (True, b"")
-    assert message in err.decode()
+    done = run_here("sh", *arguments)
+    assert (done.returncode != 0, done.stdout) == (True, "")
+    assert message in done.stderr
 
 
 def test_undo_and_restore_end_programs_if_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:

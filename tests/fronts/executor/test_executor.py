@@ -385,17 +385,14 @@ async def test_an_interpreter_can_be_a_path_or_a_virtual_environment(host: Host)
             assert (await executor.execute("import sys; sys.prefix")).text == repr(str(environment))
 
 
-async def test_a_preload_that_fails_names_the_module_and_says_what_to_do() -> None:
-    async with Host() as host:
-        executor = CodeExecutor(preload=("no_such_module",), host=host)
-        with pytest.raises(
-            PreloadError, match=r"(?s)cannot import a module of preload.*install it there, or leave it out.*No mo"
-        ):
-            await executor.start()
-        with pytest.raises(StateError, match="not started"):
-            await executor.execute("1")
-        async with CodeExecutor(host=host, sandbox=False) as other:
-            assert (await other.execute("1")).ok
+async def test_a_preload_that_fails_names_the_module_and_says_what_to_do(host: Host) -> None:
+    executor = CodeExecutor(preload=("no_such_module",), host=host, sandbox=False)
+    with pytest.raises(PreloadError, match=r"(?s)cannot import a module of preload.*install it there, or leave it out.*No mo"):
+        await executor.start()
+    with pytest.raises(StateError, match="not started"):
+        await executor.execute("1")
+    async with CodeExecutor(host=host, sandbox=False) as other:
+        assert (await other.execute("1")).ok
 
 
 async def test_an_interpreter_that_does_not_exist_is_named(host: Host) -> None:
@@ -528,7 +525,8 @@ CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
 
 
 async def test_a_host_without_sandboxes_does_not_take_that_from_an_executor(tmp_path: Path) -> None:
-    async with Host(isolate="none") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
+    # It starts nothing for sessions without a sandbox: it was not asked for any.
+    async with Host(isolate="none", launch="spawn") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
         assert (await executor.execute(CONFINED)).text == "True"
 
 

@@ -170,8 +170,16 @@ def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- preloading --------------------------------------------------------------------------------------------------------
 
 
+# The quick tests of executors have one that does not exist.
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["odd_fails", "odd_exits", "no_such_module", "os.no_such_part"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "odd_fails",
+        "odd_exits",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("no_such_module", "os.no_such_part")),
+    ],
+)
 async def test_a_module_that_fails_to_import_is_named(odd_python: Path, launch: str, name: str) -> None:
     host = Host(python=odd_python, preload=(name,), launch=launch)  # type: ignore[arg-type]
     with pytest.raises(PreloadError) as caught:

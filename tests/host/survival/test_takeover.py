@@ -130,7 +130,8 @@ class Killed:
         return {path.name: path.read_text() for path in self.workspace.iterdir() if path.is_file()}
 
 
-@pytest.fixture(params=["none", "native"])
+# What a custodian and a host do is the same without a sandbox, which is left to the slow tests.
+@pytest.fixture(params=[pytest.param("none", marks=pytest.mark.slow), "native"])
 def killed(
     tmp_path: Path, warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Killed]:
