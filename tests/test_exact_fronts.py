@@ -201,7 +201,7 @@ SLOW = [pytest.mark.slow, pytest.mark.long]
 @pytest.mark.parametrize(
     ("sandbox", "examples", "steps"),
     [
-        pytest.param(True, 2, 10, id="few"),  # each starts a server, which takes a second
+        pytest.param(True, 1, 10, id="few"),  # each starts a server, which takes a second
         pytest.param(True, 6, 8, id="many", marks=SLOW),
         pytest.param(False, 6, 8, id="many, unsandboxed", marks=SLOW),
     ],
@@ -214,7 +214,7 @@ def test_undo_and_crashes_are_exact_over_mcp(sandbox: bool, examples: int, steps
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("sandbox", [False, True])
-@pytest.mark.parametrize(("examples", "steps"), [pytest.param(3, 10, id="few"), pytest.param(12, 8, id="many", marks=SLOW)])
+@pytest.mark.parametrize(("examples", "steps"), [pytest.param(2, 10, id="few"), pytest.param(12, 8, id="many", marks=SLOW)])
 def test_undo_and_crashes_are_exact(front: Any, sandbox: bool, examples: int, steps: int) -> None:
     with hosted(FrontMachine) as kind:
         kind.front, kind.sandbox = front, sandbox

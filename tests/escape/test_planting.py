@@ -192,13 +192,10 @@ async def test_variables_that_code_makes_where_nothing_is_kept_are_not_read(
     assert "URL_OF_TEST" not in config.server_environment()
 
 
-async def test_the_way_to_something_protected_cannot_be_renamed(workspace: Path, tmp_path: Path) -> None:
+async def test_the_way_to_something_protected_cannot_be_renamed(native_host: Host, workspace: Path, tmp_path: Path) -> None:
     (workspace / "tools" / "hooks").mkdir(parents=True)
     policy = Policy(filesystem=Filesystem(deny_write=("tools/hooks",)))
-    async with (
-        Host(isolate="native", policy=policy) as host,
-        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
-    ):
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         code = "[answer(os.rename, 'tools', 'x'), write('tools/hooks/x'), write('tools/other')]"
         assert await value(session, code) == ["EBUSY", "EROFS", None]
@@ -303,15 +300,14 @@ async def test_what_a_policy_denies_cannot_be_made(
     assert sorted(path.name for path in workspace.iterdir()) == [".vscode", "link"]
 
 
-async def test_what_runs_code_cannot_be_made_in_other_directories_either(workspace: Path, tmp_path: Path) -> None:
+async def test_what_runs_code_cannot_be_made_in_other_directories_either(
+    native_host: Host, workspace: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     (workspace / ".git").mkdir()
     (tmp_path / "other" / ".git").mkdir()
     policy = Policy(filesystem=Filesystem(write=(".", str(tmp_path / "other"))))
-    async with (
-        Host(isolate="native", policy=policy) as host,
-        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
-    ):
+    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
         await arm(session)
         assert await value(session, "[write('.vscode/x'), write('../other/.vscode/x')]") == ["EROFS", "EROFS"]
     assert [path.name for path in (*(tmp_path / "other").iterdir(), *workspace.iterdir())] == [".git", ".git"]

@@ -52,7 +52,7 @@ async def cage(attacked_host: Host, workspace: Path, tmp_path: Path, decider: De
         yield await arm(session)
 
 
-@pytest.fixture(params=["zygote", "spawn"])
+@pytest.fixture(params=["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def any_cage(
     request: pytest.FixtureRequest, attacked_host: Host, workspace: Path, tmp_path: Path, decider: Decider
 ) -> AsyncIterator[Session]:

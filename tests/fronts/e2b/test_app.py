@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,13 @@ REQUESTS = (
     ("POST", "/process.Process/Start"),
     ("POST", "/nowhere"),
 )
+
+
+@pytest.fixture(scope="module")
+def public(server: Gateway) -> Iterator[str]:
+    """The address of a server that listens beyond this machine."""
+    with own_gateway("e2b", host="0.0.0.0") as made:
+        yield f"http://127.0.0.1:{made.port}"
 
 
 def test_it_says_that_it_runs(api: httpx.Client) -> None:
@@ -79,29 +87,25 @@ def test_what_is_not_served_is_named(api: httpx.Client) -> None:
     assert api.get("/execute").status_code == 405
 
 
-def test_beyond_this_machine_a_token_is_asked_for(server: Gateway) -> None:
-    with own_gateway("e2b", host="0.0.0.0") as made:
-        address = f"http://127.0.0.1:{made.port}"
-        with httpx.Client(base_url=address, timeout=60, verify=False) as client:
+def test_beyond_this_machine_a_token_is_asked_for(public: str) -> None:
+    with httpx.Client(base_url=public, timeout=60, verify=False) as client:
+        assert client.get("/health").status_code == 200
+        for method, path in REQUESTS:
+            assert client.request(method, path).status_code == 401, path
+            assert client.request(method, path, headers={"X-Access-Token": "cb_wrong"}).status_code == 401, path
+    run_token = token("run")
+    for headers in ({"X-Access-Token": run_token}, {"Authorization": f"Bearer {run_token}"}):
+        with httpx.Client(base_url=public, timeout=60, verify=False, headers=headers) as client:
+            assert run(client, "6 * 7")[-1]["text"] == "42"
+
+
+def test_tokens_that_may_only_look_run_nothing(public: str) -> None:
+    """A token for one session is none for the sandbox, either: it has several."""
+    for secret in (token("read"), token("run", session="x"), token("approve")):
+        with httpx.Client(base_url=public, timeout=60, verify=False, headers={"X-Access-Token": secret}) as client:
             assert client.get("/health").status_code == 200
             for method, path in REQUESTS:
-                assert client.request(method, path).status_code == 401, path
-                assert client.request(method, path, headers={"X-Access-Token": "cb_wrong"}).status_code == 401, path
-        run_token = token("run")
-        for headers in ({"X-Access-Token": run_token}, {"Authorization": f"Bearer {run_token}"}):
-            with httpx.Client(base_url=address, timeout=60, verify=False, headers=headers) as client:
-                assert run(client, "6 * 7")[-1]["text"] == "42"
-
-
-def test_tokens_that_may_only_look_run_nothing(server: Gateway) -> None:
-    """A token for one session is none for the sandbox, either: it has several."""
-    with own_gateway("e2b", host="0.0.0.0") as made:
-        for secret in (token("read"), token("run", session="x"), token("approve")):
-            headers = {"X-Access-Token": secret}
-            with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=60, verify=False, headers=headers) as client:
-                assert client.get("/health").status_code == 200
-                for method, path in REQUESTS:
-                    assert client.request(method, path, json={"code": "1"}).status_code == 403, path
+                assert client.request(method, path, json={"code": "1"}).status_code == 403, path
 
 
 def test_the_workspace_has_the_name_that_programs_know_where_the_sandbox_can_give_it(

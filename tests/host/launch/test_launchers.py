@@ -34,7 +34,7 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.parametrize("launch", ["zygote", "spawn"])
+@pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 async def test_a_want_of_descriptors_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
     monkeypatch.setattr(host_module, "_make_room_for", lambda _kernels: None)
     for warm in (True, False):

@@ -59,23 +59,22 @@ async def store(tmp_path: Path) -> NamedStore:
 
 
 @asynccontextmanager
-async def connected(store: NamedStore) -> AsyncIterator[AsyncConnection]:
-    async with Host(isolate="none") as host:
-        sessions = NamedSessions(host, store)
-        server = Server(sessions)
-        place = tempfile.mkdtemp(prefix="s-", dir="/tmp")  # an address has 107 bytes at most
-        path = Path(place) / "socket"
-        listening = await asyncio.get_running_loop().create_unix_server(lambda: Client(server), str(path))
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect(str(path))
-        connection = await AsyncConnection.open(sock, __version__)
-        try:
-            yield connection
-        finally:
-            await connection.close()
-            listening.close()
-            await sessions.close()
-            shutil.rmtree(place)
+async def connected(store: NamedStore, host: Host) -> AsyncIterator[AsyncConnection]:
+    sessions = NamedSessions(host, store)
+    server = Server(sessions)
+    place = tempfile.mkdtemp(prefix="s-", dir="/tmp")  # an address has 107 bytes at most
+    path = Path(place) / "socket"
+    listening = await asyncio.get_running_loop().create_unix_server(lambda: Client(server), str(path))
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(path))
+    connection = await AsyncConnection.open(sock, __version__)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+        listening.close()
+        await sessions.close()
+        shutil.rmtree(place)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> Counter[int]:
@@ -100,9 +99,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> C
 
 
 async def test_a_list_of_many_sessions_is_made_in_turns(
-    store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
 ) -> None:
-    async with connected(store) as connection:
+    async with connected(store, host) as connection:
         calls = counted(monkeypatch, sessions_module, "encode_item")
         for refresh in (False, True):
             found = await connection.call(List(refresh))
@@ -111,9 +110,9 @@ async def test_a_list_of_many_sessions_is_made_in_turns(
 
 
 async def test_those_who_follow_a_flood_of_events_take_turns(
-    store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
 ) -> None:
-    async with connected(store) as connection:
+    async with connected(store, host) as connection:
         calls = counted(monkeypatch, client_module, "encode_reply")
         last = (await connection.call(Executions("0" * 32)))[0]["id"]
 
@@ -124,9 +123,11 @@ async def test_those_who_follow_a_flood_of_events_take_turns(
         assert max(calls.values()) <= 5 + 2
 
 
-async def test_a_list_of_executions_has_an_end(store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_of_executions_has_an_end(
+    store: NamedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
+) -> None:
     monkeypatch.setattr(journal, "MAX_LISTED", 100)
-    async with connected(store) as connection:
+    async with connected(store, host) as connection:
         assert len(await connection.call(Executions("0" * 32, 1_000_000))) == 100
 
 
