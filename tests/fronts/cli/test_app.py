@@ -72,7 +72,9 @@ def test_settings_are_shown_with_where_they_are_from(
     assert found["execution_timeout"]["source"] == "default"
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", "2>&-")), ">&-", "<&- >&- 2>&-"]
+)
 def test_what_is_closed_is_no_error(closed: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m cellblock config {closed}"], capture_output=True, text=True, check=False

@@ -248,7 +248,7 @@ CALLS: Calls = [
 ]
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", pytest.param("http", marks=pytest.mark.slow)])
 async def test_every_client_shows_its_model_what_each_tool_answers(native_host: Host, tmp_path: Path, transport: str) -> None:
     async with connect(native_host, tmp_path, transport=transport, token="t") as client:
         session: dict[str, Any] = {}

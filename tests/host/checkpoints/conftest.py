@@ -19,7 +19,8 @@ async def srt_host() -> AsyncIterator[Host]:
         yield host
 
 
-@pytest.fixture(params=["none", "native", "landlock", "srt"])
+# Of Landlock, the quick tests have what is tried in one kind after the other (`suite.in_turns`).
+@pytest.fixture(params=["none", "native", pytest.param("landlock", marks=pytest.mark.slow), "srt"])
 def any_host(request: pytest.FixtureRequest, zygote_host: Host, native_host: Host, landlock_host: Host) -> Host:
     """A warm host of each kind of isolation."""
     if request.param == "srt":  # it may not be installed
