@@ -8,6 +8,7 @@ import inspect
 import os
 import random
 import shutil
+import stat
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from cellblock import Exact, Host
 from cellblock.errors import CheckpointError, SnapshotError
+from cellblock.host.snapshots import Snapshots
 from checkpoint_sessions import run, tree, wait_for_clock
 
 MIB = 2**20
@@ -241,6 +243,79 @@ async def test_what_stays_in_a_moved_folder_because_others_have_changed_it_is_to
         assert tree(tmp_path) == {"old": "", "old/file": "1", "new": "", "new/file": "1", "new/theirs": "2"}
 
 
+async def test_what_others_have_moved_stays_where_it_is(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").write_text("original")
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "x = 1")
+        await wait_for_clock()
+        (tmp_path / "old").rename(tmp_path / "new")
+        CHANGE["make"](tmp_path, "old/file", "file", "rewritten")
+        await wait_for_clock()
+        await run(session, "make('new/notes', 'file')")
+        assert "'new/file' stays" in (await session.undo(2)).files_left
+        assert tree(tmp_path) == {"new": "", "new/file": "original", "old": "", "old/file": "rewritten"}
+
+
+async def test_modes_that_others_have_set_stay(zygote_host: Host, tmp_path: Path) -> None:
+    (tmp_path / "after").mkdir()
+    (tmp_path / "between").mkdir()
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "make('after/file', 'file')")
+        await wait_for_clock()
+        (tmp_path / "between").chmod(0o700)
+        await wait_for_clock()
+        await run(session, "os.chmod('between', 0o777)")
+        await wait_for_clock()
+        (tmp_path / "after").chmod(0o700)
+        await session.undo(2)
+        assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("after", "between")] == [0o700, 0o700]
+        assert kinds(tmp_path) == {"after": "/", "between": "/"}
+
+
+async def test_all_names_of_a_file_of_others_come_back(zygote_host: Host, tmp_path: Path) -> None:
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "x = 1")
+        await wait_for_clock()
+        (tmp_path / "one").write_text("theirs")
+        os.link(tmp_path / "one", tmp_path / "two")
+        await wait_for_clock()
+        await run(session, "remove('one'); remove('two')")
+        await session.undo(2)
+        assert tree(tmp_path) == {"one": "theirs", "two": "theirs"}
+
+
+@pytest.mark.parametrize("kind", ["removed", "changed"])
+async def test_a_large_file_of_others_keeps_no_cell_from_being_undone(zygote_host: Host, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "folder").mkdir()
+    big(tmp_path / "folder" / "big")
+    await wait_for_clock()
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "make('own', 'file')")
+        await wait_for_clock()
+        if kind == "removed":
+            (tmp_path / "folder" / "big").unlink()
+        else:
+            (tmp_path / "folder" / "big").write_text("small")
+        await wait_for_clock()
+        await session.undo()
+        assert not (tmp_path / "own").exists()
+
+
+async def test_what_others_save_is_seen_where_the_system_does_not_tell_of_changes(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Snapshots, "_watched", lambda *_: None)
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await run(session, CODE, "make('file', 'file', 'cell')")
+        await wait_for_clock()
+        (tmp_path / "file").write_text("theirs")
+        await wait_for_clock()
+        await run(session, "remove('file')")
+        await session.undo()
+        assert tree(tmp_path) == {"file": "theirs"}
+
+
 # -- in part -----------------------------------------------------------------------------------------------------------
 
 
@@ -251,12 +326,12 @@ async def test_an_undo_in_part_deletes_nothing_that_may_come_from_what_stays(zyg
     await wait_for_clock()
     async with zygote_host.session(working_dir=tmp_path) as session:
         await run(session, "import os")
-        moved = "os.makedirs('d'); os.rename('node_modules/one', 'd/one'); os.rename('node_modules/two', 'three')"
+        moved = "os.makedirs('d'); os.rename('node_modules/one', 'd/new-1'); os.rename('node_modules/two', 'three')"
         assert (await session.execute(moved)).not_undoable
         undone = await session.undo(partial=True)
         assert "What the undo has removed or replaced is kept: 'd' in '.cellblock-before-restore-" in undone.files_left
         (aside,) = tmp_path.glob(".cellblock-before-restore-*")
-        assert {"d/one": "node_modules/one", "three": "node_modules/two"}.items() <= kinds(aside).items()
+        assert {"d/new-1": "node_modules/one", "three": "node_modules/two"}.items() <= kinds(aside).items()
         assert kinds(tmp_path) == {"node_modules": "/", "three": "three"}
         await run(session, "x = 1")
         assert (await session.undo()).files == []

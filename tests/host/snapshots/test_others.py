@@ -42,7 +42,8 @@ def test_files_links_and_empty_folders_of_others_are_added(snapshots: Snapshots,
     between = snapshots.take().root
     second = changed_by(lambda: (workspace / "folder" / "empty").rmdir())
     later_still = snapshots.take().root
-    found = add_what_others_saved(before, [between, later_still], [first, second], Origins())
+    found, along = add_what_others_saved(before, [between, later_still], [first, second], Origins())
+    assert not along
     assert names(found) == {"cells": {"file": None}, "link": None, "folder": {"empty": {}}}
     assert names(before) == {}
 
@@ -52,7 +53,8 @@ def test_what_was_there_before_the_cells_is_not_theirs(snapshots: Snapshots, wor
     before = snapshots.take().root
     span = changed_by(lambda: (workspace / "old").rename(workspace / "new"))
     after = snapshots.take().root
-    assert names(add_what_others_saved(before, [after], [span], Origins())) == {"old": None}
+    found, _ = add_what_others_saved(before, [after], [span], Origins())
+    assert names(found) == {"old": None}
     assert not has_others(before, after, [span], Origins())
 
 

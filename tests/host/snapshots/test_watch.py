@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cellblock.errors import SnapshotError
+from cellblock.host.kernels.past import files_time
 from cellblock.host.snapshots import SnapshotLimits, Store, inotify, watch
 from cellblock.host.snapshots.walk import Walk
 
@@ -260,8 +262,9 @@ def test_on_a_disk_a_file_with_a_writer_is_read_only_when_it_has_changed(
         monkeypatch.setattr(Store, "add", lambda *args: read.append(1) or add(*args))  # type: ignore[func-returns-value]
         before = on_disk.take()
         for number in range(50, 60):
+            began = files_time()
             other.do(f"ctypes.memset(one, {number}, 1); ctypes.memset(two, {number}, 1)")
-            assert on_disk.snapshots.first_unkept_changed([(before, [])]) == "large"
+            assert on_disk.snapshots.first_unkept_changed([(before, [(began, time.time_ns())])]) == "large"
             before = on_disk.take()
             assert on_disk.snapshots.first_unkept_changed([(before, [])]) is None
             on_disk.take()

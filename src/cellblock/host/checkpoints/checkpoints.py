@@ -14,12 +14,13 @@ from cellblock.host.checkpoints.checkpoint import Birth, Checkpoint, Moment, che
 from cellblock.host.checkpoints.crashes import Crashes
 from cellblock.host.checkpoints.going_back import GoingBack, StartingAgain, stopped
 from cellblock.host.checkpoints.resuming import KernelMaker, Resuming
-from cellblock.host.checkpoints.undoing import find_way, kept_aside, what_stays
+from cellblock.host.checkpoints.undoing import find_way, what_is_aside, what_stays
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.past import Instant
 from cellblock.host.kernels.state_record import StateRecord
 from cellblock.host.kernels.stopping import answer_to
+from cellblock.host.snapshots import Aside
 from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateChanges, Undone
 
 if TYPE_CHECKING:
@@ -453,7 +454,7 @@ class Checkpoints:
         began: Instant | None = None,
         *,
         files: bool = True,
-        aside: dict[str, str] | None = None,
+        aside: Aside | None = None,
     ) -> Changes:
         """Go to a checkpoint's state, in the session's turn.
 
@@ -484,7 +485,7 @@ class Checkpoints:
         beginning: Beginning | None = None,
         began: Instant | None = None,
         files: bool = True,
-        aside: dict[str, str] | None = None,
+        aside: Aside | None = None,
     ) -> GoingBack:
         parts = self.files if files else None, self.resuming, self.automatic, self._cells.past
         between = () if within is None else [*self.automatic.files_since(checkpoint.moment.state).values()]
@@ -507,7 +508,7 @@ class Checkpoints:
             await before()
         left = way.left
         # What cannot be brought back may have been moved to where the undo removes or replaces it.
-        aside: dict[str, str] | None = {} if left else None
+        aside = Aside(all=bool(left))
         try:
             if checkpoint is None:
                 changes = await self.begin_again(way.files, way.spans, aside)
@@ -528,11 +529,11 @@ class Checkpoints:
             [cell.entry for cell in line if cell.number not in kept],
             0 if checkpoint is None else checkpoint.execution_count,
             sorted({*changes.written, *changes.removed}),
-            left + kept_aside(aside) if left else what_stays(changes.kept),
+            ". ".join(filter(None, (left or what_stays(changes.kept), what_is_aside(aside.files)))),
             self.outside(way.since),
         )
 
-    async def begin_again(self, files: Snapshot | None, spans: Spans, aside: dict[str, str] | None = None) -> Changes:
+    async def begin_again(self, files: Snapshot | None, spans: Spans, aside: Aside | None = None) -> Changes:
         """Go back to the fresh kernel that preceded all cells of the line, and to its files."""
         move = self._starting_again = StartingAgain(self._kernels, self._cells.past)
         self.begin_going("", "undo")

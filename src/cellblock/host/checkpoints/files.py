@@ -17,7 +17,7 @@ from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.stopping import despite_cancellation
-from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots import Aside, Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.others import has_others
 from cellblock.host.snapshots.times import Origins, Spans
@@ -134,7 +134,7 @@ class CheckpointFiles:
         within: Spans | None = None,
         between: Sequence[Snapshot] = (),
         own: bool = True,
-        aside: dict[str, str] | None = None,
+        aside: Aside | None = None,
     ) -> Changes:
         """Restore the files. If another session is restoring files of the same directory, wait until it has finished.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
     from cellblock.host.kernels.past import Past
-    from cellblock.host.snapshots import Snapshot
+    from cellblock.host.snapshots import Aside, Snapshot
     from cellblock.host.snapshots.times import Spans
 
 
@@ -41,7 +41,7 @@ class GoingBack:
         *,
         within: Spans | None = None,
         between: Sequence[Snapshot] = (),
-        aside: dict[str, str] | None = None,
+        aside: Aside | None = None,
         beginning: Beginning | None = None,
         began: Instant | None = None,
     ) -> None:

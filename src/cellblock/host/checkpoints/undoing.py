@@ -80,13 +80,13 @@ def what_stays(paths: Sequence[str]) -> str:
     return f"{paths[0][:200]!r}{more} as after the undone cells: somebody else may have changed it, or a folder above it"
 
 
-def kept_aside(aside: Mapping[str, str] | None) -> str:
-    """Return, for the end of a message, where an undo keeps what it has removed or replaced; empty if nothing is kept."""
-    if not aside:
+def what_is_aside(files: Mapping[str, str]) -> str:
+    """Return, for a message, where an undo keeps what it has removed or replaced (`Aside.files`); empty if nothing is kept."""
+    if not files:
         return ""
-    path, where = next(iter(aside.items()))
-    more = f", and {len(aside) - 1} more beside it" if len(aside) > 1 else ""
-    return f". What the undo has removed or replaced is kept: {path[:200]!r} in {where[:300]!r}{more}"
+    path, where = next(iter(files.items()))
+    more = f", and {len(files) - 1} more beside it" if len(files) > 1 else ""
+    return f"What the undo has removed or replaced is kept: {path[:200]!r} in {where[:300]!r}{more}"
 
 
 async def _why_files_stay(

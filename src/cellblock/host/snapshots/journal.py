@@ -74,15 +74,16 @@ class Journal:
                 raise
             os.close(held)
 
-    def write(self, staging: str, top: os.stat_result, steps: Sequence[Step]) -> None:
+    def write(self, staging: str, top: os.stat_result, steps: Sequence[Step], *, kept: bool = False) -> None:
         """Write the steps to do. Without steps, only the staging folder remains to be removed.
 
         Args:
             staging: The name of the staging folder.
             top: The workspace.
             steps: The steps.
+            kept: Whether what they remove or replace is kept in the end.
         """
-        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps}
+        data = {"staging": staging, "top": [top.st_dev, top.st_ino], "steps": steps, "kept": kept}
         try:
             self._new.write_text(json.dumps(data))
             os.replace(self._new, self._path)
@@ -90,15 +91,15 @@ class Journal:
             self._new.unlink(missing_ok=True)
             raise
 
-    def read(self, top: os.stat_result) -> tuple[str, list[Step]] | None:
-        """Return the staging folder and the steps of an earlier process; None if there are none for this directory."""
+    def read(self, top: os.stat_result) -> tuple[str, list[Step], bool] | None:
+        """Return what an earlier process has written: staging folder, steps, `kept`; None if nothing for this directory."""
         try:
             data = json.loads(self._path.read_text())
         except FileNotFoundError:
             return None
         if data["top"] != [top.st_dev, top.st_ino]:
             return None
-        return data["staging"], [Step._make(_tuples(step)) for step in data["steps"]]
+        return data["staging"], [Step._make(_tuples(step)) for step in data["steps"]], data.get("kept", False)
 
     def clear(self) -> None:
         """Remove it."""

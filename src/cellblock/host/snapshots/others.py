@@ -14,8 +14,10 @@ _MOST = 5_000
 """How many changes `has_others` examines: it runs in the host's loop."""
 
 
-def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Spans, origins: Origins) -> Folder:
-    """Return the content of a snapshot with what others have saved since, before later cells changed it.
+def add_what_others_saved(
+    target: Folder, between: Sequence[Folder], spans: Spans, origins: Origins
+) -> tuple[Folder, list[str]]:
+    """Add what others have saved since a snapshot to its content, before later cells changed it.
 
     Args:
         target: The content of the snapshot from before the cells.
@@ -23,20 +25,30 @@ def add_what_others_saved(target: Folder, between: Sequence[Folder], spans: Span
         spans: When these cells changed files.
         origins: What is known of what was restored.
 
+    Returns:
+        The content; and the paths in it of what is older, but lies in a folder that others have changed: they may have moved
+        it, or a cell before them.
+
     Raises:
         SnapshotError: Something would be a folder and something else at the same time.
     """
-    before, known = target, set[bytes]()
+    before, known, along = target, dict[bytes, str](), list[str]()
     for after in between:
+        moved = "/"
         for path, entry in _differing(before, after):
             if isinstance(entry, LeftOut) or (isinstance(entry, File) and not is_kept(entry)):
                 continue  # the undo is refused if that has changed
             status = status_of(entry)
-            if status is not None and status not in known and _is_of_others(status, spans, origins):
-                known.add(status)  # it may have been moved later
+            if status is None or not _is_of_others(status, spans, origins, earlier=path.startswith(moved)):
+                continue
+            if isinstance(entry, Folder) and not path.startswith(moved):
+                moved = f"{path}/"  # what is in it may have come along, with times from before the cells
+            if (first := known.setdefault(status, path)) == path or _has(after, first, status):  # otherwise it was moved
                 target = _with(target, path, path.split("/"), entry, after)
+                if not _is_of_others(status, spans, origins):
+                    along.append(path)
         before = after
-    return target
+    return target, along
 
 
 def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Origins) -> bool:
@@ -59,11 +71,12 @@ def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Orig
     return False
 
 
-def _is_of_others(status: bytes, spans: Spans, origins: Origins) -> bool:
-    """Whether something of this status was last changed since the first cell began, and by none of the cells."""
+def _is_of_others(status: bytes, spans: Spans, origins: Origins, *, earlier: bool = False) -> bool:
+    """Whether something of this status was last changed since the first cell began, or also `earlier`, and by no cell."""
     origin = origins.of(status)
     changed = changed_at(status) if origin is None else origin
-    return changed >= min((began for began, _ in spans), default=0) and not is_within(changed, spans)
+    begun = 0 if earlier else min((began for began, _ in spans), default=0)
+    return changed >= begun and not is_within(changed, spans)
 
 
 def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[tuple[str, Entry]]:
@@ -74,6 +87,14 @@ def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[
         yield where, entry
         if isinstance(entry, Folder):
             yield from _differing(known.get(name), entry, where)
+
+
+def _has(folder: Folder, path: str, status: bytes) -> bool:
+    """Whether a folder has something of this status at a path: then the same at another path is a hard link to it."""
+    entry: Entry | None = folder
+    for name in path.split("/"):
+        entry = entry.entries.get(name) if isinstance(entry, Folder) else None
+    return entry is not None and not isinstance(entry, LeftOut) and status_of(entry) == status
 
 
 def _with(folder: Folder, whole: str, path: Sequence[str], entry: File | Link | Folder, source: Folder) -> Folder:
@@ -100,7 +121,8 @@ def _with(folder: Folder, whole: str, path: Sequence[str], entry: File | Link | 
         assert isinstance(model, Folder)
         new = _with(inner or _emptied(model), whole, rest, entry, model)
     elif isinstance(entry, Folder):
-        new = _emptied(entry) if inner is None else inner._replace(status=entry.status)
+        same = {"mode": entry.mode, "owner": entry.owner, "status": entry.status}
+        new = _emptied(entry) if inner is None else inner._replace(**same)
     return folder._replace(entries=folder.entries.changed({name: new}))
 
 

@@ -117,6 +117,9 @@ class Plan:
                 self.again[path] = target if self._changed(path) else now
 
     def _set_modes(self, path: str, now: int, wanted: int, *, moves: bool) -> None:
+        if now != wanted and not self._changed(path):
+            self.kept.append(path)  # somebody else may have set it
+            wanted = now
         if moves and now & _ENTER != _ENTER:
             self._opened.append(Step("mode", path, mode=now | stat.S_IRWXU, before=now))
             now |= stat.S_IRWXU

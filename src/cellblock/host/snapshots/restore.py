@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import content
@@ -102,6 +103,58 @@ class Rescued:
         return f". Something else wrote to files meanwhile, which stays: {named}{more}"
 
 
+@dataclass
+class Aside:
+    """Whether an undo keeps what it removes or replaces.
+
+    Attributes:
+        all: Whether it does in any case; otherwise, if others have saved something in a folder while that was being removed.
+        files: What it has kept: the paths, each with the path in the workspace where it is now.
+    """
+
+    all: bool
+    files: dict[str, str] = field(default_factory=dict)
+
+
+class Taken(Rescued):
+    """What a restore has removed or replaced, if it is kept.
+
+    Attributes:
+        all: Whether it is kept in any case; otherwise only if others have saved something in a folder that was removed, after
+            it had been decided to remove it.
+        since: When that was decided, in nanoseconds.
+    """
+
+    def __init__(self, top: int, aside: Aside, since: int) -> None:
+        super().__init__(top)
+        self.all = aside.all
+        self.since = since
+
+
+def _is_newer(folder: int, name: str, since: int) -> bool:
+    """Whether a file in a subfolder, or deeper, was changed after some time.
+
+    Folders do not count, nor files with several names: the restore has changed their status if it has moved something in them,
+    or another name.
+    """
+    try:
+        inner = open_folder(name, folder)
+    except OSError:
+        return False  # it is no folder, or closed
+    try:
+        with os.scandir(inner) as entries:
+            for entry in entries:
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(info.st_mode):
+                    if _is_newer(inner, entry.name, since):
+                        return True
+                elif info.st_nlink == 1 and info.st_ctime_ns > since:
+                    return True
+        return False
+    finally:
+        os.close(inner)
+
+
 def _lay_out(folder: int, step: Step) -> str:
     """Move a file from its number to its path in a folder, and return where it is then: there, or under its number."""
     *above, name = step.path.split("/")
@@ -128,7 +181,7 @@ def restore(
     journal: Journal,
     then: Callable[[], object],
     rescued: Rescued,
-    taken: Rescued | None = None,
+    taken: Taken | None = None,
 ) -> None:
     """Carry out a plan.
 
@@ -139,7 +192,7 @@ def restore(
         journal: The journal, with its lock held.
         then: Called when everything is in its place. If it fails, everything is rolled back.
         rescued: Collects what cannot be put back in that case.
-        taken: Collects what was removed or replaced. None: it is deleted.
+        taken: Keeps what was removed or replaced. None: it is deleted.
 
     Raises:
         UnsettledError: The workspace has changed since; nothing was done, except for `rescued`.
@@ -155,7 +208,7 @@ def restore(
         for number, entry in plan.staged.items():
             _stage(staging, number, entry, store)
         steps = [*_with_identities(top, staging, plan.steps)]
-        journal.write(name, info, steps)
+        journal.write(name, info, steps, kept=taken is not None and taken.all)
         _apply(top, staging, steps, then, left)
     except _HalfDoneError:
         os.close(staging)
@@ -164,7 +217,9 @@ def restore(
         _finish(top, name, staging, journal, left, rescued)
         raise
     if taken is not None:
-        left, rescued = [step for step in steps if step.do == "remove"], taken
+        removed = [step for step in steps if step.do == "remove"]
+        if taken.all or any(_is_newer(staging, _old(step), taken.since) for step in removed):
+            left, rescued = removed, taken
     _finish(top, name, staging, journal, left, rescued)
 
 
@@ -185,7 +240,7 @@ def recover(top: int, journal: Journal) -> bool:
     if found is None:
         journal.clear()
         return False
-    name, steps = found
+    name, steps, kept = found
     try:
         staging = open_folder(name, top)
     except OSError as error:
@@ -205,7 +260,8 @@ def recover(top: int, journal: Journal) -> bool:
     except BaseException:  # also an interrupt: nothing else closes it
         os.close(staging)
         raise
-    _finish(top, name, staging, journal, (), Rescued(top))
+    there = {*os.listdir(staging)} if kept else ()
+    _finish(top, name, staging, journal, [step for step in steps if step.do == "remove" and _old(step) in there], Rescued(top))
     return bool(steps)
 
 
@@ -394,8 +450,8 @@ def _finish(top: int, name: str, staging: int, journal: Journal, left: Sequence[
     try:
         if left:
             journal.clear()
-            rescued.add(name, left)
             _remove_staged(staging)
+            rescued.add(name, left)
         else:
             _remove(top, name, staging, journal)
     except OSError as error:

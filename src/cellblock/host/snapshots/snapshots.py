@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,12 +104,12 @@ class Snapshots:
     def touched(self) -> bool:
         """Return whether something is known to have changed since the last `take` with `hurry`.
 
-        It does not block. False if the workspace is not watched, or is being read at the moment.
+        It does not block. True if the workspace is not watched; False if it is being read at the moment.
         """
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            return self._watch.touched() if self._watch is not None else self._inherited
+            return self._watch.touched() if self._watch is not None else self._inherited or self._known is not None
         finally:
             self._lock.release()
 
@@ -211,7 +212,7 @@ class Snapshots:
         within: Spans | None = None,
         between: Sequence[Snapshot] = (),
         own: bool = True,
-        aside: dict[str, str] | None = None,
+        aside: restoring.Aside | None = None,
     ) -> Changes:
         """Restore a workspace from a snapshot: completely, or not at all. Files that are the same are not touched.
 
@@ -223,7 +224,7 @@ class Snapshots:
             between: Later snapshots, oldest first: what others have saved before them, outside of the spans, is restored
                 from these.
             own: Whether the snapshot was taken here: its files' times say when they were changed here.
-            aside: Collects the paths of what is removed or replaced, each with the path where it is kept. None: it is deleted.
+            aside: Whether to keep what is removed or replaced. None: it is deleted.
 
         Returns:
             The changes made.
@@ -232,10 +233,10 @@ class Snapshots:
             SnapshotError: It failed, and nothing was changed unless the message says so.
         """
         self._store.check(snapshot)
-        root = snapshot.root
+        root, along = snapshot.root, list[str]()
         if within is not None:
             later = [one.root for one in between if self._store.has(one)]
-            root = add_what_others_saved(root, later, within, self._origins)
+            root, along = add_what_others_saved(root, later, within, self._origins)
         roots = [snapshot.root] if root is snapshot.root else [snapshot.root, root]
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
@@ -245,6 +246,7 @@ class Snapshots:
                     plan = self._restore_once(top, roots, then, within, rescued, own=own, aside=aside)
                     if plan is not None:
                         rescued.discard()
+                        plan.kept += along
                         return _done(plan)
             except BaseException:
                 if rescued.files:
@@ -264,9 +266,10 @@ class Snapshots:
         rescued: restoring.Rescued,
         *,
         own: bool,
-        aside: dict[str, str] | None,
+        aside: restoring.Aside | None,
     ) -> Plan | None:
         """Return the finished plan for the last of some contents (`CellChanges`); None if files were changed meanwhile."""
+        since = time.time_ns()
         walk, now = self._search(top, roots[-1])
         try:
             plan = Plan(now, roots[-1], None if within is None else CellChanges(top, within, roots, self._origins))
@@ -278,10 +281,10 @@ class Snapshots:
                 then()
 
             if plan.steps:
-                taken = None if aside is None else restoring.Rescued(top)
+                taken = None if aside is None else restoring.Taken(top, aside, since)
                 restoring.restore(top, plan, self._store, self._journal, go_on, rescued, taken)
                 if aside is not None and taken is not None:
-                    aside |= taken.files
+                    aside.files |= taken.files
             else:
                 go_on()
             self._origins.add(found)

@@ -93,6 +93,8 @@ class CellChanges:
         """When folders were last changed."""
         self._alike: dict[object, list[str]] = {}
         """The paths of the snapshot's files and links by likeness."""
+        self._gone: dict[object, bool] = {}
+        """By likeness, whether one of these is missing now."""
         self._places: dict[object, list[str]] = {}
         """The paths of what the snapshot has: of folders by the time of the last change, of files and links by that and the
         likeness, and by status (`seen`)."""
@@ -104,15 +106,33 @@ class CellChanges:
             return True
         if not any(is_within(time, self._spans) for time in self._above(path)):
             return False
-        if (moved := self._is_known_elsewhere(path, info)) is not None:
-            return moved
+        if (places := self._places_of(path, info)) is not None:
+            return path not in places and any(map(self._comes_back, places))
         likeness = None if stat.S_ISDIR(info.st_mode) else _likeness(self._top, path)
-        return likeness is not None and any(_likeness(self._top, where) != likeness for where in self._alike.get(likeness, ()))
+        if likeness is None:
+            return False
+        if likeness not in self._gone:
+            places = self._alike.get(likeness, ())
+            gone = (where for where in places if _likeness(self._top, where) != likeness)
+            self._gone[likeness] = any(map(self._comes_back, gone))
+        return self._gone[likeness]
 
     def moved(self, path: str) -> bool:
         """Return whether a path has what the snapshot has at another one: somebody has moved a folder above it."""
         info = _status(self._top, path)
-        return info is not None and self._is_known_elsewhere(path, info) is True
+        places = None if info is None else self._places_of(path, info)
+        return places is not None and path not in places
+
+    def _comes_back(self, path: str) -> bool:
+        """Return whether the snapshot's content of a path is restored: it is missing there, or the cells have changed it.
+
+        Otherwise others have put something else there, and what was moved from there is nowhere else.
+        """
+        info = _status(self._top, path)
+        if info is None or is_within(self._time(info), self._spans):
+            return True
+        places = self._places_of(path, info)
+        return places is not None and path not in places and any(is_within(time, self._spans) for time in self._above(path))
 
     def part(self, path: str) -> Literal["all", "some", "none"]:
         """Return how much of something, and of what it contains, was last changed by the cells."""
@@ -133,18 +153,18 @@ class CellChanges:
                 self._times[path] = 0 if info is None else info.st_ctime_ns
             yield self._times[path]
 
-    def _is_known_elsewhere(self, path: str, info: os.stat_result) -> bool | None:
-        """Return whether the snapshot has something at another path, and not at this one; None if it does not have it."""
+    def _places_of(self, path: str, info: os.stat_result) -> Sequence[str] | None:
+        """Return where the snapshot has what is at a path; None if it does not have it."""
         if not self._alike and not self._places:
             for root in self._roots:
                 self._know("", root)
         time = self._time(info)
         if stat.S_ISDIR(info.st_mode):
-            there = self._places.get(time)
-        elif (there := self._places.get(seen(info))) is None:  # it may have been restored since, and has another status
+            return self._places.get(time)
+        if (there := self._places.get(seen(info))) is None:  # it may have been restored since, and has another status
             there = self._places.get((time, _likeness(self._top, path)))
-            return True if there is not None and path not in there else None
-        return None if there is None else path not in there
+            return None if there is None or path in there else there
+        return there
 
     def _know(self, path: str, folder: Folder) -> None:
         for name, entry in folder.entries.items():
@@ -252,11 +272,16 @@ def first_unkept_changed(top: int, kept: Sequence[tuple[Folder, Spans]]) -> str 
         if isinstance(entry, File) and _is_of_cells(status_of(entry), before):
             continue
         info = _status(top, path)
-        if info is None or is_within(info.st_ctime_ns, spans):
+        if is_within(_lowest_above(top, path) if info is None else info.st_ctime_ns, spans):
             return path
-        if isinstance(entry, File) and not was_seen(entry, seen(info)):
+        if info is not None and isinstance(entry, File) and _hides_changes(entry, info):
             return path
     return None
+
+
+def _hides_changes(file: File, info: os.stat_result) -> bool:
+    """Whether a snapshot's file may have changed although its status says nothing; if that differs, others have changed it."""
+    return not was_seen(file, seen(info)) and status_of(file) in (None, seen(info))
 
 
 def first_lasting_changed(top: int, kept: Sequence[tuple[Folder, Spans]], *, quickly: bool) -> tuple[str, str] | None:
