@@ -104,7 +104,9 @@ class GoingBack:
         of_branch = not with_files and moment.branch is None and moment.history is not self._past
         branch = moment.history.spans_of(moment.state) if of_branch else ()
         self._past.go_to(moment.past, moment.state, with_files=with_files, branch=branch)
-        self._past.brought_back(self.began)
+        own = self._files is not None and self._within is not None and self._checkpoint.snapshot is not None
+        if not (own and self._files is not None and self._files.origins.complete):  # otherwise each file tells whose it was
+            self._past.brought_back(self.began)
         if self._files is not None and self._within is not None:
             self._past.record.write("origins", self._files.origins.last)
         if self._checkpoint.moment.copy.pending:

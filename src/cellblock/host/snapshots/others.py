@@ -35,13 +35,13 @@ def add_what_others_saved(
     before, known, along = target, dict[bytes, str](), list[str]()
     for after in between:
         moved = "/"
-        for path, entry in _differing(before, after):
+        for path, old, entry in _differing(before, after):
             if isinstance(entry, LeftOut) or (isinstance(entry, File) and not is_kept(entry)):
                 continue  # the undo is refused if that has changed
             status = status_of(entry)
             if status is None or not _is_of_others(status, spans, origins, earlier=path.startswith(moved)):
                 continue
-            if isinstance(entry, Folder) and not path.startswith(moved):
+            if isinstance(entry, Folder) and not isinstance(old, Folder) and not path.startswith(moved):
                 moved = f"{path}/"  # what is in it may have come along, with times from before the cells
             if (first := known.setdefault(status, path)) == path or _has(after, first, status):  # otherwise it was moved
                 target = _with(target, path, path.split("/"), entry, after)
@@ -60,7 +60,7 @@ def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Orig
         spans: When cells changed files.
         origins: What is known of what was restored.
     """
-    for number, (_, entry) in enumerate(_differing(before, after)):
+    for number, (_, _, entry) in enumerate(_differing(before, after)):
         if number == _MOST:
             return True
         if isinstance(entry, LeftOut):
@@ -79,12 +79,16 @@ def _is_of_others(status: bytes, spans: Spans, origins: Origins, *, earlier: boo
     return changed >= begun and not is_within(changed, spans)
 
 
-def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[tuple[str, Entry]]:
-    """Yield what a folder contains that is not known to be the same as before, with the paths: a folder before its content."""
+def _differing(before: Entry | None, after: Folder, path: str = "") -> Iterator[tuple[str, Entry | None, Entry]]:
+    """Yield what a folder contains that is not known to be the same as before: a folder before its content.
+
+    Yields:
+        Path, the entry before, and the present one.
+    """
     known = before.entries if isinstance(before, Folder) else Entries({})
     for name, entry in after.entries.beyond(known):
         where = f"{path}/{name}" if path else name
-        yield where, entry
+        yield where, known.get(name), entry
         if isinstance(entry, Folder):
             yield from _differing(known.get(name), entry, where)
 

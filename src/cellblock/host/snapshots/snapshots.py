@@ -273,11 +273,12 @@ class Snapshots:
         walk, now = self._search(top, roots[-1])
         try:
             plan = Plan(now, roots[-1], None if within is None else CellChanges(top, within, roots, self._origins))
-            found: dict[bytes, int] = {}
+            found, complete = dict[bytes, int](), False
 
             def go_on() -> None:
+                nonlocal found, complete
                 if within is not None and own:
-                    found.update(self._origins.found(top, plan.again))  # before code of the session runs again
+                    found, complete = self._origins.found(top, plan.again)  # before code of the session runs again
                 then()
 
             if plan.steps:
@@ -287,7 +288,7 @@ class Snapshots:
                     aside.files |= taken.files
             else:
                 go_on()
-            self._origins.add(found)
+            self._origins.add(found, complete=complete)
         except restoring.UnsettledError:
             walk.tighten(top)
             return None

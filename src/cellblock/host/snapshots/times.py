@@ -29,11 +29,13 @@ class Origins:
 
     Attributes:
         last: What was added last.
+        complete: Whether that is all that was restored then.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {}
         self.last: dict[bytes, int] = {}
+        self.complete = False
 
     @property
     def known(self) -> dict[bytes, int]:
@@ -44,8 +46,8 @@ class Origins:
         """Return when something of this status had been changed; None if it was not restored."""
         return self._known.get(status)
 
-    def found(self, top: int, again: Mapping[str, File | Link | Folder]) -> dict[bytes, int]:
-        """Return what to `add` for what is there again.
+    def found(self, top: int, again: Mapping[str, File | Link | Folder]) -> tuple[dict[bytes, int], bool]:
+        """Return what to `add` for what is there again, and whether that is complete.
 
         Args:
             top: The workspace, opened.
@@ -56,11 +58,11 @@ class Origins:
             before, info = status_of(entry), _status(top, path)
             if before is not None and info is not None:
                 found[seen(info)] = self._known.get(before, changed_at(before))
-        return found
+        return found, len(found) == len(again) <= _MOST_ORIGINS
 
-    def add(self, found: Mapping[bytes, int]) -> None:
+    def add(self, found: Mapping[bytes, int], *, complete: bool = False) -> None:
         """Remember more files, and forget the oldest if there are too many."""
-        self.last = {**found}
+        self.last, self.complete = {**found}, complete
         self._known |= found
         for status in [*self._known][: max(len(self._known) - _MOST_ORIGINS, 0)]:
             del self._known[status]
@@ -150,7 +152,7 @@ class CellChanges:
         while path := path.rpartition("/")[0]:
             if path not in self._times:
                 info = _status(self._top, path)
-                self._times[path] = 0 if info is None else info.st_ctime_ns
+                self._times[path] = 0 if info is None else self._time(info)
             yield self._times[path]
 
     def _places_of(self, path: str, info: os.stat_result) -> Sequence[str] | None:
