@@ -206,11 +206,12 @@ def nothing_left_behind(host: Host, nothing_left_behind: None) -> None:
 
 
 @pytest.fixture
-async def session(way: Way, host: Host, tmp_path: Path) -> AsyncIterator[Session]:
+async def session(way: Way, host: Host, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
     """A fresh session, run in this way.
 
-    In the way that runs with the quick tests it makes no copies for undo, which take half of the time. In all others it does.
+    In quick tests it makes no copies for undo, which take half of the time. In all others it does.
     """
-    recovery: Literal["none", "exact"] = "none" if way == Way("zygote") else "exact"
+    quick = way == Way("zygote") and request.node.get_closest_marker("slow") is None
+    recovery: Literal["none", "exact"] = "none" if quick else "exact"
     async with host.session(images_dir=tmp_path / "images", recovery=recovery) as session:
         yield session
