@@ -174,9 +174,9 @@ class CheckpointFiles:
         """Whether files can be made and removed in the directory."""
         return os.access(self._workspace, os.W_OK | os.X_OK)
 
-    def has_others(self, before: Snapshot | None, after: Snapshot, spans: Spans) -> bool:
+    def has_others(self, before: Snapshot, after: Snapshot, spans: Spans) -> bool:
         """Return whether others may have saved something between two snapshots; see `others.has_others`."""
-        return has_others(None if before is None else before.root, after.root, spans, self.origins)
+        return has_others(before.root, after.root, spans, self.origins)
 
     async def changed_within(self, spans: Spans) -> str:
         """Return, for a message, which files were changed within some spans of time; empty if none were.

@@ -51,11 +51,11 @@ def add_what_others_saved(
     return target, along
 
 
-def has_others(before: Folder | None, after: Folder, spans: Spans, origins: Origins) -> bool:
+def has_others(before: Folder, after: Folder, spans: Spans, origins: Origins) -> bool:
     """Return whether others may have saved something between two snapshots; True if too much has changed to find out.
 
     Args:
-        before: The content of the earlier one; None if it is not known.
+        before: The content of the earlier one.
         after: The content of the later one.
         spans: When cells changed files.
         origins: What is known of what was restored.
