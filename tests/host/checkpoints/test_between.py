@@ -79,7 +79,9 @@ async def test_what_others_have_put_into_it_keeps_it(zygote_host: Host, tmp_path
         await wait_for_clock()
         (tmp_path / ".venv" / "mine").touch()
         undone = await session.undo()
-        assert undone.files_left.startswith("'.venv' stays as after the undone cells: somebody else may have changed it")
+        assert undone.files_left.startswith(
+            "'.venv' stays as after the undone cells: snapshots leave it out, or somebody else"
+        )
         assert sorted(os.listdir(tmp_path / ".venv")) == ["mine", "theirs"]
         assert os.listdir(tmp_path) == [".venv"]
         await wait_for_clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,12 @@ def test_what_is_refused_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(LostError, match="too many sessions"):
         Inotify()
     assert Inotify._open == before
+
+
+def test_a_child_process_does_not_wait_for_a_thread_of_its_parent() -> None:
+    with Inotify._lock:
+        if (child := os.fork()) == 0:
+            signal.alarm(20)  # ends it, if it waits
+            Inotify().close()
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

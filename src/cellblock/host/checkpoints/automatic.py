@@ -135,7 +135,8 @@ class AutomaticCheckpoints:
         made = self._base = self.present()
         if made is None and not self._every.fresh:
             return self.why_none(self._cells.past.state) or self.skipped or "it came before a checkpoint was made"
-        self._before, self._writable = self.filing.first if made is None else made.snapshot, self._every.files.writable
+        self._before = self.filing.first if made is None else made.snapshot
+        self._writable = self._every.files.writable
         if self._before is not None or self._every.files.too_many:  # without files, `undo` checks whether they have changed
             return ""
         return (self.filing.skipped if made is None else made.without_files) or "it came before the files were kept"

@@ -104,8 +104,8 @@ class GoingBack:
         of_branch = not with_files and moment.branch is None and moment.history is not self._past
         branch = moment.history.spans_of(moment.state) if of_branch else ()
         self._past.go_to(moment.past, moment.state, with_files=with_files, branch=branch)
-        own = self._files is not None and self._within is not None and self._checkpoint.snapshot is not None
-        if not (own and self._files is not None and self._files.origins.complete):  # otherwise each file tells whose it was
+        files = self._files if self._within is not None and self._checkpoint.snapshot is not None else None
+        if files is None or not files.origins.complete:  # otherwise it is known of each file whose it was
             self._past.brought_back(self.began)
         if self._files is not None and self._within is not None:
             self._past.record.write("origins", self._files.origins.last)

@@ -77,7 +77,8 @@ def what_stays(paths: Sequence[str]) -> str:
     if not paths:
         return ""
     more = f" and {len(paths) - 1} more stay" if len(paths) > 1 else " stays"
-    return f"{paths[0][:200]!r}{more} as after the undone cells: somebody else may have changed it, or a folder above it"
+    why = "snapshots leave it out, or somebody else may have changed it or a folder above it"
+    return f"{paths[0][:200]!r}{more} as after the undone cells: {why}"
 
 
 def what_is_aside(files: Mapping[str, str]) -> str:

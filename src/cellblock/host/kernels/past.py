@@ -120,6 +120,7 @@ class Past:
         self._spans: list[Span] = []
         """The states that led to the present one, each with the span in which files were changed: start and end."""
         self._quiet: set[int] = set()
+        """States of which it is recorded that nobody else had saved files since the state before (`is_quiet`)."""
 
     @property
     def entries(self) -> list[HistoryEntry]:
@@ -328,8 +329,9 @@ class Past:
 
     def record_quiet(self, state: int) -> None:
         """Record that nobody else had saved files since the state before this one: its files are not needed for an undo."""
-        self._quiet &= {cell.begun_in for cell in self.line}
         self._quiet.add(state)
+        if len(self._quiet) > 2 * _KEPT:
+            self._quiet &= {cell.begun_in for cell in self.line}
         self.record.write("quiet", state)
 
     def spans_of(self, state: int) -> list[Span]:
@@ -369,7 +371,7 @@ class Past:
             left -= len(cell.entry.code)
             cells.append(_written(cell, None if left >= 0 else _BEGINNING))
         rest = self.state, self.before, self.after, cells[::-1], [*self._line], dict(self._ended), [*self._spans]
-        return (*rest, self._changing, self._rested, self._quiet)
+        return (*rest, self._changing, self._rested, {*self._quiet})
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Continue with what another host has saved."""

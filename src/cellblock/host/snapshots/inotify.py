@@ -109,6 +109,11 @@ class Inotify:
             raise OSError(code, f"inotify_add_watch: {os.strerror(code)}")
         return number
 
+    @classmethod
+    def after_fork(cls) -> None:
+        """Take a new lock in a child process: another thread may have held the one of its parent."""
+        cls._lock = threading.Lock()
+
     def remove(self, number: int) -> None:
         """Remove a watch. The system may have removed it already."""
         self._libc.inotify_rm_watch(self._fd, number)
@@ -230,3 +235,6 @@ def _limit(name: str) -> int:
             return int(file.read())
     except (OSError, ValueError) as error:
         raise UnwatchableError(f"the system does not say how much it watches: {error}") from error
+
+
+os.register_at_fork(after_in_child=Inotify.after_fork)

@@ -49,7 +49,7 @@ class Rescued:
     another attempt restores the files. Or a restore has removed or replaced them, and keeps them.
 
     Attributes:
-        files: Their paths, each with the path where it is kept in the workspace.
+        files: Where each of them was, and where it is kept: paths in the workspace.
     """
 
     def __init__(self, top: int) -> None:
@@ -109,7 +109,7 @@ class Aside:
 
     Attributes:
         all: Whether it does in any case; otherwise, if others have saved something in a folder while that was being removed.
-        files: What it has kept: the paths, each with the path in the workspace where it is now.
+        files: Where what it has kept was, and where it is now: paths in the workspace.
     """
 
     all: bool
@@ -151,6 +151,8 @@ def _is_newer(folder: int, name: str, since: int) -> bool:
                 elif info.st_nlink == 1 and info.st_ctime_ns > since:
                     return True
         return False
+    except OSError:
+        return True  # somebody is changing it
     finally:
         os.close(inner)
 
