@@ -62,10 +62,10 @@ class Decide(
 ):
     """Allow or deny one call or several.
 
-    Answered by the ids that it was decided about.
+    Answered by the ids that it was decided about. If all of them have ended, that is an error, which says why.
 
     Attributes:
-        ids: The ids of pending approvals. Those that are unknown, or decided already, are left out of the answer.
+        ids: The ids of pending approvals. Those that are unknown, or have ended, are left out of the answer.
         allow: Whether it may be done.
         always: Allow the same tool, or the same call, from now on.
         by: Who decides, for the record.

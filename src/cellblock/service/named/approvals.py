@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,8 @@ _log = logging.getLogger("cellblock.named")
 _MAX_BY = 100
 _MAX_REASON = 500
 _MAX_TEXT = 1000
+_MAX_ENDED = 10_000
+_HOW = {"accepted": "was allowed", "rejected": "was denied", "withdrawn": "was withdrawn"}
 
 
 class PendingApprovals:
@@ -41,6 +44,8 @@ class PendingApprovals:
         self._waiting: dict[str, tuple[PendingApproval, ApprovalRequest]] = {}
         self._questions: dict[str, tuple[PendingApproval, Elicitation, asyncio.Future[Mapping[str, Any] | None]]] = {}
         self._brokers: dict[str, Broker] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+        """How requests have ended, for those who decide too late."""
         self.on_change: Callable[[], object] = lambda: None
 
     def add(self, pending: PendingApproval, request: ApprovalRequest, then: Callable[[str], object]) -> None:
@@ -61,6 +66,7 @@ class PendingApprovals:
         def done(request: ApprovalRequest) -> None:
             self._waiting.pop(pending.id, None)
             self._registry.end_request(pending.id)
+            self._note_end(pending.id, request.state, request.reason, request.by)
             self.on_change()
             then(request.state)
 
@@ -80,12 +86,30 @@ class PendingApprovals:
         self._questions[pending.id] = pending, elicitation, answer
         self._registry.add_request(pending)
         self.on_change()
+        state = "withdrawn"
         try:
-            return await answer
+            values = await answer
+            state = "rejected" if values is None else "accepted"
+            return values
         finally:
             del self._questions[pending.id]
             self._registry.end_request(pending.id)
+            self._note_end(pending.id, state)
             self.on_change()
+
+    def _note_end(self, number: str, state: str, reason: str = "", by: str = "") -> None:
+        who = f" by {by}" if by else ""
+        self._ended[number] = f"the request {number} {_HOW[state]} already{who}{f' ({reason})' if reason else ''}"
+        self._ended.move_to_end(number)
+        if len(self._ended) > _MAX_ENDED:
+            self._ended.popitem(last=False)
+
+    def why_ended(self, number: str) -> str:
+        """Return how a request has ended; empty if it still waits or is not known."""
+        if why := self._ended.get(number, ""):
+            return why
+        before = any(one.id == number for one in self._registry.withdrawn_requests())
+        return f"the request {number} was withdrawn when the daemon ended, together with its call" if before else ""
 
     def waiting(self, session: str | None = None, *, withdrawn: bool = False) -> list[PendingApproval]:
         """Return pending requests, oldest first.
