@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cellblock.errors import InvalidInputError
 from cellblock.model.sessions import PendingApproval, Permission, SessionRecord
 from cellblock.service.store.sessions import SessionRegistry
-from cellblock.tools.approvals.broker import Broker
+from cellblock.tools.approvals.broker import Broker, is_current, origin_of
 from cellblock.tools.approvals.elicitation import Elicitation, check_answer
 from cellblock.tools.approvals.request import Always, ApprovalRequest, visible
 
@@ -188,8 +188,11 @@ class PendingApprovals:
         if self._brokers.get(record.kernel_id) is broker:
             return
         self._brokers[record.kernel_id] = broker
-        for _, key in self._registry.permissions(record.kernel_id):
-            broker.remember(key)
+        for permission, key in self._registry.permissions(record.kernel_id):
+            if is_current(key):
+                broker.remember(key)
+            else:  # it does not say which server it is for
+                self._registry.revoke(permission.id)
 
         def keep(request: ApprovalRequest, key: tuple[str, ...]) -> None:
             self._registry.allow(
@@ -203,6 +206,8 @@ class PendingApprovals:
                     tool=request.tool_name,
                     text=_beginning(str(request)),
                     by=request.by,
+                    root=origin_of(key).root,
+                    digest=origin_of(key).digest,
                 ),
                 key,
             )
@@ -211,7 +216,7 @@ class PendingApprovals:
 
     def allowed(self, session: str | None = None) -> list[Permission]:
         """Return the permissions of one session, or of all, oldest first."""
-        return [permission for permission, _ in self._registry.permissions(session)]
+        return [permission for permission, key in self._registry.permissions(session) if is_current(key)]
 
     def revoke(self, ids: tuple[str, ...]) -> list[str]:
         """Revoke permissions: the next such call needs a decision again.

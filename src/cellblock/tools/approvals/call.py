@@ -41,6 +41,19 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The identity of what a name means: two servers of the same name are different ones.
+
+    Attributes:
+        root: The directory that a server is registered for; empty for all sessions, and for what is not a server.
+        digest: A digest of its command line or URL, and of the names of its variables or headers; empty if there is none.
+    """
+
+    root: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One action outside its session that code requests.
 
@@ -52,6 +65,7 @@ class Call:
         parsed: The arguments, parsed once: for reading only.
         hints: The server's hints about the tool.
         changed: How the tool differs from the one that an API was generated for; empty if it does not.
+        origin: Which server the name means.
     """
 
     kind: CallKind
@@ -61,6 +75,7 @@ class Call:
     parsed: Mapping[str, Any] = field(repr=False, compare=False)
     hints: Hints = field(default_factory=Hints)
     changed: str = ""
+    origin: Origin = Origin()
 
     @classmethod
     def freeze(
@@ -71,6 +86,7 @@ class Call:
         arguments: Mapping[str, Any],
         hints: Hints | None = None,
         changed: str = "",
+        origin: Origin = Origin(),
     ) -> Self:
         """Freeze the present arguments.
 
@@ -81,6 +97,7 @@ class Call:
             arguments: JSON data. Later changes to the mapping have no effect.
             hints: The server's hints about the tool.
             changed: How the tool differs from the one that an API was generated for. Requests for approval show it.
+            origin: Which server the name means.
 
         Raises:
             InvalidInputError: The arguments are not a JSON object, or are nested too deeply.
@@ -92,7 +109,7 @@ class Call:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInputError(f"The arguments of {server}.{tool} are not valid JSON: {error}") from error
         payload = text.encode("ascii")
-        return cls(kind, server, tool, payload, parse(payload), hints or Hints(), changed)
+        return cls(kind, server, tool, payload, parse(payload), hints or Hints(), changed, origin)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.tools.approvals.broker import EXPIRED
-from cellblock.tools.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
+from cellblock.tools.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, Origin, parse, tokens
 from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
@@ -139,6 +139,7 @@ def session_app(
     caller: Callable[[str], CallTool | None],
     *,
     facts: Callable[[str, str], ToolFacts | None] | None = None,
+    origin: Callable[[str], Origin] = lambda _: Origin(),
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
@@ -155,6 +156,7 @@ def session_app(
             call, so that the decision is about the server that is called.
         facts: Returns a server's facts about a tool from its registration. Called before the decision, so it must not start
             the server.
+        origin: Returns which server a name means now.
         note: Called with a line for each refused request.
         token: The required bearer token; None if only the session reaches the port.
         timeout: Seconds that one call may take, or None for no limit.
@@ -174,10 +176,11 @@ def session_app(
             raise RefusedError(403, f"there is no MCP server {request.server!r}; {wanted}", noted=True)
         try:
             known = facts(request.server, request.tool) if facts else None
+            which = origin(request.server)
         except CellblockError as error:
             return {"error": str(error), "kind": "server"}
         options = {"timeout": timeout, "on_progress": on_progress, "on_log": on_log, "person": person}
-        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, **options)
+        return await perform(broker, call, request, known, seen, on_outcome=on_outcome, origin=which, **options)
 
     return http_app(Guard(token=token), {("POST", "/run"): run}, note)
 
@@ -195,6 +198,7 @@ async def perform(
     seen: dict[tuple[str, str], ToolFacts] | None = None,
     *,
     on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
+    origin: Origin = Origin(),
     **options: Any,
 ) -> Mapping[str, Any]:
     """Decide about a call, and make it if it is allowed.
@@ -209,6 +213,7 @@ async def perform(
         known: The server's facts about the tool from its registration; None if they are unknown.
         seen: Present facts about changed tools, for their next calls; updated here.
         on_outcome: Called with the decision and the tool's outcome.
+        origin: Which server the name means.
         options: Passed to `call`.
 
     Returns:
@@ -221,7 +226,7 @@ async def perform(
         said = "" if known is None or now is None else changes(known, now)
         hints = hints_of(now) if now else None
         try:
-            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said)
+            decision = await broker.decide("tool", request.server, request.tool, request.arguments, hints, said, origin)
         except InvalidInputError as error:
             raise RefusedError(400, str(error)) from error
         if not decision.allowed:
