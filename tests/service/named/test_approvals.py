@@ -112,3 +112,36 @@ async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessi
     again = await sessions.create("parent", APPROVED)
     assert sessions.approvals.allowed(again.record.kernel_id) == []
     await asked(again, "call")
+
+
+async def test_a_permission_of_an_older_version_is_dropped(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
+    """It does not say which server it is for."""
+    named = await sessions.create("one", APPROVED)
+    first = submit(sessions, named, ASKS, live=True)
+    await eventually(lambda: sessions.approvals.waiting())
+    await sessions.approvals.decide((sessions.approvals.waiting()[0].id,), allow=True, always="tool")
+    await first.wait()
+    (permission,) = sessions.approvals.allowed()
+    registry = sessions.approvals._registry
+    registry.allow(permission, ("shell", "shell", "shell", ""))  # under the same id
+    later = await after_a_kill(sessions, zygote_host, state)
+    assert later.approvals.allowed() == []
+    again = submit(later, await later.create("one"), ASKS, live=True)
+    await eventually(lambda: later.approvals.waiting())
+    assert later.approvals._registry.permissions() == []
+    await later.approvals.decide((later.approvals.waiting()[0].id,), allow=False)
+    await again.wait()
+    await later.close()
+
+
+async def test_an_answer_that_comes_too_late_is_told_why(sessions: NamedSessions) -> None:
+    named = await sessions.create("one", APPROVED)
+    execution = submit(sessions, named, ASKS, live=True)
+    await eventually(lambda: sessions.approvals.waiting())
+    (asked,) = sessions.approvals.waiting()
+    assert sessions.approvals.why_ended(asked.id) == ""
+    await named.session.interrupt()
+    await execution.wait()
+    assert await sessions.approvals.decide((asked.id,), allow=True) == []
+    assert sessions.approvals.why_ended(asked.id).startswith(f"the request {asked.id} was withdrawn already")
+    assert sessions.approvals.why_ended("other") == ""
