@@ -156,15 +156,18 @@ const MAX_FRAME = 600;
 
 const MAX_HTML = 10_000_000;
 
+/** Each character is looked at a few times at most: a tag has no < within. */
+const SCRIPTS = /<script|<[^<>]+\son\w+\s*=/i;
+
 /** A frame of its own for HTML that code has made: no origin, no network, and no way out; scripts only if somebody asks for it. */
 function Frame({ html, text = "" }) {
   const [scripts, setScripts] = useState(false);
-  const [has, setHas] = useState(false);
+  const has = useMemo(() => html.length <= MAX_HTML && SCRIPTS.test(html), [html]);
   const [problem, setProblem] = useState(html.length > MAX_HTML ? "it is too large" : "");
   if (problem) return <><p class="note">HTML that is not shown: {problem}.</p>{text && <Output text={text} />}</>;
   return (
     <div class="framed">
-      <Within key={scripts} page={scripts ? "frame-with-scripts" : "frame"} given={{ html }} most={MAX_FRAME} onProblem={setProblem} onScripts={setHas} />
+      <Within key={scripts} page={scripts ? "frame-with-scripts" : "frame"} given={{ html }} most={MAX_FRAME} onProblem={setProblem} />
       {!scripts && has && <button type="button" class="link" onClick={() => setScripts(true)}>Run the scripts of this output</button>}
     </div>
   );
@@ -181,7 +184,7 @@ function Figure({ figure, html }) {
 const MAX_DRAWN = 900;
 
 /** A page of the gateway that shows what is given to it, without an origin. What it says is worth as little as what it shows. */
-function Within({ page, given, most, onProblem = () => {}, onScripts = () => {} }) {
+function Within({ page, given, most, onProblem = () => {} }) {
   const element = useRef();
   const [height, setHeight] = useState(40);
   const near = useNear(element, "400px");
@@ -192,7 +195,6 @@ function Within({ page, given, most, onProblem = () => {}, onScripts = () => {} 
       if (event.source !== frame.contentWindow) return;
       if (event.data === "ready") frame.contentWindow.postMessage({ ...given, dark: isDark() }, "*");
       else if (typeof event.data?.problem === "string") onProblem(event.data.problem.slice(0, 300));
-      else if (event.data?.scripts === true) onScripts(true);
       else if (typeof event.data?.height === "number") setHeight(Math.min(Math.max(event.data.height, 20), most) || 40);
     };
     addEventListener("message", take);

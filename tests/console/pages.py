@@ -21,14 +21,14 @@ WIDE = {"width": 1280, "height": 800}
 
 
 @contextmanager
-def browser(*more: str) -> Iterator[Any]:
-    """Start headless Chromium, with more arguments if there are any."""
+def browser() -> Iterator[Any]:
+    """Start headless Chromium."""
     # The path of the browser's socket must not be long.
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short, sync_playwright() as playwright:
         program = shutil.which("chromium") or shutil.which("chromium-browser")
         started = playwright.chromium.launch(
             executable_path=program,
-            args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost", *more],
+            args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"],
             env={**os.environ, "TMPDIR": short},
         )
         try:

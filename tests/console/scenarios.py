@@ -942,11 +942,11 @@ i{{content:image-set("//{0}" 1x)}} b{{--x:url(//{0});background:var(--x)}} a{{cu
 <p style="background:url(//{0});list-style:u\\72l(//{0})">p</p><i>i</i><b>b</b>
 <script type=speculationrules>{{"prefetch":[{{"urls":["https://{0}/"]}}]}}</script><p>the end</p>
 """
-"""Ways in which HTML names another place. In each, {0} is that place."""
+"""Ways in which HTML names another place. In each, {0} is that place"""
 
 
-def hints(started: Any, gateway: Gateway, directory: Path) -> None:
-    """A browser that looks up names ahead looks up none that an output names: they could hold data."""
+def hints(started: Any, gateway: Gateway, _: Path) -> None:
+    """No element that is shown names another place: browsers look up such names ahead, and a name can hold data."""
     place = "data.leak.example"
     api = Api(gateway)
     number = api.session("hints")
@@ -960,28 +960,24 @@ figure = {{'data': [{{'y': [1, 2]}}], 'layout': {{'title': '<a href="https://{pl
 display({{'application/vnd.plotly.v1+json': figure, 'text/plain': 'figure'}}, raw=True)
 """
     api.run("hints", code)
-    log = directory / "net.json"
-    # Headless shells do not look up names ahead unless they are told to; this is what browsers of people do.
-    with browser(f"--log-net-log={log}", "--net-log-capture-mode=Everything", "--dns-prefetch-disable=false") as looking:
-        page = console(looking, gateway.url, "read")
-        show(page, "session", number)
-        frames = page.locator(".cell iframe")
-        expect(frames).to_have_count(4)
-        for place_of in range(3):
-            frames.nth(place_of).scroll_into_view_if_needed()
-            inner = page.frame_locator(".cell iframe").nth(place_of)
-            expect(inner.get_by_text("the end")).to_have_count(1)
-            if place_of == 0:
-                inner.locator("#near").hover()
-        page.get_by_text("a link").last.hover()
-        page.wait_for_timeout(1500)
-        other = page.context.new_page()
-        other.goto("about:blank")
-        other.set_content("<link rel=dns-prefetch href=//control.leak.example><p>control</p>")
-        other.wait_for_timeout(1500)
-    said = log.read_text(errors="replace")
-    assert "control.leak.example" in said, "the browser looks up no name ahead: this proves nothing"
-    assert place not in said
+    page = console(started, gateway.url, "read")
+    show(page, "session", number)
+    frames = page.locator(".cell iframe")
+    expect(frames).to_have_count(4)
+    named = (
+        "(place) => [...document.querySelectorAll('*')].flatMap((one) => [...one.attributes].filter((each) => each.name !== 'title' "
+        "&& each.value.includes(place) && !each.value.includes('<')).map((each) => `${one.localName} ${each.name}`))"
+    )
+    for place_of in range(3):
+        frames.nth(place_of).scroll_into_view_if_needed()
+        inner = page.frame_locator(".cell iframe").nth(place_of)
+        expect(inner.get_by_text("the end")).to_have_count(1)
+        assert inner.locator(":root").evaluate(named, place) == []
+        hints_left = "document.querySelectorAll('link, base, iframe, object, embed, frame, script, meta[http-equiv]').length"
+        assert inner.locator(":root").evaluate(hints_left) == 0
+        assert place not in "".join(inner.locator("style").all_text_contents())
+    assert page.evaluate(named, place) == []
+    page.context.close()
 
 
 WORST = {
@@ -1010,9 +1006,20 @@ WORST_TEXT = {
 }
 
 WORST_MARKDOWN = {
-    "brackets": "'[' * 50_000", "links": "'[a](' * 12_000", "stars": "'*a_ ' * 12_000", "ticks": "'`a' * 25_000", "quotes": "'>' * 50_000",
-    "lists": "'- ' * 25_000", "pictures": "'![' * 25_000", "dollars": "'$a$ ' * 12_000", "table": "'a|' * 12_000 + '\\n' + '-|' * 12_000",
-    "angles": "'<' * 50_000", "less": "'<a' * 25_000", "open": "'**a ' * 12_000", "formula": "'$' + '{' * 1900 + '$'", "entity": "'&' * 50_000",
+    "brackets": "'[' * 50_000",
+    "links": "'[a](' * 12_000",
+    "stars": "'*a_ ' * 12_000",
+    "ticks": "'`a' * 25_000",
+    "quotes": "'>' * 50_000",
+    "lists": "'- ' * 25_000",
+    "pictures": "'![' * 25_000",
+    "dollars": "'$a$ ' * 12_000",
+    "table": "'a|' * 12_000 + '\\n' + '-|' * 12_000",
+    "angles": "'<' * 50_000",
+    "less": "'<a' * 25_000",
+    "open": "'**a ' * 12_000",
+    "formula": "'$' + '{' * 1900 + '$'",
+    "entity": "'&' * 50_000",
 }
 
 
@@ -1022,7 +1029,12 @@ def worst_inputs(started: Any, gateway: Gateway, _: Path) -> None:
     number = api.session("worst")
     page = console(started, gateway.url, "read")
     show(page, "session", number)
-    for kind, worst in (("html", WORST), ("plain", WORST_TEXT), ("markdown", WORST_MARKDOWN), ("json", {"deep": "'[' * 99_000 + ']' * 99_000"})):
+    for kind, worst in (
+        ("html", WORST),
+        ("plain", WORST_TEXT),
+        ("markdown", WORST_MARKDOWN),
+        ("json", {"deep": "'[' * 99_000 + ']' * 99_000"}),
+    ):
         mime = {"plain": "text/plain", "json": "application/json"}.get(kind, f"text/{kind}")
         for name, made in worst.items():
             page.evaluate(
@@ -1039,8 +1051,8 @@ def worst_inputs(started: Any, gateway: Gateway, _: Path) -> None:
             page.wait_for_timeout(1500)
             longest = page.evaluate("window.longest")
             print(f"{kind} {name}: {longest:.0f} ms")
+            assert longest < 1000, f"{kind} {name}: {longest:.0f} ms"  # 200 ms, and the machine may be busy
             api.http.post("/kernels/worst/restart")
-    # printed above, so that the failure says all
     page.context.close()
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.gateway.app import make_app
@@ -223,7 +223,8 @@ def test_without_tokens_only_this_machine_is_served() -> None:
 
 
 def test_half_sent_logins_of_one_address_stop_nobody(gateway: Gateway) -> None:
-    head = f"POST /console/login HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{{"
+    head = f"POST /console/login HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 90\r\n\r\n{"
     connections = []
     try:
         for _ in range(600):
@@ -244,6 +245,12 @@ def test_public_paths_take_no_body(gateway: Gateway, path: str) -> None:
         answer = client.request("GET", path, content=b"x")
         assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
         assert client.post("/console/login", json={"code": "x" * 2000}).status_code == 413
+
+
+def read_on(socket: ClientConnection) -> None:
+    """Read from a WebSocket until it ends."""
+    while True:
+        socket.recv(timeout=20)
 
 
 class Revoked:
@@ -276,8 +283,7 @@ def test_a_web_socket_ends_with_its_token(gateway: Gateway) -> None:
             own.revoke()
             for one in (channels, events):
                 with pytest.raises(ConnectionClosed) as closed:
-                    while True:
-                        one.recv(timeout=20)
+                    read_on(one)
                 assert closed.value.rcvd is not None
                 assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1008, "the token is no longer valid")
             own.check()
@@ -289,14 +295,15 @@ def test_a_message_with_a_revoked_token_is_not_taken(gateway: Gateway) -> None:
     own = Revoked("run")
     with gateway.client(token("admin")) as client:
         kernel = client.post("/kernels", json={}).json()["kernel_id"]
-        execution = client.post(f"/sessions/{kernel}/executions", json={"code": "import time; time.sleep(3); 'done'"}).json()["id"]
+        execution = client.post(f"/sessions/{kernel}/executions", json={"code": "import time; time.sleep(3); 'done'"}).json()[
+            "id"
+        ]
         headers = {"Authorization": f"Bearer {own.text}"}
         with connect(f"ws://127.0.0.1:{gateway.port}/executions/{execution}/events", additional_headers=headers) as events:
             own.revoke()
             events.send('{"cancel": true}')
             with pytest.raises(ConnectionClosed):
-                while True:
-                    events.recv(timeout=20)
+                read_on(events)
         assert client.get(f"/executions/{execution}/result").json()["status"] == "success"
         client.delete(f"/kernels/{kernel}")
 

@@ -206,7 +206,7 @@ async def test_two_calls_that_wait_for_one_cell_ask_once(native_host: Host, tmp_
         await eventually(lambda: asked)
         decide.set()
         assert [text(await call) for call in calls] == ["one", "one"]
-    assert len(asked) == (1 if era == "legacy" else len(asked))
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
@@ -266,7 +266,9 @@ async def test_the_choice_for_a_host_covers_this_host_alone(native_host: Host, t
         assert always == f"always in this session: {'one' if len(asked) == 1 else 'two'}.invalid port 80"
         return ElicitResult(action="accept", content={"decision": always})
 
-    code = "import urllib.request as r\nfor name in ('one', 'one', 'two'):\n    try: r.urlopen(f'http://{name}.invalid/')\n    except OSError: pass"
-    async with connect(native_host, tmp_path / "workspace", "legacy", person, approve="ask", sandbox_config=config) as connected:
+    code = "import urllib.request as r\nfor name in ('one', 'one', 'two'):\n"
+    code += "    try: r.urlopen(f'http://{name}.invalid/')\n    except OSError: pass"
+    options: dict[str, Any] = {"approve": "ask", "sandbox_config": config}
+    async with connect(native_host, tmp_path / "workspace", "legacy", person, **options) as connected:
         await run(connected, code)
     assert len(asked) == 2

@@ -81,7 +81,9 @@ class Tools:
                 return questions
             handle = self._handle(followed.session.name)
             if not followed.ended:
-                return answers.with_notes(answers.running(followed.id, followed.said, max_output_chars, handle), followed.notes)
+                return answers.with_notes(
+                    answers.running(followed.id, followed.said, max_output_chars, handle), followed.notes
+                )
             result = await followed.result()
             said = await answers.cell(self._clients, followed.session, followed.id, result, max_output_chars, handle)
             return answers.with_notes(said, followed.notes)

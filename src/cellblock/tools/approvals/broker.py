@@ -15,7 +15,7 @@ from cellblock.common import telemetry
 from cellblock.common.telemetry import MAX_NAME, MakeStep, untraced
 from cellblock.errors import CellblockError
 from cellblock.model.decisions import CallKind, Decision
-from cellblock.tools.approvals.call import TOKEN_WEIGHT, Call, Hints, Origin, tokens
+from cellblock.tools.approvals.call import NO_ORIGIN, TOKEN_WEIGHT, Call, Hints, Origin, tokens
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules, Verdict, decide
 
@@ -32,7 +32,7 @@ MAX_PENDING_BYTES = 32 * 1024 * 1024
 _MAX_REMEMBERED = 10_000
 
 _KEY_VERSION = "2"
-"""The version of keys of permissions. Older ones have no identity of the server: they match nothing, and people are asked again."""
+"""The version of keys of permissions. Older ones have no identity of the server and match nothing: people are asked again."""
 
 _LONG = 4096
 """Bytes of arguments above which decisions take turns: rules examine all of them."""
@@ -121,7 +121,7 @@ class Broker:
         arguments: Mapping[str, Any],
         hints: Hints | None = None,
         changed: str = "",
-        origin: Origin = Origin(),
+        origin: Origin = NO_ORIGIN,
     ) -> Decision:
         """Decide about one call. The arguments are those of `Call.freeze`. Cancelling this withdraws the request.
 
@@ -321,7 +321,7 @@ def _weight(call: Call) -> int:
 
 
 def _keys(call: Call) -> dict[Literal["tool", "call"], tuple[str, ...]]:
-    # Includes the tool's changes and the server's identity: accepting a tool for the session accepts neither its later versions
+    # Includes the changes of the tool and the identity of the server: accepting a tool accepts neither its later versions
     # nor the tool of another server of the same name. Before a server is registered, its parameters are what it is.
     payload = hashlib.sha256(call.payload).hexdigest()
     digest = payload if call.kind == "server" else call.origin.digest

@@ -53,6 +53,9 @@ class Origin:
     digest: str = ""
 
 
+NO_ORIGIN = Origin()
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One action outside its session that code requests.
@@ -75,7 +78,7 @@ class Call:
     parsed: Mapping[str, Any] = field(repr=False, compare=False)
     hints: Hints = field(default_factory=Hints)
     changed: str = ""
-    origin: Origin = Origin()
+    origin: Origin = NO_ORIGIN
 
     @classmethod
     def freeze(
@@ -86,7 +89,7 @@ class Call:
         arguments: Mapping[str, Any],
         hints: Hints | None = None,
         changed: str = "",
-        origin: Origin = Origin(),
+        origin: Origin = NO_ORIGIN,
     ) -> Self:
         """Freeze the present arguments.
 

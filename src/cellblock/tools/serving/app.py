@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.tools.approvals.broker import EXPIRED
-from cellblock.tools.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, Origin, parse, tokens
+from cellblock.tools.approvals.call import MAX_TOKENS, NO_ORIGIN, TOKEN_WEIGHT, Origin, parse, tokens
 from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
 
@@ -139,7 +139,7 @@ def session_app(
     caller: Callable[[str], CallTool | None],
     *,
     facts: Callable[[str, str], ToolFacts | None] | None = None,
-    origin: Callable[[str], Origin] = lambda _: Origin(),
+    origin: Callable[[str], Origin] = lambda _: NO_ORIGIN,
     note: Callable[[str], None] | None = None,
     token: str | None = None,
     timeout: float | None = None,
@@ -198,7 +198,7 @@ async def perform(
     seen: dict[tuple[str, str], ToolFacts] | None = None,
     *,
     on_outcome: Callable[[Decision, ToolOutcome], None] | None = None,
-    origin: Origin = Origin(),
+    origin: Origin = NO_ORIGIN,
     **options: Any,
 ) -> Mapping[str, Any]:
     """Decide about a call, and make it if it is allowed.
