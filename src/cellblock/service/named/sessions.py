@@ -196,7 +196,7 @@ class NamedSessions:
     def note_lost(self, what: str) -> None:
         """Log something that was lost, and show it among the problems of the daemon's status."""
         _log.error("the stored state is not complete: %s", what)
-        if len(self._losses) < _MAX_LOSSES:
+        if what not in self._losses and len(self._losses) < _MAX_LOSSES:
             self._losses.append(what)
 
     def _add(self, named: NamedSession) -> None:
@@ -381,6 +381,7 @@ class NamedSessions:
             self.approvals.join(named.record, services.broker)
             services.on_elicitation = partial(self._ask_about, named)
             services.on_decision = partial(self.overview.decided, named)
+            services.on_unrecorded = lambda error: self.note_lost(f"a call of session {named.record.name!r} failed: {error}")
             services.on_result = lambda decision, text: named.results.append((decision.at, text))
 
     async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config, telemetry
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.options import ServiceOptions
@@ -111,6 +111,7 @@ class SessionServices:
         secret: The token for calls from where others than the session are.
         on_elicitation: Asks a person to fill in forms of servers; None if there is none. May be replaced.
         on_decision: Called with each decision that was recorded. May be replaced.
+        on_unrecorded: Called with the error if a decision cannot be recorded: its call fails. May be replaced.
         on_result: Called with the decision about a tool call, and the beginning of what it returned. May be replaced.
     """
 
@@ -139,6 +140,7 @@ class SessionServices:
         self.secret = secret
         self.on_elicitation = options.on_elicitation
         self.on_decision: Callable[[Decision], object] = lambda _: None
+        self.on_unrecorded: Callable[[StoreError], object] = lambda _: None
         self.on_result: Callable[[Decision, str], object] = lambda _, __: None
         self._person = Person(session_id, self._elicit)
         self._session = session
@@ -252,9 +254,13 @@ class SessionServices:
         return [call for at, call in self._outside if at >= since]
 
     async def _record(self, decision: Decision) -> None:
-        if self._approvals is None:
-            self._approvals = Approvals(config.state_directory())
-        await self._approvals.add(decision)
+        try:
+            if self._approvals is None:
+                self._approvals = Approvals(config.state_directory())
+            await self._approvals.add(decision)
+        except StoreError as error:
+            self.on_unrecorded(error)
+            raise
         self.on_decision(decision)
         if decision.allowed:
             call = _described(decision)
