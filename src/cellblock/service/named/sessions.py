@@ -584,6 +584,24 @@ class NamedSessions:
         """Bytes that all of them use together. Any thread may ask."""
         return sum(named.memory for named in [*self._sessions.values()])
 
+    def tied(self) -> list[str]:
+        """Return why sessions cannot be continued by another process now without a loss, a sentence each."""
+        asked = {pending.session for pending in self.approvals.waiting()}
+        found = []
+        for named in self._sessions.values():
+            services = named.running.services if named.running is not None else None
+            if named.record.kernel_id in asked:
+                why = "it waits for a decision ('cellblock approvals')"
+            elif services is not None and services.calls:
+                why = "its code waits for a tool"
+            elif named.runs_programs:
+                why = "programs run beside its kernel"
+            else:
+                why = "" if named.current is None else named.current.tied
+            if why:
+                found.append(f"session {named.record.name!r}: {why}")
+        return found
+
     def about(self) -> dict[str, Any]:
         """Return the number of sessions, their memory, and problems."""
         sessions = self._sessions.values()
