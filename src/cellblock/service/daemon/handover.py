@@ -113,8 +113,8 @@ class Handover:
             refusal = await self._ask(patience)
         if refusal:
             self._tell(
-                f"{refusal}. Running sessions go on, and new ones cannot be started. 'cellblock daemon stop' ends the daemon, and "
-                "with it all sessions and their variables: before that, install what was there, or save the sessions"
+                f"{refusal}. Running sessions go on, and new ones cannot be started. 'cellblock daemon stop' ends the daemon "
+                "and all sessions with their variables: first save what you need, or install again what was there"
             )
             return False
         if tied:
