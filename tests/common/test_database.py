@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sqlite3
 import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -132,6 +130,9 @@ with Database(Path({str(tmp_path)!r}), "x.db", {SCHEMA!r}).transaction() as conn
         connection.execute("UPDATE counts SET n = 1")
     assert count(database) == 1
 
+
+SECONDS = float(os.environ.get("CELLBLOCK_TEST_SECONDS", "8"))
+"""Seconds for which processes are killed; more of them by hand."""
 
 NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT PRIMARY KEY)"
 
@@ -290,48 +291,49 @@ def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_twenty_processes_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """They open, write and close the file, and are killed, for some seconds."""
-    body = """
-import itertools, os
-told = os.open(directory / f"told-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-stays = Database(directory / "state", "x.db", schema)
-for number in itertools.count():
-    text = f"{os.getpid()}-{number}"
-    if number % 3:
+    body = f"""
+import itertools, os, random, signal, time
+
+def use():
+    told = os.open(directory / f"told-{{os.getpid()}}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    stays = Database(directory / "state", "x.db", schema)
+    Database(directory / "state", "x.db", schema).close()
+    visits = random.random() < 0.2
+    for number in itertools.count():
+        text = f"{{os.getpid()}}-{{number}}"
         note(stays, text)
-    else:
-        with_its_own = Database(directory / "state", "x.db", schema)
-        note(with_its_own, text)
-        with_its_own.close()
-    os.write(told, f"{text} ".encode())
-    if number % 7 == 6:
-        stays.close()
+        os.write(told, f"{{text}} ".encode())
+        if visits:
+            stays.close()
+        time.sleep(0.005)
+
+def begin():
+    if child := os.fork():
+        return child
+    try:
+        use()
+    except BaseException as error:
+        print(error, file=sys.stderr, flush=True)
+    os._exit(1)
+
+running, until, chosen = [begin() for _ in range(20)], time.monotonic() + {SECONDS}, random.Random(1)
+killed = 0
+while time.monotonic() < until or killed < 40:
+    time.sleep(0.02)
+    place = chosen.randrange(20)
+    if (directory / f"told-{{running[place]}}").exists():
+        os.kill(running[place], signal.SIGKILL)
+        os.waitpid(running[place], 0)
+        running[place], killed = begin(), killed + 1
+for child in running:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 """
-
-    def begin() -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-c", USER + body, str(tmp_path), NOTES], stderr=subprocess.PIPE)
-
-    running = [begin() for _ in range(20)]
-    until, chosen = time.monotonic() + SECONDS, random.Random(1)
-    said = b""
-    while time.monotonic() < until:
-        time.sleep(0.05)
-        place = chosen.randrange(len(running))
-        said += end(running[place])
-        running[place] = begin()
-    for process in running:
-        said += end(process)
-    assert said == b""
+    program = [sys.executable, "-c", USER + body, str(tmp_path), NOTES]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
     told = {text for path in tmp_path.glob("told-*") for text in path.read_text().split()}
     assert len(told) > 100
     assert told <= notes(tmp_path / "state")
     with closing(sqlite3.connect(tmp_path / "state" / "x.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-SECONDS = float(os.environ.get("CELLBLOCK_TEST_SECONDS", "8"))
-
-
-def end(process: subprocess.Popen[bytes]) -> bytes:
-    """Kill a process, and return what it has said."""
-    process.kill()
-    return process.communicate()[1]

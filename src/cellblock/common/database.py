@@ -103,6 +103,20 @@ class Database:
         with self._file.using() as connection:
             yield connection
 
+    def check(self) -> None:
+        """Check that the file can be read and written.
+
+        Raises:
+            StoreError: It cannot, or it is damaged.
+        """
+        with self.transaction() as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            connection.execute(
+                f"PRAGMA user_version = {time.time_ns() % 1000}"
+            )  # a change without effect would not be written
+        if found != "ok":
+            raise StoreError(f"{self._path} is damaged: {found}")
+
     def version(self) -> tuple[int, ...]:
         """Return a value that is another one after every change of the file, by any process.
 

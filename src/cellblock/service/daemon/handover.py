@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import cellblock
+from cellblock.common import version
 from cellblock.common.version import __version__
 
 _log = logging.getLogger("cellblock.daemon")
@@ -47,7 +47,7 @@ class Installation:
     def __init__(self) -> None:
         import importlib.metadata  # late: clients do not need it
 
-        self._files = [cellblock.__file__ or "", sys.executable, os.path.join(sys.prefix, "pyvenv.cfg")]
+        self._files = [version.__file__, sys.executable, os.path.join(sys.prefix, "pyvenv.cfg")]
         with suppress(importlib.metadata.PackageNotFoundError):
             one = importlib.metadata.distribution("cellblock")
             self._files.append(str(one.locate_file(f"cellblock-{one.version}.dist-info/RECORD")))
