@@ -298,14 +298,14 @@ def use():
     told = os.open(directory / f"told-{{os.getpid()}}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     stays = Database(directory / "state", "x.db", schema)
     Database(directory / "state", "x.db", schema).close()
-    visits = random.random() < 0.2
+    visits = random.random() < 0.2  # closes the file mostly when no other visitor has it open
     for number in itertools.count():
         text = f"{{os.getpid()}}-{{number}}"
         note(stays, text)
         os.write(told, f"{{text}} ".encode())
         if visits:
             stays.close()
-        time.sleep(0.005)
+        time.sleep(0.1 if visits else 0.02)
 
 def begin():
     if child := os.fork():
@@ -318,8 +318,8 @@ def begin():
 
 running, until, chosen = [begin() for _ in range(20)], time.monotonic() + {SECONDS}, random.Random(1)
 killed = 0
-while time.monotonic() < until or killed < 40:
-    time.sleep(0.02)
+while time.monotonic() < until or killed < 20:
+    time.sleep(0.2)
     place = chosen.randrange(20)
     if (directory / f"told-{{running[place]}}").exists():
         os.kill(running[place], signal.SIGKILL)

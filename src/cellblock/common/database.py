@@ -217,6 +217,20 @@ class _File:
             _create(self._path)
         except OSError as error:
             raise StoreError(f"{self._path} cannot be used to store state: {error.strerror}") from error
+        deadline = time.monotonic() + _BUSY
+        while True:
+            try:
+                self._connection = self._connect()
+                break
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait itself where it could wait forever: two processes that both begin to use WAL mode.
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
+        self._identity = _identity(self._path)
+        self.opened += 1
+
+    def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -229,8 +243,7 @@ class _File:
         except BaseException:  # also an interrupt: nobody else closes it
             connection.close()
             raise
-        self._connection, self._identity = connection, _identity(self._path)
-        self.opened += 1
+        return connection
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -302,11 +315,15 @@ def _without_waiting(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+        if _is_busy(error):
             raise _LockedError from None
         raise
     finally:
         connection.execute(_PATIENT)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _create(path: str) -> None:
