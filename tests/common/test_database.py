@@ -131,7 +131,7 @@ with Database(Path({str(tmp_path)!r}), "x.db", {SCHEMA!r}).transaction() as conn
     assert count(database) == 1
 
 
-SECONDS = float(os.environ.get("CELLBLOCK_TEST_SECONDS", "8"))
+SECONDS = float(os.environ.get("TEST_SECONDS", "8"))
 """Seconds for which processes are killed; more of them by hand."""
 
 NOTES = "CREATE TABLE IF NOT EXISTS notes (text TEXT PRIMARY KEY)"

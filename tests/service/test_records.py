@@ -1,6 +1,6 @@
 """Records equal what clients were told: twenty processes make sessions, decide, register and are killed, all at once.
 
-CELLBLOCK_TEST_SECONDS=60 has them do it for a minute.
+TEST_SECONDS=60 has them do it for a minute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from daemons import own_daemon
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("CELLBLOCK_TEST_SECONDS", "8"))
+SECONDS = float(os.environ.get("TEST_SECONDS", "8"))
 
 MAKER = """
 import sys, time, cellblock

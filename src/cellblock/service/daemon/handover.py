@@ -160,8 +160,8 @@ async def _refusal() -> str:
             process.kill()
             await process.wait()
     try:
-        successor: dict[str, Any] = json.loads(said)
-    except ValueError:
+        successor: dict[str, Any] = dict(json.loads(said))
+    except (TypeError, ValueError):
         last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         return f"the new installation does not start, or is another version ({last[:200]})"
     own = json.loads(describe())
