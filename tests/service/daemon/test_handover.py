@@ -96,8 +96,8 @@ class Project:
         ignored = shutil.ignore_patterns(".git", ".venv*", "node_modules", "tests", "docs", "bench", "build", "*.egg-info")
         shutil.copytree(ROOT, self.clone, ignore=ignored)
         self.workspace.mkdir()
-        self.environment = {**os.environ, "CELLBLOCK_HOME": str(directory / "home"), "PYTHONPATH": ""}
-        self.environment.pop("PYTHONPATH")
+        self.environment = {**os.environ, "CELLBLOCK_HOME": str(directory / "home")}
+        self.environment.pop("PYTHONPATH", None)
 
     def make_venv(self) -> None:
         """Make the environment anew."""
@@ -141,7 +141,6 @@ def project(tmp_path: Path) -> Iterator[Project]:
 async def test_sessions_go_on_whenever_cellblock_is_installed_again(project: Project) -> None:
     assert project.cellblock("exec", "demo", "x = 0; x") == "0\n"
     daemons = [project.about()["pid"]]
-    (project.workspace / "go").unlink(missing_ok=True)
     os.mkfifo(project.workspace / "go")
     with subprocess.Popen(
         [f"{project.venv}/bin/cellblock", "exec", "runs", "y = 1; open('go').read(); print('whole', y)"],
@@ -151,11 +150,10 @@ async def test_sessions_go_on_whenever_cellblock_is_installed_again(project: Pro
         text=True,
     ) as running:
         await eventually(lambda: project.about()["running"] is True and project.about()["executions"] == 1)
-        ways = [(".",), ("--editable", "."), (".",), None, ("--editable", "."), (".",)]
-        for number, how in enumerate(ways):
-            if how is None:
+        for number, how in enumerate(("again", "editable", "again", "anew")):
+            if how == "anew":
                 project.make_venv()
-            project.install(*(how or (".",)))
+            project.install(*(["--editable"] if how == "editable" else []), ".")
             assert project.cellblock("exec", f"new{number}", "1 + 1") == "2\n"
             assert project.cellblock("exec", "demo", "x += 1; x") == f"{number + 1}\n"
             about = project.about()
