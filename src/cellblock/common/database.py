@@ -23,8 +23,8 @@ from weakref import WeakValueDictionary
 
 from cellblock.errors import StoreError
 
-_BUSY = 10.0
-"""Seconds to wait for another process that writes."""
+_BUSY = 30.0
+"""Seconds to wait for other processes that write: twenty of them, on a busy machine with a slow disk, take more than ten."""
 
 _PATIENT = f"PRAGMA busy_timeout = {_BUSY * 1000:.0f}"
 _PAUSE = 0.005
