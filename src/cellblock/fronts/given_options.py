@@ -13,6 +13,7 @@ PATHS = ("working_dir", "images_dir", "spill_dir", "rules", "sandbox_config")
 """Options that can be paths."""
 
 _LISTS = ("allow_hosts", "packages", "preload", "tools")
+_PATH_LISTS = ("read", "write")
 
 
 def as_meant(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,6 +26,9 @@ def as_meant(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_meant(name: str, value: Any) -> Any:
+    if name in _PATH_LISTS and isinstance(value, str | os.PathLike | list | tuple):
+        paths = [value] if isinstance(value, str | os.PathLike) else value
+        return [os.path.abspath(os.path.expanduser(path)) if isinstance(path, str | os.PathLike) else path for path in paths]
     if not isinstance(value, str) or not value:
         return value
     if name in PATHS:
