@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, shown
 
@@ -74,6 +74,10 @@ class SandboxOptions:
         """The names of the options that are given."""
         return [name for name in NAMES if getattr(self, name) not in (None, ())]
 
+    def paths(self, name: Literal["read", "write"]) -> tuple[str, ...]:
+        """Return the paths of an option, in which ``~`` is expanded."""
+        return tuple(getattr(self, name))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the options that are given, as JSON data."""
         values = {name: getattr(self, name) for name in self.given}
@@ -88,11 +92,13 @@ class SandboxOptions:
             InvalidInputError: A path does not exist.
         """
         given = {name: getattr(self, name) for name in NAMES}
-        return SandboxOptions(**given | {name: [_there(name, path) for path in given[name]] for name in ("read", "write")})
+        return SandboxOptions(**given | {name: [_there(name, path) for path in given[name]] for name in PATHS})
 
 
 NAMES = tuple(item.name for item in dataclasses.fields(SandboxOptions))
 """The names of the options."""
+PATHS: tuple[Literal["read"], Literal["write"]] = ("read", "write")
+"""Those that are paths."""
 
 
 def _bytes(given: object) -> int | None:

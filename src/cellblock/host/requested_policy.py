@@ -49,9 +49,11 @@ def requested_policy(
     if policy is not None and config is not None:
         raise InvalidInputError("pass policy or sandbox_config, not both: each of them describes the whole sandbox")
     inherits = policy is None and config is None and host is not None
-    base = host.defaults.policy if host is not None and inherits else policy or Policy()
+    base = policy
     if config is not None:
         base = _load_policy(config, tier)
+    elif base is None:
+        base = Policy() if host is None else host.defaults.policy
     if not isinstance(base, Policy):
         raise InvalidInputError(f"policy must be a Policy, not {policy!r}: for a file or a dict use sandbox_config")
     if not options.given:
@@ -67,7 +69,7 @@ def requested_policy(
         )
     hosts = (*options.allow_hosts, *options.hosts)
     _check_hosts(hosts, "hosts" if options.hosts else "allow_hosts")
-    read, write = tuple(map(str, options.read)), tuple(map(str, options.write))
+    read, write = options.paths("read"), options.paths("write")
     for path in write:
         _check_writable(path)
     if inherits:  # what the host's policy covers needs no rule of its own, which `Policy.narrow` might refuse

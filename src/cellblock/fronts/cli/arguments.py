@@ -104,6 +104,7 @@ _OF_SESSIONS: dict[str, Any] = {
     "option": Option,
 }
 _OF_SERVERS = _OF_SESSIONS | {"hosts": AllowHost}
+_OF_POLICIES = {name: _OF_SESSIONS[name] for name in ("memory", "read", "write", "hosts")}
 _OF_KERNELS = {name: kind for name, kind in _OF_SESSIONS.items() if name not in ("workspace", "option")}
 
 
@@ -120,6 +121,11 @@ def serves_sessions(command: Callable[..., int]) -> Callable[..., int]:
 def makes_kernels(command: Callable[..., int]) -> Callable[..., int]:
     """Do the same for a command whose sessions work where Jupyter says."""
     return _with_options(command, _OF_KERNELS)
+
+
+def changes_policies(command: Callable[..., int]) -> Callable[..., int]:
+    """Do the same with the options of `SandboxOptions` alone."""
+    return _with_options(command, _OF_POLICIES)
 
 
 def _with_options(command: Callable[..., int], kinds: Mapping[str, Any]) -> Callable[..., int]:

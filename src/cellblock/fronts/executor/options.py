@@ -152,7 +152,9 @@ class ExecutorOptions(SandboxOptions):
             InvalidInputError: One is wrong, `sandbox_config` cannot be read, or a path does not exist.
         """
         same = {item.name: getattr(self, item.name) for item in fields(SessionOptions) if hasattr(self, item.name)}
-        config, warning = (None, "") if self.sandbox_config is None else as_in_ipybox(self.sandbox_config)
+        config, warning = self.sandbox_config, ""
+        if config is not None and self._tier.sandboxed:
+            config, warning = as_in_ipybox(config)
         policy = requested_policy(self.policy, config, self.resolved(), self._tier, self.host)
         if warning:
             warnings.warn(warning, stacklevel=_OF_CALLER)

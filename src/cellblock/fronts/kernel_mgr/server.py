@@ -82,10 +82,7 @@ class KernelGateway:
         self._handler: logging.Handler | None = None
         self._options: dict[str, Any] = {"sandbox": sandbox}
         if sandbox_config is not None:
-            config, warning = as_in_ipybox(sandbox_config)
-            self._options["sandbox_config"] = config if warning else os.path.abspath(sandbox_config)
-            if warning:
-                warnings.warn(warning, stacklevel=2)
+            self._options["sandbox_config"] = os.fspath(sandbox_config)
         if env:
             self._options["kernel_env"] = dict(env)
         if working_dir is not None:
@@ -110,7 +107,13 @@ class KernelGateway:
         """
         if self._serving is not None:
             raise StateError("the gateway is already running")
-        serving = self._serving = _Serving(GatewayOptions(token=self._given_token, session_options=self._options))
+        options = dict(self._options)
+        if (path := options.get("sandbox_config")) is not None and options["sandbox"]:
+            config, warning = as_in_ipybox(path)
+            if warning:
+                options["sandbox_config"] = config
+                warnings.warn(warning, stacklevel=2)
+        serving = self._serving = _Serving(GatewayOptions(token=self._given_token, session_options=options))
         try:
             self.port, self.token = await asyncio.shield(serving.begin(self.host, self._wanted_port))
             token_files.keep(self.port, self.token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import secrets
@@ -68,8 +69,6 @@ class ServerOptions:
     auth: bool = True
     token: str = field(default="", repr=False)
     names: tuple[str, ...] = ()
-    config: Any = field(default=None, init=False)
-    """The content of `sandbox_config`, if that has another meaning here than in other places."""
 
     def __post_init__(self) -> None:
         # The current directory is another one soon.
@@ -78,11 +77,6 @@ class ServerOptions:
                 object.__setattr__(self, name, path.resolve())
         if not self.cluster:
             object.__setattr__(self, "sandbox_options", self.sandbox_options.resolved())
-            if self.sandbox_config is not None:
-                config, warning = as_in_ipybox(self.sandbox_config)
-                object.__setattr__(self, "config", config if warning else None)
-                if warning:
-                    _log.warning("%s", warning)
         if self.cluster:
             if self.transport == "http" and not self.own_folders:
                 raise InvalidInputError(
@@ -131,7 +125,7 @@ class ServerOptions:
         if self.isolate is not None:
             given["isolate"] = self.isolate
         if self.sandbox_config is not None:
-            given["sandbox_config"] = self.config or str(self.sandbox_config)
+            given["sandbox_config"] = str(self.sandbox_config) if self.cluster else _in_ipybox(self.sandbox_config)
         if self.rules is not None:
             given["rules"] = read_rules(self.rules) if self.cluster else str(self.rules)
         return given
@@ -140,6 +134,20 @@ class ServerOptions:
     def tools(self) -> Path:
         """The directory of typed APIs of MCP servers for all sessions."""
         return self.workspace / "mcptools"
+
+
+def _in_ipybox(path: Path) -> Any:
+    config, warning = as_in_ipybox(path)
+    if warning:
+        _warn(warning)
+        return config
+    return str(path)
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Log a warning once: every session has the same configuration."""
+    _log.warning("%s", text)
 
 
 def kernel_environment() -> dict[str, str]:

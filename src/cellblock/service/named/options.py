@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cellblock.common.sandbox_options import NAMES, SandboxOptions
+from cellblock.common.sandbox_options import NAMES, PATHS, SandboxOptions
 from cellblock.common.urls import check, is_url
 from cellblock.errors import InvalidInputError
 from cellblock.host.checks import check_maker_directory
@@ -131,15 +131,15 @@ def with_real_paths(data: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = _sandbox_options(data)
     directory = data.get("current_dir")
-    for name in ("read", "write"):
-        paths = getattr(given, name)
+    for name in PATHS:
+        paths = given.paths(name)
         if isinstance(directory, str):
             paths = tuple(os.path.join(directory, path) for path in paths)
         if relative := [path for path in paths if not os.path.isabs(path)]:
             raise InvalidInputError(f"{name}: {relative[0]!r} is relative to an unknown directory: name an absolute path")
         setattr(given, name, paths)
     real = given.resolved()
-    return {**data, **{name: list(getattr(real, name)) for name in ("read", "write") if name in data}}
+    return {**data, **{name: list(real.paths(name)) for name in PATHS if name in data}}
 
 
 def _sandbox_options(data: Mapping[str, Any]) -> SandboxOptions:
