@@ -365,6 +365,7 @@ class Cells:
         return running.result()
 
     async def _run_elsewhere(self, kernel: Kernel, cell: Cell, timeout: float | None) -> CodeExecutionResult:
+        await kernel.wake()
         kernel.begin(cell)
         seconds = DEFAULT_TIMEOUT if timeout is None else timeout
         deadline = Deadline(seconds, lambda: 0.0, lambda: begin_stop(kernel, cell, "timeout"))
@@ -389,7 +390,9 @@ class Cells:
             await self._observer.turn_begins()
             await self._kernels.forget_dead()
             if (kernel := self._kernels.ready) is not None:
-                return kernel
+                await kernel.wake()
+                if kernel is self._kernels.ready:
+                    return kernel
         self.check_running()
         raise LaunchError(f"{self._name}: {_ATTEMPTS} kernels died before they took the cell")
 
