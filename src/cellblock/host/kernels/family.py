@@ -133,7 +133,7 @@ class Family:
         self._unsent: deque[bytes] = deque()
         self._gone: asyncio.Future[None] | None = None
         self._closing = Closing()
-        self.idling = Idling(self)
+        self.idling = Idling(self._ask_if_idle)
         self.ports = 0
         self.awaited = 0
         self.programs = 0
@@ -148,11 +148,6 @@ class Family:
     def branched(self) -> bool:
         """Whether it has kernels of several sessions now."""
         return len(self._kernels) > 1
-
-    @property
-    def kernels(self) -> frozenset[Kernel]:
-        """Its kernels."""
-        return frozenset(self._kernels)
 
     @property
     def packages(self) -> str | None:
@@ -194,6 +189,17 @@ class Family:
         self._kernels.add(kernel)
         self.idling.touch()
 
+    def _ask_if_idle(self) -> list[Control]:
+        """See `Idling`."""
+        if self.programs or not all(kernel.at_rest for kernel in self._kernels):
+            return []
+        try:
+            for kernel in self._kernels:
+                kernel.ask_if_idle()
+        except OSError:  # it cannot be recorded for a later host: the placeholders stay
+            return []
+        return [kernel.control for kernel in self._kernels]
+
     def stop_counting(self, kernel: Kernel) -> None:
         """Count a kernel no longer, because it is ending and nothing of it can be noticed. `leave` still follows."""
         self._kernels.discard(kernel)
@@ -226,7 +232,8 @@ class Family:
     def program_ended(self) -> None:
         """Handle that a program and all that it has started have ended."""
         self.programs -= 1
-        self.idling.touch()
+        if self._kernels:
+            self.idling.touch()
         if self._empty:
             self._closing.begin(self._close)
 

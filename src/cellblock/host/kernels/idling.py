@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from cellblock.errors import BusyError
 from cellblock.wire.control import Unblocked
-from cellblock.wire.messages import Idle
 
 if TYPE_CHECKING:
-    from cellblock.host.kernels.family import Family
-    from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.launch.control import Control
 
 QUIET = 2.0
@@ -28,18 +25,19 @@ class Idling:
     A kernel that reports wrongly that it is idle only harms itself: init makes the workspace read-only for it.
     """
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, ask: Callable[[], Collection[Control]]) -> None:
         """Start with placeholders.
 
         Args:
-            family: The kernels.
+            ask: Asks all kernels whether their code has left anything running, if none runs a cell; returns the connections to
+                their init, one for each. None of them, if something runs. The answers go to `answered`.
         """
-        self._family = family
+        self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._touched = self._asked = self._loop.time()
         self._pause = QUIET
         self._timer: asyncio.TimerHandle | None = None
-        self._waiting: set[Kernel] = set()
+        self._waiting: set[Control] = set()
         self._useful = True
         self._lifted = False
 
@@ -73,18 +71,18 @@ class Idling:
             raise BusyError(f"the session cannot go on now, because its protected names cannot be blocked again: {error}")
         self._lifted = False
 
-    def answered(self, kernel: Kernel, *, pending: bool) -> None:
+    def answered(self, control: Control, *, pending: bool) -> None:
         """Handle a kernel's report whether its code has left anything running."""
-        if kernel not in self._waiting:
+        if control not in self._waiting:
             return  # nobody has asked
-        self._waiting.discard(kernel)
+        self._waiting.discard(control)
         if self._touched > self._asked:
             return  # something has begun meanwhile
         if pending:
             self._try_later()
         elif not self._waiting:
             self._lifted = True
-            kernel.control.unblock()
+            control.unblock()
 
     def unblocked(self, message: Unblocked) -> None:
         """Handle init's answer."""
@@ -104,16 +102,12 @@ class Idling:
 
     def _look(self) -> None:
         self._timer = None
-        kernels = self._family.kernels
-        if self._lifted or not kernels:
+        if self._lifted:
             return
         if (left := self._touched + self._pause - self._loop.time()) > 0:
             self._arm(left)
-        elif self._family.programs or not all(kernel.at_rest for kernel in kernels):
+            return
+        self._asked = self._loop.time()
+        self._waiting = {*self._ask()}
+        if not self._waiting:
             self._arm(QUIET)
-        else:
-            self._asked = self._loop.time()
-            for kernel in kernels - self._waiting:
-                with suppress(OSError):  # it cannot be recorded for a later host: the placeholders stay
-                    kernel.channel.send(Idle())
-                    self._waiting.add(kernel)

@@ -36,6 +36,7 @@ from cellblock.wire.messages import (
     Continue,
     Display,
     Execute,
+    Idle,
     Idling,
     InputRequest,
     Inspected,
@@ -170,6 +171,14 @@ class Kernel(ControlObserver):
         """Whether it takes cells and does not run one, as far as the host knows."""
         started = self.ready.done() and self.death is None and not self._dying
         return started and not self.paused and self.output.cell is None and self.channel.state is State.IDLE
+
+    def ask_if_idle(self) -> None:
+        """Ask whether its code has left anything running; the answer goes to the family.
+
+        Raises:
+            OSError: It could not be recorded for a later host, and was not sent.
+        """
+        self.channel.send(Idle())
 
     async def wake(self) -> None:
         """Prepare its sandbox for code: see `Idling.wake`. It comes before `begin` and `ask`."""
@@ -440,7 +449,7 @@ class Kernel(ControlObserver):
             case Changed() if self.output.cell is not None:
                 self._changed = message if self._changed is None else self._changed.then(message)
             case Idling(pending=pending):
-                self.family.idling.answered(self, pending=pending)
+                self.family.idling.answered(self.control, pending=pending)
             case Changed() | Completed() | Inspected() | Parked():
                 self.family.idling.touch()
                 if isinstance(message, Parked):

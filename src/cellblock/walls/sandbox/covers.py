@@ -62,7 +62,8 @@ class Covers:
     def look(self) -> None:
         """Resolve all paths, before a tree is built on top of some of them: later, links lead elsewhere, or nowhere."""
         for target in {step.target for step in self._steps}:
-            if (resolved := without_links(target)) is None:
+            missing = self._again and not os.path.lexists(target)  # the quick way
+            if missing or (resolved := without_links(target)) is None:
                 self._missing.add(target)
             else:
                 self._resolved[target] = resolved
