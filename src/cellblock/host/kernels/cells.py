@@ -386,13 +386,11 @@ class Cells:
         if cell.on_begin is not None:
             cell.on_begin("")
         for _ in range(_ATTEMPTS):
-            await self._live_kernel()
+            await (await self._live_kernel()).wake()
             await self._observer.turn_begins()
             await self._kernels.forget_dead()
             if (kernel := self._kernels.ready) is not None:
-                await kernel.wake()
-                if kernel is self._kernels.ready:
-                    return kernel
+                return kernel
         self.check_running()
         raise LaunchError(f"{self._name}: {_ATTEMPTS} kernels died before they took the cell")
 

@@ -23,6 +23,9 @@ class Idling:
     """Knows when nothing of the kernels that share one init runs.
 
     A kernel that reports wrongly that it is idle only harms itself: init makes the workspace read-only for it.
+
+    Attributes:
+        lifted: Whether the placeholders may have been removed, so that `wake` has to come before anything runs.
     """
 
     def __init__(self, ask: Callable[[], Collection[Control]]) -> None:
@@ -39,7 +42,7 @@ class Idling:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: set[Control] = set()
         self._useful = True
-        self._lifted = False
+        self.lifted = False
 
     def touch(self) -> None:
         """Record that something of the session runs, or has just ended."""
@@ -50,7 +53,7 @@ class Idling:
 
     def take_over(self) -> None:
         """Record that another host may have had the placeholders removed."""
-        self._lifted = True
+        self.lifted = True
 
     def stop(self) -> None:
         """Stop the timer: there are no kernels."""
@@ -65,11 +68,11 @@ class Idling:
             BusyError: They cannot be made now, so nothing may run.
         """
         self.touch()
-        if not self._lifted:
+        if not self.lifted:
             return
         if error := await control.block():
             raise BusyError(f"the session cannot go on now, because its protected names cannot be blocked again: {error}")
-        self._lifted = False
+        self.lifted = False
 
     def answered(self, control: Control, *, pending: bool) -> None:
         """Handle a kernel's report whether its code has left anything running."""
@@ -81,14 +84,14 @@ class Idling:
         if pending:
             self._try_later()
         elif not self._waiting:
-            self._lifted = True
+            self.lifted = True
             control.unblock()
 
     def unblocked(self, message: Unblocked) -> None:
         """Handle init's answer."""
         self._useful = message.useful
         if not message.done:
-            self._lifted = False
+            self.lifted = False
             if message.useful:
                 self._try_later()
 
@@ -102,7 +105,7 @@ class Idling:
 
     def _look(self) -> None:
         self._timer = None
-        if self._lifted:
+        if self.lifted:
             return
         if (left := self._touched + self._pause - self._loop.time()) > 0:
             self._arm(left)

@@ -164,7 +164,8 @@ class Kernel(ControlObserver):
     @property
     def fit(self) -> bool:
         """Whether it would take a cell now, as far as can be seen."""
-        return self.death is None and not self._dying and self.output.cell is None and not hung_up(self._ends.channel.fileno())
+        awake = not self.family.idling.lifted and self.death is None and not self._dying
+        return awake and self.output.cell is None and not hung_up(self._ends.channel.fileno())
 
     @property
     def at_rest(self) -> bool:
