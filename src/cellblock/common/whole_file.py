@@ -7,6 +7,8 @@ import secrets
 from contextlib import suppress
 from typing import IO
 
+from cellblock.common.new_mode import create
+
 
 class WholeFile:
     """A new file with a temporary name until it is complete. `OSError`s are passed on.
@@ -33,7 +35,7 @@ class WholeFile:
         directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(name, flags, self._mode, dir_fd=directory), "w+b")
+            self._file = os.fdopen(create(name, flags, self._mode, dir_fd=directory), "w+b")
         except BaseException:  # also an interrupt: no one else closes it
             os.close(directory)
             raise
