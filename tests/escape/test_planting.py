@@ -279,9 +279,9 @@ os.mkdir('evil')
 def plant():
     while True:
         for name in {[".vscode", ".mcp.json", ".env", ".git/../.claude"]}:
-            heard.update([answer(os.mkdir, name), answer(os.mkdir, name, dir_fd=here), answer(os.rename, 'evil', name),
+            heard.update([answer(os.mkdir, name), answer(lambda: os.mkdir(name, dir_fd=here)), answer(os.rename, 'evil', name),
                           answer(os.symlink, 'evil', name), answer(os.chmod, name, 0o700), answer(os.rmdir, name)])
-        heard.update([answer(os.mkdir, 'settings', dir_fd=deep), answer(os.rename, 'deep', 'moved')])
+        heard.update([answer(lambda: os.mkdir('settings', dir_fd=deep)), answer(os.rename, 'deep', 'moved')])
         time.sleep(0.0005)
 threading.Thread(target=plant, daemon=True).start()
 """
@@ -296,7 +296,7 @@ threading.Thread(target=plant, daemon=True).start()
 
 async def test_what_the_user_makes_while_a_session_is_idle_is_protected(idle: Session, workspace: Path) -> None:
     assert (await idle.execute("write('.mise'), write('conf.json')")).ok
-    await eventually(lambda: not (workspace / ".vscode").exists())
+    await eventually(lambda: sorted(path.name for path in workspace.iterdir()) == [".mise", ".npmrc", "conf.json", "deep"])
     (workspace / ".env").write_text("SECRET")
     (workspace / ".mcp.json").symlink_to("conf.json")
     (workspace / ".vscode").mkdir()

@@ -307,8 +307,8 @@ async def test_a_program_beside_an_idle_session_runs_with_names_blocked(
     async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
         await session.execute("1")
         await idle(workspace)
-        ran = await session.exec("mkdir", ".vscode", "made")
-        assert "File exists" in ran.stderr
+        ran = await session.exec(["mkdir", ".vscode", "made"])
+        assert b"File exists" in ran.stderr
         await idle(workspace, "made")
 
 
