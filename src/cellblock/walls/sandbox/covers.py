@@ -54,6 +54,7 @@ class Covers:
             again: Whether the session's tree exists, and only what is not covered any more is to be covered.
         """
         self._steps = [step for step in steps if isinstance(step, Protect | Mask)]
+        self._tops = {step.top for step in self._steps}
         self._bound = bound
         self._again = again
         self._resolved: dict[str, str] = {}
@@ -62,12 +63,22 @@ class Covers:
     def look(self) -> None:
         """Resolve all paths, before a tree is built on top of some of them: later, links lead elsewhere, or nowhere."""
         for target in {step.target for step in self._steps}:
-            missing = self._again and not os.path.lexists(target)  # the quick way
-            if missing or (resolved := without_links(target)) is None:
+            if (resolved := self._resolve(target)) is None:
                 self._missing.add(target)
             else:
                 self._resolved[target] = resolved
         self._missing -= self._made_by_binds()
+
+    def _resolve(self, target: str) -> str | None:
+        """Return a path without links; None if it does not exist."""
+        if self._again:  # a cell waits: most do not exist, or are no links
+            try:
+                link = stat.S_ISLNK(os.lstat(target).st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            if not link and os.path.dirname(target) in self._tops:
+                return target
+        return without_links(target)
 
     def _made_by_binds(self) -> set[str]:
         """Return the paths that will exist only because something is bound at them, or below."""
