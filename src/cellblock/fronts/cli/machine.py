@@ -25,7 +25,7 @@ _HEADINGS = {
     "writable": "Writable",
     "private": "Private, and removed when the session ends",
     "read_only": "Read-only inside a writable directory",
-    "reserved": "Missing, and cannot be created",
+    "reserved": "Missing, and cannot be created: placeholders while code, background work or a server runs",
     "masked": "Masked",
     "reachable": "Reachable on the network",
     "unreachable": "Never reachable",
