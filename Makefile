@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 UV := $(BIN)/uv pip install --quiet --native-tls --python $(BIN)/python
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
-# The seed of the sample of mutants that run though they were proved before: the same when tests are run once more.
+# The seed of the sample of mutants in slow tests: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
 QUICK := not slow and not srt and not npm and not clients and not ray
 
@@ -29,8 +29,8 @@ help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
 	@echo 'make test-all   everything else: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
-	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
-	@echo 'make mutants    defences switched off whose sources have changed, and the record of it (ALL=1: all, before a release)'
+	@echo 'make slow       slow tests: attacks, some defences switched off in turn, faults, long waits'
+	@echo 'make mutants    each defence switched off in turn, of which make slow has a sample: before a release, and at night'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make ray        tests of sessions on a Ray cluster: three nodes on this machine, of which parts are killed'
@@ -86,14 +86,16 @@ $(VENV)/all.stamp: $(VENV)/test.stamp
 
 all-extras: $(VENV)/all.stamp
 
-demo: $(VENV)/examples.stamp
-	@$(BIN)/python examples/quickstart.py
+# In an environment of its own: .venv may be where somebody has installed cellblock, and uses it.
+demo:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-demo $(VENV)-demo/examples.stamp
+	@$(VENV)-demo/bin/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
 	$(call run,$(QUICK))
 
 test-all: slow srt npm ray clients frameworks fuzz user pythons
-	@$(MAKE) --no-print-directory demo >/dev/null
+	@$(BIN)/python examples/quickstart.py >/dev/null
 
 # BY_USER=1: without slow attacks, as an ordinary user runs all of them (make user). Root has run the quick ones.
 ATTACKS := $(filter-out %/test_mutants.py %/test_mutations.py,$(wildcard tests/escape/test_*.py))
@@ -101,9 +103,9 @@ slow: TESTS += $(if $(BY_USER),$(ATTACKS:%=--ignore=%))
 slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients and not ray)
 
-# Prove that each defence is one, where it was not proved with the same sources, and write that down (tests/escape/proofs.py).
+# Prove that each defence is one. It takes half an hour.
 mutants: $(VENV)/slow.stamp
-	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --record --mutants=$(if $(ALL),all,new)
+	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --mutants=all
 
 # Without the tests that switch off a defence: those of root have done that.
 attacks: $(VENV)/slow.stamp
