@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cellblock import Approvals, Host
 from cellblock.service.named import checkpoints
@@ -142,6 +143,33 @@ async def test_an_answer_that_comes_too_late_is_told_why(sessions: NamedSessions
     assert sessions.approvals.why_ended(asked.id) == ""
     await named.session.interrupt()
     await execution.wait()
-    assert await sessions.approvals.decide((asked.id,), allow=True) == []
+    for allow in (True, False):
+        assert await sessions.approvals.decide((asked.id,), allow=allow) == []
     assert sessions.approvals.why_ended(asked.id).startswith(f"the request {asked.id} was withdrawn already")
     assert sessions.approvals.why_ended("other") == ""
+
+
+async def test_the_same_decision_once_more_changes_nothing(sessions: NamedSessions) -> None:
+    approvals = sessions.approvals
+    named = await sessions.create("one", APPROVED)
+    once: dict[str, Any] = {"allow": True}
+    always, tool, no = {**once, "always": "call"}, {**once, "always": "tool"}, {"allow": False}
+    for first, again, others in (
+        (once, [once], [no, always]),
+        ({**no, "reason": "no"}, [no], [once, always]),
+        (always, [always, once], [tool, no]),
+    ):
+        execution = submit(sessions, named, ASKS, live=True)
+        await eventually(lambda: approvals.waiting())
+        (asked,) = approvals.waiting()
+        assert await approvals.decide((asked.id,), session="other", **first) == []
+        assert await approvals.decide((asked.id,), session="one", **first) == [asked.id]
+        for decision in again:
+            assert await approvals.decide((asked.id,), **decision) == [asked.id]
+            assert await approvals.decide((asked.id,), session="other", **decision) == []
+        for decision in others:
+            assert await approvals.decide((asked.id,), **decision) == []
+        assert approvals.why_ended(asked.id)
+        assert approvals.why_ended(asked.id, "other") == ""
+        await execution.wait()
+    assert [permission.scope for permission in approvals.allowed()] == ["call"]

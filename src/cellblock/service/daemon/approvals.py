@@ -54,8 +54,9 @@ async def decide(server: Server, request: Decide) -> list[str]:
         by=request.by,
         answer=request.answer,
         reason=request.reason,
+        session=request.session,
     )
-    ended = [approvals.why_ended(number) for number in request.ids]
+    ended = [approvals.why_ended(number, request.session) for number in request.ids]
     # Nodes of a cluster get ids of others, which they do not know: they must not fail what another node has decided.
     if ended and not decided and all(ended):
         raise StateError(f"nothing was decided: {ended[0]}")
