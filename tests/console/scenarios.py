@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -1022,6 +1023,27 @@ WORST_MARKDOWN = {
     "entity": "'&' * 50_000",
 }
 
+MOST_MS = 300
+"""200 on a quiet machine. On a busy one, tasks need more CPU too, as caches are shared."""
+
+
+@contextmanager
+def measured(started: Any, page: Page) -> Iterator[list[float]]:
+    """Measure the longest task of a page's main thread, in milliseconds of CPU: a busy machine does not make it longer."""
+    longest: list[float] = []
+    started.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline", "blink.user_timing"])
+    page.evaluate("performance.mark('this page')")
+    try:
+        yield longest
+    finally:
+        events = json.loads(started.stop_tracing())["traceEvents"]
+        own = next(each for each in events if each["name"] == "this page")
+        longest += [
+            each.get("tdur", 0) / 1000
+            for each in events
+            if each["name"] == "RunTask" and (each["pid"], each["tid"]) == (own["pid"], own["tid"])
+        ]
+
 
 def worst_inputs(started: Any, gateway: Gateway, _: Path) -> None:
     """No output keeps the page from answering for longer than 200 ms."""
@@ -1029,6 +1051,7 @@ def worst_inputs(started: Any, gateway: Gateway, _: Path) -> None:
     number = api.session("worst")
     page = console(started, gateway.url, "read")
     show(page, "session", number)
+    too_long = []
     for kind, worst in (
         ("html", WORST),
         ("plain", WORST_TEXT),
@@ -1037,23 +1060,19 @@ def worst_inputs(started: Any, gateway: Gateway, _: Path) -> None:
     ):
         mime = {"plain": "text/plain", "json": "application/json"}.get(kind, f"text/{kind}")
         for name, made in worst.items():
-            page.evaluate(
-                """() => {
-                    window.longest = 0; let last = performance.now(); clearInterval(window.watching);
-                    window.watching = setInterval(() => { const now = performance.now(); window.longest = Math.max(window.longest, now - last); last = now; }, 5);
-                }"""
-            )
             display = f"display({{{mime!r}: {made}, 'text/plain': 'the plain text' if {kind!r} == 'html' else {made}[:9]}}, raw=True)"
             if kind == "plain":
                 display = f"print({made})"
-            api.run("worst", f"from IPython.display import display\n{display}")
-            expect(page.locator(".cell")).not_to_have_count(0)
-            page.wait_for_timeout(1500)
-            longest = page.evaluate("window.longest")
-            print(f"{kind} {name}: {longest:.0f} ms")
-            assert longest < 1000, f"{kind} {name}: {longest:.0f} ms"  # 200 ms, and the machine may be busy
+            with measured(started, page) as tasks:
+                api.run("worst", f"from IPython.display import display\n{display}")
+                expect(page.locator(".cell")).not_to_have_count(0)
+                page.wait_for_timeout(1500)
+            print(f"{kind} {name}: {max(tasks):.0f} ms", flush=True)
+            if max(tasks) > MOST_MS:
+                too_long.append(f"{kind} {name}: {max(tasks):.0f} ms")
             api.http.post("/kernels/worst/restart")
     page.context.close()
+    assert not too_long, too_long
 
 
 def moved(started: Any, gateway: Gateway, _: Path) -> None:
