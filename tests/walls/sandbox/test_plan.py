@@ -53,6 +53,7 @@ def test_the_steps_of_a_small_policy() -> None:
         Sysctl("user/max_inotify_watches", "16384", 5, 12),
         Bind("/data", "/data", "ro"),
         Bind("/w", "/w", "rw"),
+        Mask("/data/.env", None),
         Mask("/w/.env", "/w"),
         Protect("/w", "/w/.vscode"),
     ]
@@ -216,7 +217,7 @@ def reserved(filesystem: Filesystem) -> object:
 def test_names_are_reserved_in_every_writable_directory() -> None:
     names = tuple(name for name in PROTECTED if name not in MAKEABLE)
     assert {".vscode", ".mcp.json", ".cursor"} <= {*names}
-    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": (*names, ".env"), "/data": names}
+    assert reserved(Filesystem(write=(".", "/data"))) == {"/w": (*names, ".env"), "/data": (*names, ".env")}
     assert reserved(Filesystem(write=())) == reserved(Filesystem(deny_write=(), deny_read=())) == {}
 
 

@@ -350,10 +350,12 @@ def masked_paths(files: Filesystem, workspace: str, facts: Facts) -> list[str]:
         workspace: The directory that ``.`` stands for.
         facts: The facts of this machine.
     """
-    named = [path for path in resolve_paths((*files.read, *files.write), workspace, facts) if path != workspace]
-    tops = [*named, *([facts.home] if any(is_inside(facts.home, path) for path in named) else [])]
+    shown = resolve_paths((*files.read, *files.write), workspace, facts)
+    named = [path for path in shown if path not in ("/", workspace)]
+    all_of_home = files.everything or any(is_inside(facts.home, path) for path in named)
+    tops = [*named, *([facts.home] if all_of_home else [])]
     secrets = [name for name in files.deny_read if name in SECRET]
-    found = [f"{top.rstrip('/')}/{name}" for top in tops for name in secrets]
+    found = [f"{top}/{name}" for top in tops for name in secrets]
     denied = resolve_paths(files.deny_read, workspace, facts)
     return [path for path in dict.fromkeys((*denied, *(path for path in found if path not in named))) if path != "/"]
 
