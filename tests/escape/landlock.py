@@ -50,6 +50,7 @@ DIFFERENT: dict[str, str] = {
     "there_is_nobody_to_become": USER,
     "programs_with_set_id_bits_change_nothing": USER,
     "there_are_no_capabilities_and_no_new_privileges": "there are none, but an ordinary user cannot empty the bounding set, which gives nothing without privileges",
+    "memory_that_is_shared_with_the_past_is_named": "it is not: a copy cannot read its own memory map",
     "processes_outside_do_not_exist": "they exist for `kill`, which is refused with EPERM; /proc does not show them",
     "process_1_ignores_what_would_end_it": NOT_ONE,
     "a_descriptor_of_the_host_cannot_be_signalled": "the host can be named as the owner of a descriptor, and gets no signal",

@@ -22,6 +22,7 @@ from cellblock.launch.init.successor import (
     end_at_once,
     fork,
     go_on_in_successor,
+    hide,
     join_again,
     look_up,
     stand_apart,
@@ -106,6 +107,9 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
         tell([message], attached)
         told.detach()
         theirs.close()
+        ours.recv(1)  # init can measure this memory now, which a process that hides does not allow
+        hide()
+        ours.send(message)
         return _wait(ours, channel, init)
     except BaseException:  # of any kind
         end_at_once(1)

@@ -229,8 +229,8 @@ class Init:
         if not self._alone(seat):
             return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
         if self._ground is None:
-            return processes.memory_of(processes.descendants(os.getpid()), enough)
-        return processes.memory_of_namespace(self._around.home, enough)
+            return processes.memory_of(processes.descendants(os.getpid()), enough, self._watchers())
+        return processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *self._watchers()})
 
     def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""
@@ -337,9 +337,10 @@ class Init:
 
     def _spared(self) -> set[int]:
         """Return the processes whose own children do not belong to approved commands."""
-        return self._workers_and_copies().union(
-            self._left_watchers, *(seat.programs.watchers for seat in self._seats.values())
-        )
+        return self._workers_and_copies() | self._watchers()
+
+    def _watchers(self) -> set[int]:
+        return self._left_watchers.union(*(seat.programs.watchers for seat in self._seats.values()))
 
     def _below(self, seat: Seat) -> set[int]:
         spared = self._spared() - {seat.worker}
