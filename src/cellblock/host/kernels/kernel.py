@@ -466,9 +466,9 @@ class Kernel(ControlObserver):
         """See `ControlObserver`."""
         self._condemn(what)
 
-    def measured(self, used: int, copies: int) -> None:
+    def measured(self, used: int, copies: int, excess: str) -> None:
         """See `ControlObserver`."""
-        self.memory.check(used, copies)
+        self.memory.check(used, copies, excess)
 
     def _condemn(self, why: str) -> None:
         """Kill the kernel for a violation."""

@@ -19,7 +19,7 @@ _MOST_SAID = 100
 """Maximum messages to read from a copy when it is dropped: it sends one for each kernel that is made from it."""
 
 HIDE = b"h"
-"""Message to a new copy: it can be measured, and shall hide from the code. It answers with its own message, on its connection."""
+"""Message to a new copy: it can be measured, and shall hide from the code. It answers on its own connection (`Copied`)."""
 
 _WHO = struct.Struct("iII")  # struct ucred: the sender of a message, according to the kernel
 _ROOM = socket.CMSG_SPACE(_WHO.size) + socket.CMSG_SPACE(4)

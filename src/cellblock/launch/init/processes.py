@@ -398,7 +398,8 @@ def _proportional_share(pid: str) -> int:
         PermissionError: It hides.
     """
     # The second, if the first is of a program that the process has replaced by another one.
-    for rollup in (*(held for name, held in _measurable.values() if name == pid), f"/proc/{pid}/smaps_rollup"):
+    found: list[int | str] = [held for name, held in _measurable.values() if name == pid]
+    for rollup in (*found, f"/proc/{pid}/smaps_rollup"):
         try:
             with open(rollup, "rb", closefd=isinstance(rollup, str)) as file:
                 file.seek(0)

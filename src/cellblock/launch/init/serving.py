@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from cellblock.launch.init import processes
 from cellblock.launch.init.census import Census
+from cellblock.launch.init.kernel_objects import KernelObjects
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
 from cellblock.launch.init.programs import Programs
@@ -89,6 +90,7 @@ class Init:
         self._left_watchers: set[int] = set()
         """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
+        self._objects = KernelObjects(own_queues=ground is not None)
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -183,7 +185,8 @@ class Init:
                 self._around.listen(seat, 0, None)
             case Measure() as message:
                 used = self._measure(seat, message.enough)
-                seat.tell(Memory(used, self._measure_copies(seat) if used > message.enough else 0))
+                copies = self._measure_copies(seat) if used > message.enough else 0
+                seat.tell(Memory(used, copies, self._objects.excess))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 seat.interrupt()
@@ -226,11 +229,15 @@ class Init:
         return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
+        watchers, copies = self._watchers(), set() if self._parked is None else self._parked.pids
+        self._objects.look({*processes.descendants(os.getpid())} - watchers, copies)
         if not self._alone(seat):
-            return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
-        if self._ground is None:
-            return processes.memory_of(processes.descendants(os.getpid()), enough, self._watchers())
-        return processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *self._watchers()})
+            used = self._census.used(seat, self._seats.values(), watchers | copies, enough)
+        elif self._ground is None:
+            used = processes.memory_of(processes.descendants(os.getpid()), enough, watchers)
+        else:
+            used = processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *watchers})
+        return used + self._objects.size
 
     def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""

@@ -98,8 +98,8 @@ REFUSED: tuple[tuple[str, str], ...] = (
 )
 """Reason and names of calls that give EPERM. Other dangerous calls are absent: clone3 (its flags are behind a pointer),
 openat2 (likewise), io_uring (bypasses the rules for sockets), sendfile (as splice), memfd_create (memory that is not counted),
-landlock (unlimited rules, in kernel memory), io_setup (one maximum for the machine, fs.aio-max-nr): libraries have fallbacks for
-all of these."""
+landlock (unlimited rules, in kernel memory), io_setup (one maximum for the machine, fs.aio-max-nr): libraries have fallbacks
+for all of these."""
 
 _SETID = 0o6000
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000
@@ -149,7 +149,7 @@ def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
 
 
 def large_pipes() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
-    """Return the cases of ``fcntl`` about the size of a pipe: those over the usual one fail, as they do for users with many."""
+    """Return the cases of ``fcntl`` about the size of a pipe: more than usual is refused, as to a user with many pipes."""
     usual = (
         ((_same(1, _F_SETPIPE_SZ), Comparison(2, 0xFFFF0000, 0)), ALLOW),
         ((_same(1, _F_SETPIPE_SZ), _same(2, 1 << 16)), ALLOW),
@@ -298,7 +298,7 @@ def _for_files() -> tuple[Conditional, ...]:
         ),
         Conditional(
             "fcntl",
-            "no leases: the host would wait for them when it opens a file; no pipes larger than usual, of which a user has few",
+            "no leases: the host would wait for them when it opens a file; no large pipes, of which a user may have few",
             (*leases(), *large_pipes()),
             ALLOW,
         ),

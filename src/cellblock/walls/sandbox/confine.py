@@ -38,6 +38,8 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
         if number is None:
             number = {"MSGQUEUE": abi.RLIMIT_MSGQUEUE}[name]
         _, hard = resource.getrlimit(number)
+        if number == resource.RLIMIT_NOFILE:
+            hard //= 2  # of descriptors in flight, trusted processes may send some when the sessions of this user may not
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
     if apart:  # after the limits: so that of processes holds for all processes of the session together
