@@ -1,4 +1,4 @@
-"""Attack 68: a cell attacks what its undo goes back to. The undo is exact, or it is refused with the reason."""
+"""Attack 64: a cell attacks what its undo goes back to. The undo is exact, or it is refused with the reason."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ async def test_memory_that_is_shared_with_the_past_is_named(attacked: Session) -
     assert "Shared memory" in (result.stderr or "") + (result.text or "")
 
 
-async def test_what_waits_for_an_undo_counts_in_full_or_in_part_but_counts(attacked: Session) -> None:
-    """A process that hides counts like others: its memory is the session's."""
+async def test_memory_of_a_process_that_hides_counts(attacked: Session) -> None:
+    """Waiting copies hide, and so can any other process: init cannot look into it."""
     assert attacked._kernels.current is not None
     memory = attacked._kernels.current.memory
     await ok(

@@ -387,8 +387,12 @@ def _shares(pids: Iterable[str], trusted: Collection[str] = ()) -> int:
         try:
             total += _proportional_share(pid)
         except PermissionError:
-            total += 0 if pid in trusted else resident(pid)
+            total += 0 if pid in trusted else _in_full(pid)
     return total
+
+
+def _in_full(pid: str) -> int:
+    return resident(pid)
 
 
 def _proportional_share(pid: str) -> int:

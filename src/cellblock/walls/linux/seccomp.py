@@ -148,6 +148,11 @@ def leases() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     return _deny(((_same(1, _F_SETLEASE),), (_same(1, _F_NOTIFY),)))
 
 
+def of_itself(*values: int) -> tuple[tuple[tuple[Comparison, ...], int], ...]:
+    """Return the allowed case of a call that changes a process: by these first arguments, its caller."""
+    return ((tuple(_same(argument, value) for argument, value in enumerate(values)), ALLOW),)
+
+
 def large_pipes() -> tuple[tuple[tuple[Comparison, ...], int], ...]:
     """Return the cases of ``fcntl`` about the size of a pipe: more than usual is refused, as to a user with many pipes."""
     usual = (
@@ -235,12 +240,10 @@ def _for_processes() -> tuple[Conditional, ...]:
             tuple(((_same(0, value),), ALLOW) for value in (0, 8, 0x20000, 0x20008, 0xFFFFFFFF)),
             _PERM,
         ),
-        Conditional(
-            "prlimit64", "only of the process itself: a waiting copy has the same user", (((_same(0, 0),), ALLOW),), _PERM
-        ),
-        Conditional("setpriority", "likewise", (((_same(0, 0), _same(1, 0)), ALLOW),), _PERM),
-        Conditional("sched_setparam sched_setscheduler sched_setattr", "likewise", (((_same(0, 0),), ALLOW),), _PERM),
-        Conditional("ioprio_set", "likewise", (((_same(0, 1), _same(1, 0)), ALLOW),), _PERM),
+        Conditional("prlimit64", "a copy that waits for an undo has the same user", of_itself(0), _PERM),
+        Conditional("setpriority", "likewise", of_itself(0, 0), _PERM),
+        Conditional("sched_setparam sched_setscheduler sched_setattr", "likewise", of_itself(0), _PERM),
+        Conditional("ioprio_set", "likewise", of_itself(1, 0), _PERM),
         Conditional(
             "semget",
             "at most 15 semaphores in a set: the kernel lets a session have 32,000 sets, and counts them nowhere",

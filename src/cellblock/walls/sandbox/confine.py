@@ -39,7 +39,7 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
             number = {"MSGQUEUE": abi.RLIMIT_MSGQUEUE}[name]
         _, hard = resource.getrlimit(number)
         if number == resource.RLIMIT_NOFILE:
-            hard //= 2  # of descriptors in flight, trusted processes may send some when the sessions of this user may not
+            hard = _part_of(hard)
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (wanted, wanted))
     if apart:  # after the limits: so that of processes holds for all processes of the session together
@@ -58,6 +58,15 @@ def confine(confinement: Confinement, supervisor: socket.socket | None = None, *
         _filter_with(supervisor, program)
     # The process it was forked from may hide (not dumpable). Not before: code of the session could write to its memory then.
     prctl(abi.PR_SET_DUMPABLE, 1)
+
+
+def _part_of(open_files: int) -> int:
+    """Return the part of a limit of open files that a session may have.
+
+    A process may send descriptors while its limit is above the number that the user has in flight: trusted processes must have
+    a higher one.
+    """
+    return open_files // 2
 
 
 def _take_null_device() -> None:
