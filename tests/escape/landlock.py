@@ -42,6 +42,7 @@ DIFFERENT: dict[str, str] = {
     "watches_and_pending_signals_are_few": "there are no watches; pending signals have the user's own limit",
     "files_get_no_capabilities": "refused with EOPNOTSUPP, as if there were no attributes",
     "nothing_can_be_typed_into_a_terminal": "there are no terminals",
+    "the_terminals_of_a_session_are_few": "there are no terminals",
     "a_program_in_memory_is_as_confined_as_any": PRIVATE,
     # processes
     "a_session_cannot_map_users_again": EXISTS,

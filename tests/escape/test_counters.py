@@ -108,7 +108,7 @@ async def test_descriptors_in_flight_leave_room_for_trusted_processes(
         assert await value(attacker, f"{IN_FLIGHT}\nsend(5000)") == 109  # ETOOMANYREFS, long before these are sent
         await ok(other, "kept = 'theirs'; x = 1")
         await other.undo()
-        assert (await other.exec(["echo", "works"])).stdout == "works\n"
+        assert (await other.exec(["echo", "works"])).stdout == b"works\n"
         async with attacked_host.session(working_dir=tmp_path / "other") as third:
             assert await value(third, "6 * 7") == 42
 

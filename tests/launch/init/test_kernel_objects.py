@@ -97,7 +97,7 @@ def test_what_a_process_has_too_many_of_is_named(
         "none": lambda number: lock(tmp_path / "locked", number - 11),
     }
     pid = child(lambda: actions[kind](20))
-    objects = KernelObjects(own_queues=False)
+    objects = KernelObjects(apart=True)
     objects.look({pid}, set())
     if kind == "none":
         assert objects.excess == ""
@@ -107,7 +107,7 @@ def test_what_a_process_has_too_many_of_is_named(
 
 def test_memory_maps_are_counted(child: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "limits", lambda: {**FEW, "memory maps": 3})
-    objects = KernelObjects(own_queues=False)
+    objects = KernelObjects(apart=True)
     objects.look({child(lambda: None)}, set())
     assert "memory maps or more, and may have 3" in objects.excess
 
@@ -116,7 +116,7 @@ def test_objects_are_counted_again_when_the_machines_kernel_memory_has_grown(
     grown: list[int], child: Callable[[Callable[[], object]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KernelObjects, "_many_in_flight", lambda _self: False)
-    objects = KernelObjects(own_queues=False)
+    objects = KernelObjects(apart=True)
     objects.look(set(), set())
     pid = child(lambda: lock(tmp_path / "locked", 20))
     objects.look({pid}, set())
@@ -140,10 +140,10 @@ async def test_what_hides_is_ended_when_the_machines_kernel_memory_has_grown(
         yield
 
     monkeypatch.setattr(module, "_of_descriptors", hidden)  # root may look into what hides
-    objects = KernelObjects(own_queues=False)
+    objects = KernelObjects(apart=True)
     objects.look({copy, other}, {copy})
-    grown[0] += 300 << 20
     assert os.waitid(os.P_PID, other, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    grown[0] += 300 << 20
     objects.look({copy, other}, {copy})
     await eventually(lambda: os.waitid(os.P_PID, other, os.WEXITED | os.WNOHANG | os.WNOWAIT))
     assert os.waitid(os.P_PID, copy, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
@@ -155,7 +155,7 @@ from cellblock.launch.init import kernel_objects
 from cellblock.walls.sandbox.namespaces import enter_mount_namespace
 enter_mount_namespace(os.getuid(), os.getgid())  # where root, too, may not exceed its limits
 kernel_objects._IN_FLIGHT = 8
-objects, pair = kernel_objects.KernelObjects(own_queues=False), socket.socketpair()
+objects, pair = kernel_objects.KernelObjects(apart=True), socket.socketpair()
 sent = 0
 while not objects._many_in_flight() and sent < 20_000:
     socket.send_fds(pair[0], [b"x"], [0] * 20)

@@ -142,8 +142,8 @@ def _wait(ours: _socket.socket, channel: int, init: int) -> Start:
 def _become(start: Start, descriptors: list[int], ours: _socket.socket, channel: int) -> Start:
     """In a new fork of a copy: become a kernel."""
     state = random.getstate() if start.same_random_state else None
-    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
     join_again()
+    ours.send(_TAKEN % start.kernel)  # before handlers of the code, which may end this process: init hears of that
     _after_fork_in_child()  # a handler of Python's draws a new state
     unblock_signals()
     ours.close()

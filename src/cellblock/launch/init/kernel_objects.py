@@ -55,17 +55,19 @@ class KernelObjects:
         excess: What the session has too many of, in a sentence; empty if there is nothing.
     """
 
-    def __init__(self, *, own_queues: bool) -> None:
+    def __init__(self, *, apart: bool) -> None:
         """Count nothing yet.
 
         Args:
-            own_queues: Whether the session has an IPC namespace of its own.
+            apart: Whether the session has namespaces of its own.
         """
-        self._own_queues = own_queues
+        self._apart = apart
         self.size = 0
         self.excess = ""
         self._limits: dict[str, int] = {}
         self._first: int | None = None
+        self._hidden: set[int] = set()
+        """The processes that hid at the last look. Some hide for a moment only: kernels that are being made from copies."""
         self._last = 0
         self._pair: tuple[socket.socket, socket.socket] | None = None
 
@@ -80,12 +82,14 @@ class KernelObjects:
         self._last = min(self._last, now)
         if self._first is None:
             self._first, self._limits = now, limits()
-        elif now - self._last < _GROWTH and not self.size and not self._many_in_flight():
+        elif now and now - self._last < _GROWTH and not self.size and not self._hidden and not self._many_in_flight():
             return
         self._last = now
         counted, hidden = self._count(pids)
+        hidden.difference_update(copies)
         if now - self._first > _HIDDEN_GROWTH:
-            processes.kill(hidden.difference(copies))
+            processes.kill(hidden & self._hidden)
+        self._hidden = hidden
         size = sum(number * _SIZES.get(kind, 0) for kind, number in counted.items())
         self.size = size if size >= _GROWTH else 0  # less is not worth counting at each look
         self.excess = next(
@@ -101,7 +105,7 @@ class KernelObjects:
         """Return the number of objects by kind, until there are too many of a kind, and the processes that hide."""
         counted: dict[str, int] = dict.fromkeys(self._limits, 0)
         hidden: set[int] = set()
-        if self._own_queues:
+        if self._apart:
             counted["semaphores to be undone"] = system_v.sets_of_semaphores() * len(pids)
         for pid in pids:
             name = processes.name_in_proc(pid)
@@ -123,6 +127,8 @@ class KernelObjects:
 
     def _many_in_flight(self) -> bool:
         """Whether this user has many descriptors in unreceived messages: a process with a low limit can send no more."""
+        if not self._apart and os.geteuid() == 0:
+            return True  # it cannot be known: root outside of user namespaces sends as many as it likes
         if self._pair is None:
             self._pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -140,7 +146,7 @@ class KernelObjects:
 
 def _unreclaimable() -> int:
     """Return the bytes of kernel memory of this machine that cannot be freed when memory is short; 0 if that is unknown."""
-    with contextlib.suppress(OSError), open("/proc/meminfo", "rb") as file:
+    with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/meminfo", "rb") as file:
         return int(file.read().partition(b"SUnreclaim:")[2].split(None, 1)[0]) * 1024
     return 0
 

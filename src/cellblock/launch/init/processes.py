@@ -36,6 +36,7 @@ _STOPPED = (b"T", b"t", b"Z", b"X")
 
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
 _MOMENT = 0.0002  # between two looks at it
+_HIDDEN = 0.01  # seconds for a fork of this process to execute a program: until then it hides, as this process does
 
 HIGH = 64
 """Above every descriptor with a fixed place."""
@@ -382,17 +383,23 @@ def _shares(pids: Iterable[str], trusted: Collection[str] = ()) -> int:
 
     A process of the session that hides (not dumpable) counts in full: it would not be limited otherwise.
     """
-    total = 0
+    total, hidden = 0, []
     for pid in pids:
         try:
             total += _proportional_share(pid)
         except PermissionError:
-            total += 0 if pid in trusted else _in_full(pid)
-    return total
+            hidden += [pid] if pid not in trusted else []
+    if hidden:
+        time.sleep(_HIDDEN)
+    return total + sum(map(_in_full, hidden))
 
 
 def _in_full(pid: str) -> int:
-    return resident(pid)
+    """Return the memory of a process that hid a moment ago."""
+    try:
+        return _proportional_share(pid)
+    except PermissionError:
+        return resident(pid)
 
 
 def _proportional_share(pid: str) -> int:

@@ -90,7 +90,7 @@ class Init:
         self._left_watchers: set[int] = set()
         """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
-        self._objects = KernelObjects(own_queues=ground is not None)
+        self._objects = KernelObjects(apart=ground is not None)
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -237,6 +237,8 @@ class Init:
             used = processes.memory_of(processes.descendants(os.getpid()), enough, watchers)
         else:
             used = processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *watchers})
+        if any(other.worker is None for other in self._seats.values()):
+            used = min(used, enough)  # one is being made from a copy, and hides until then: it would count in full
         return used + self._objects.size
 
     def _measure_copies(self, seat: Seat) -> int:
