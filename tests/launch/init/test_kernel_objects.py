@@ -137,7 +137,6 @@ async def test_what_hides_is_ended_when_the_machines_kernel_memory_has_grown(
 
     def hidden(_process: str) -> Iterator[tuple[str, int]]:
         raise PermissionError
-        yield
 
     monkeypatch.setattr(module, "_of_descriptors", hidden)  # root may look into what hides
     objects = KernelObjects(apart=True)
