@@ -49,7 +49,7 @@ def test_the_steps_of_a_small_policy() -> None:
         Proc("/proc"),
         Sysctl("kernel/pid_max", "812", 6, 14),
         Sysctl("kernel/ns_last_pid", "299", 6, 14, optional=True),
-        Sysctl("user/max_inotify_instances", "32", 5, 12),
+        Sysctl("user/max_inotify_instances", "16", 5, 12),
         Sysctl("user/max_inotify_watches", "16384", 5, 12),
         Bind("/data", "/data", "ro"),
         Bind("/w", "/w", "rw"),

@@ -83,7 +83,7 @@ PROC_OF_ROOT = ("/proc/sys", *_PROC_READ_ONLY, *_PROC_MASKED)
 """Parts of /proc that let their owner, root, change the kernel without any capability."""
 # They are in kernel memory, which is not counted: watches with a kilobyte each, instances with thousands of events.
 _FIRST_PID = 300
-_INOTIFY = (("instances", 32), ("watches", 16384))
+_INOTIFY = (("instances", 16), ("watches", 16384))
 _SYSTEM = ("/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/etc")
 _TAKEN = ("/", "/tmp", "/run", "/var", "/home", HOME, *_SYSTEM)
 
@@ -249,7 +249,7 @@ def _limits(resources: Resources) -> dict[str, int]:
         "NPROC": resources.processes,
         "CORE": 0,
         "MEMLOCK": 8 * 1024 * 1024,
-        "MSGQUEUE": 1024 * 1024,
+        "MSGQUEUE": 128 * 1024,  # room for a queue of the usual size
         "SIGPENDING": 4096,  # timers use queued signals
     }
 
