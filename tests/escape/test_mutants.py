@@ -339,7 +339,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "1 a link in the place of a secret": mutant(
         f"{HERE}workspaces.py::test_a_link_in_the_place_of_a_secret_takes_nothing_from_the_next_session[/usr/lib]",
-        Edit("walls/sandbox/mounts.py", "_Builder._end_of_masked_link", "return self._resolved.get(target, target)"),
+        Edit("walls/sandbox/covers.py", "Covers._end_of_masked_link", "return self._resolved.get(target, target)"),
     ),
     "6 links of sessions": mutant(
         f"{HERE}workspaces.py::test_a_link_that_a_session_made_does_not_choose_the_next_workspace",
@@ -369,8 +369,8 @@ MUTANTS: dict[str, Mutant] = {
         Edit("host/kernels/cell_events.py", "_CHUNK", "0"),
     ),
     "1 names that a bind brings": mutant(
-        "walls/sandbox/test_mounts.py::test_what_is_bound_from_elsewhere_is_not_missing",
-        Edit("walls/sandbox/mounts.py", "_Builder._made_by_binds", "return set()"),
+        "walls/sandbox/test_covers.py::test_what_is_bound_from_elsewhere_is_not_missing",
+        Edit("walls/sandbox/covers.py", "Covers._made_by_binds", "return set()"),
     ),
     "36 a close that is cancelled": mutant(
         f"{LIFE}a_close_that_is_cancelled_anywhere_is_completed[zygote]",
