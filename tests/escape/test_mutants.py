@@ -881,7 +881,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 values": mutant(
         "fronts/jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
-        Edit("fronts/jupyter/json_values.py", "has_too_many_values", "return False"),
+        Edit("model/untrusted.py", "has_too_many_values", "return False"),
     ),
     "58 turns": mutant(
         "fronts/gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",

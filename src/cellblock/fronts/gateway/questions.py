@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.executions import milliseconds
 from cellblock.fronts.gateway.models import MAX_SECONDS, ExecutionResultModel, HistoryEntryModel, Strict
 from cellblock.fronts.gateway.routes import add
@@ -19,7 +20,7 @@ from cellblock.operations.executions import Submit
 from cellblock.operations.files import Install
 from cellblock.operations.sessions import Complete, History, Inspect
 
-router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"])
+router = APIRouter(prefix="/sessions/{session}", tags=["Sessions"], route_class=CheckedRoute)
 
 _TOOLS = """
 import json as _json

@@ -8,9 +8,12 @@ from contextlib import aclosing
 from typing import Any
 
 from cellblock.common import telemetry
+from cellblock.common.turns import turns
+from cellblock.errors import InvalidInputError
 from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
 from cellblock.fronts.jupyter.messages import APPROVAL, shown
 from cellblock.model.checkpoints import undo_note
+from cellblock.model.untrusted import MAX_VALUES, large_json, parse_json
 from cellblock.operations.executions import Submit
 from cellblock.wire.messages import VALUE_MIME
 
@@ -89,6 +92,7 @@ async def run(
         async with aclosing(kernel.daemon.follow(submit, code.encode("utf-8", "surrogatepass"))) as events:
             async for event in events:
                 data = event["data"]
+                await turns().give_way()
                 match event["kind"]:
                     case "begun":
                         execution, output.count = data["execution"], data["execution_count"]
@@ -128,8 +132,8 @@ async def ask(kernel: JupyterKernel, name: str, **arguments: Any) -> Any:
 def load(data: bytes) -> Any:
     """Parse JSON from a session; return an empty object if it is not valid."""
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_json(data, null_for_nan=True)
+    except InvalidInputError:
         return {}
 
 
@@ -179,7 +183,11 @@ class Output:
             return
         if kind == "update_display_data" and _VIEW in item["data"]:
             return  # a widget's text at the end of the cell, for readers without widgets
-        content = {"data": shown(item["data"]), "metadata": item["metadata"]}
+        large = large_json(item["data"])
+        for mime in large:
+            self._note(f"{mime} is left out: it has more than {MAX_VALUES:,} values")
+        data = {mime: value for mime, value in item["data"].items() if mime not in large}
+        content = {"data": shown(data), "metadata": item["metadata"]}
         if kind == "execute_result":
             self._tell(kind, {**content, "execution_count": self.count})
         else:

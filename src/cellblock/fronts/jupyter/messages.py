@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from cellblock.errors import ProtocolError
-from cellblock.fronts.jupyter.json_values import has_too_many_values
+from cellblock.errors import InvalidInputError, ProtocolError
 from cellblock.model import holds_json
+from cellblock.model.untrusted import parse_json
 
 VERSION = "5.3"
 """The implemented version of the Jupyter protocol."""
@@ -26,6 +26,7 @@ V1 = "v1.kernel.websocket.jupyter.org"
 Channel: TypeAlias = Literal["shell", "control", "stdin", "iopub"]
 
 _MAX_ID = 512
+_MAX_HEADER = 16 * 1024
 _MAX_BUFFERS = 64
 APPROVAL = "cellblock.approval"
 """The key of a pending approval (`PendingApproval`) in a message's metadata."""
@@ -130,7 +131,7 @@ def read_plain(data: str | bytes) -> Message:
     buffers: list[bytes] = []
     if isinstance(data, bytes):
         first, *buffers = _split(">I", data)
-        data = first.decode("utf-8", "replace")
+        data = first
     said = _load(data)
     if not isinstance(said, dict):
         raise ProtocolError("a message must be a JSON object")
@@ -170,6 +171,8 @@ def checked(channel: Any, parts: Sequence[Any], buffers: Sequence[bytes]) -> Mes
         raise ProtocolError("header, parent_header, metadata and content must be JSON objects")
     if not all(type(header.get(name)) is str and 0 < len(header[name]) <= _MAX_ID for name in ("msg_id", "msg_type")):
         raise ProtocolError(f"msg_id and msg_type must be strings of at most {_MAX_ID} characters")
+    if len(_dump(header)) > _MAX_HEADER:  # each message about a request repeats its header
+        raise ProtocolError(f"a header has at most {_MAX_HEADER:,} bytes")
     if len(buffers) > _MAX_BUFFERS:
         raise ProtocolError(f"a message has at most {_MAX_BUFFERS} buffers")
     return Message(channel, header, parent, content, metadata, buffers)
@@ -183,8 +186,8 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
             found[mime] = base64.b64encode(value).decode()
         elif holds_json(mime, value):
             try:
-                found[mime] = json.loads(value)
-            except ValueError:
+                found[mime] = parse_json(value, null_for_nan=True)
+            except InvalidInputError:
                 found[mime] = value
         else:
             found[mime] = value
@@ -196,16 +199,14 @@ def _dump(part: object) -> bytes:
     try:
         return json.dumps(part, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
-        return json.dumps(json.loads(json.dumps(part), parse_constant=lambda _: None), separators=(",", ":")).encode()
+        return json.dumps(parse_json(json.dumps(part), null_for_nan=True), separators=(",", ":")).encode()
 
 
 def _load(data: str | bytes) -> Any:
-    if has_too_many_values(data.encode("utf-8", "replace") if isinstance(data, str) else data):
-        raise ProtocolError("a message has too many values")
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise ProtocolError("a message is not valid JSON") from None
+        return parse_json(data, what="a message")
+    except InvalidInputError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _joined(count: str, offset: str, pieces: Sequence[bytes], *, end: bool = False) -> bytes:
