@@ -23,6 +23,9 @@ MAX_DEPTH = 100
 MAX_DIGITS = 4300
 """Maximum digits of an integer. Python has the same limit, which its environment can lift; conversion takes quadratic time."""
 
+VALUE_WEIGHT = 64
+"""Bytes that each value counts when memory is estimated: an empty list has 56."""
+
 _BYTES_PER_VALUE = 16
 """Bytes outside strings that count as one value: converting a number of many digits takes as long as converting several."""
 
