@@ -27,6 +27,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "bare": {"outputSchema": NUMBER},
     "bad_image": {},
     "nonsense": {},
+    "refuse": {},
     "children": {},
     "grow": {},
     "chatty": {},
@@ -109,6 +110,10 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
         send({"id": number, "result": {"content": [{"type": "image", "data": "!!", "mimeType": "image/png"}]}})
     elif name == "nonsense":
         send({"id": number, "result": {"content": "this is no list"}})
+    elif name == "refuse":
+        send({"id": number, "error": {"code": arguments["code"], "message": arguments["message"]}})
+        if arguments.get("leave"):
+            sys.exit(0)
     elif name == "children":
         # A child, and a grandchild that has left the group and the session and lost its parent.
         child = subprocess.Popen(["sleep", "1234"])

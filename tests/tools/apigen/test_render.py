@@ -349,10 +349,46 @@ def test_equal_shapes_are_one_class() -> None:
         "First",
         "OtherItem",
         "Result",
-        "First2",
-        "OtherItem2",
+        "ResultFirst",
+        "ResultOtherItem",
     ]
     assert sent(schema, other=[{"x": 1, "y": 2}]) == {"other": [{"x": 1, "y": 2}]}
+
+
+def test_classes_of_one_name_are_told_apart_by_what_they_are() -> None:
+    def owner(name: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"user": {"type": "object", "properties": {name: {"type": "string"}}}}}
+
+    source = source_of({"type": "object", "properties": {"a": owner("x"), "b": owner("y"), "c": owner("x")}})
+    before = re.findall(r"^class (User\w*)", source, re.MULTILINE)
+    more = source_of({"type": "object", "properties": {"z": owner("z"), "b": owner("y"), "a": owner("x")}})
+    after = re.findall(r"^class (User\w*)", more, re.MULTILINE)
+    assert len(before) == 2
+    assert len(after) == 3
+    assert set(before) < set(after)
+    assert all(re.fullmatch(r"User_[0-9a-f]{8}", name) for name in after)
+    assert "class User(" in source_of({"type": "object", "properties": {"a": owner("x"), "c": owner("x")}})
+
+
+def test_members_of_a_union_are_named_by_their_constant() -> None:
+    def operation(kind: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"op": {"const": kind}, "at": {"type": "integer"}}, "required": ["op", "at"]}
+
+    items = {"oneOf": [operation("insert"), operation("delete-all")]}
+    schema = {"type": "object", "properties": {"operations": {"type": "array", "items": items}}}
+    assert "operations: list[OperationsItemInsert | OperationsItemDeleteAll] | None = None" in source_of(schema)
+    assert sent(schema, operations=[{"op": "delete-all", "at": 1}]) == {"operations": [{"op": "delete-all", "at": 1}]}
+
+
+def test_an_argument_never_becomes_another_one() -> None:
+    text = {"type": "string"}
+    before = {"type": "object", "properties": {"a-b": text}}
+    after = {"type": "object", "properties": {"a-b": text, "a_b": text}}
+    assert sent(before, a_b="x") == {"a-b": "x"}
+    with pytest.raises(pydantic.ValidationError, match="a_b"):
+        sent(after, a_b="x")
+    assert sent(after, a_b_d44362d6="x", a_b_648fa9b3="y") == {"a-b": "x", "a_b": "y"}
+    assert sent(after, **{"a-b": "x"}) == {"a-b": "x"}
 
 
 def test_words_of_parts_reach_the_docstring() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cellblock.tools.apigen.check import check_source
-from cellblock.tools.apigen.names import field_names, member_names, module_names
+from cellblock.tools.apigen.names import ambiguous_modules, field_names, member_names, module_names, with_digest
 from cellblock.tools.apigen.shapes import Property, Shape, Shapes, read_params, read_result
 from cellblock.tools.calling.text import docstring, plain
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LONGEST_ANNOTATION = 60
 _LONGEST_SIGNATURE = 400
 _LONGEST_DESCRIPTION = 1000
+_MOST_NAMED = 10
 
 # With an interpreter that has no pydantic the import fails here, once, with a helpful message.
 _PACKAGE = """
@@ -111,6 +112,24 @@ def render_module(name: str, tool: ToolSpec) -> Module:
     return Module(name, tool.name, signature, plain(tool.description, _LONGEST_DESCRIPTION), source)
 
 
+def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:
+    """Write the modules whose names several tools would have: importing one of them fails, and says what to import instead.
+
+    Args:
+        tools: The tools of a server.
+
+    Returns:
+        Module → its source.
+    """
+    names = module_names(tool.name for tool in tools)
+    sources = {}
+    for module, several in ambiguous_modules(tool.name for tool in tools).items():
+        meant = ", ".join(f"{names[tool]} ({plain(tool, 100)})" for tool in several[:_MOST_NAMED])
+        text = f"several tools of this server would be named {module}: import one of {meant}"
+        sources[module] = f"raise ImportError({text!r})\n"
+    return sources
+
+
 def render_package(server_name: str, modules: Sequence[Module]) -> str:
     """Write ``__init__.py``: what tools there are, and the one thing that the modules share.
 
@@ -183,7 +202,7 @@ def _class(shape: Shape, classes: set[str]) -> str:
     text = "\n".join([*([text] if text else []), *(f"{name}: {words}" for name, words in described if words)])
     lines = [f"    {docstring(text, '    ')}\n"] if text else []
     # Those with defaults may stand before those without: pydantic takes all of them by keyword.
-    lines += [f"    {_field(names[one.name], one)}" for one in shape.properties]
+    lines += [f"    {_field(names[one.name], one, strict=shape.strict)}" for one in shape.properties]
     return "\n".join([f"class {shape.name}({_bases(shape, names)}):", *(lines or ["    pass"])])
 
 
@@ -201,17 +220,19 @@ def _bases(shape: Shape, names: dict[str, str]) -> str:
     )
 
 
-def _field(name: str, one: Property) -> str:
+def _field(name: str, one: Property, *, strict: bool) -> str:
     if name == one.name:
         return f"{name}: {one.annotation}" + ("" if one.default is None else f" = {one.default}")
     default = "" if one.default is None else f"{one.default}, "
-    return f"{name}: {one.annotation} = Field({default}alias={one.name!r})"
+    # pydantic accepts an argument by its JSON name, too, but not this one: it is also what another argument would be called.
+    ambiguous = strict and name == with_digest(one.name, one.name)
+    return f"{name}: {one.annotation} = Field({default}{'serialization_alias' if ambiguous else 'alias'}={one.name!r})"
 
 
 def _signature(name: str, params: Shapes, returns: str) -> str:
     shape = params.classes[0]
     enums = {one.name: one.values for one in params.classes if one.values}
-    names = field_names((one.name for one in shape.properties), ())
+    names = field_names((one.name for one in shape.properties), frozenset(one.name for one in params.classes))
     ordered = sorted(shape.properties, key=lambda one: one.default is not None)
     arguments = [f"{names[one.name]}: {_short(one, enums)}" for one in ordered]
     while len(", ".join(arguments)) > _LONGEST_SIGNATURE:

@@ -123,7 +123,7 @@ class Dialogue:
             InvalidInputError: The arguments cannot be sent as JSON.
         """
         client = self._open_client()
-        with _failures():
+        with _failures(self._reading):
             if check is not None:
                 await self._refresh()
                 check(self._facts_of(tool))
@@ -178,7 +178,7 @@ class Dialogue:
         cursor: str | None = None
         size = 0
         self._reading.left_out.clear()
-        with _failures():
+        with _failures(self._reading):
             for _ in range(_MAX_PAGES):
                 page = await self._open_client().list_tools(cursor=cursor)
                 size = _check_list(len(tools) + len(page.tools), size + len(page.model_dump_json()))
@@ -253,12 +253,12 @@ class Dialogue:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def _failures(requests: Requests) -> Iterator[None]:
     """Translate the SDK's exceptions into our errors."""
     try:
         yield
     except MCPError as error:
-        if error.code == types.CONNECTION_CLOSED:
+        if requests.lost(error):
             raise ConnectionError(error.message) from error
         raise McpServerError(f"failed: {cut(error.message)} [{error.code}]") from error
     except ValidationError as error:
