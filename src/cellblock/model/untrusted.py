@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from cellblock.errors import InvalidInputError
@@ -143,8 +144,8 @@ def _is_deeper(value: Any, limit: int) -> bool:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        names = sorted(name for name, _ in pairs)
+        twice = next(one for one, other in pairwise(names) if one == other)
         raise ValueError(f"the key {twice[:100]!r} is there twice")
     return found
 
@@ -173,6 +174,6 @@ _STRICT = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_
 _LENIENT = json.JSONDecoder(
     object_pairs_hook=_object,
     parse_int=_integer,
-    parse_float=_number_or_none,  # type: ignore[arg-type]  # any value will do
+    parse_float=_number_or_none,
     parse_constant=lambda _: None,
 )

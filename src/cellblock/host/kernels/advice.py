@@ -54,7 +54,10 @@ _OURS = ("mcptools",)
 _ERRORS = frozenset(("PermissionError", "IsADirectoryError", "FileExistsError", "NotADirectoryError", "OSError"))
 _PATH = re.compile(r"\[Errno \d+\] [^:]{1,100}: '([^']{1,4096})'(?: -> '([^']{1,4096})')?")
 _READ_ONLY = "Read-only file system"
-_IN_GIT = re.compile(r"[\s'/]\.git/[^\n]{0,4096}Read-only file system")
+_IN_GIT = re.compile(r"[\s'/]\.git/")
+_MAX_LINE = 4096
+_MAX_ERRORS = 100
+"""Lines about a read-only file system that are looked at: a session can print any number of them."""
 
 _OF_ENV = f"{ENV} holds secrets of this project: its sessions can neither read, write nor make it"
 _OF_GIT = (
@@ -110,4 +113,12 @@ def on_output(output: str) -> str:
     Args:
         output: The printed text.
     """
-    return _OF_GIT if _READ_ONLY in output and _IN_GIT.search(output) else ""
+    end = output.find(_READ_ONLY)
+    for _ in range(_MAX_ERRORS):
+        if end < 0:
+            break
+        begin = max(output.rfind("\n", 0, end), end - _MAX_LINE, 0)
+        if _IN_GIT.search(output, begin, end):
+            return _OF_GIT
+        end = output.find(_READ_ONLY, end + 1)
+    return ""

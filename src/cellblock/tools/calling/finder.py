@@ -1,6 +1,6 @@
 """Searches tools for clients outside the session, in a process with limits that `service.daemon.tools` starts.
 
-Sessions may have written what is searched, and parsing Python can take any time and memory, so it happens in this process only.
+Sessions may have written what is searched, and parsing Python can take any time and memory, so only this process does it.
 It starts without site packages. The daemon writes the request to standard input, as JSON. To standard output goes ``+`` and
 the answer, or ``-`` and what was wrong with the request.
 """
