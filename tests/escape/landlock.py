@@ -40,7 +40,6 @@ DIFFERENT: dict[str, str] = {
     "sockets_take_no_programs_and_no_layers": NO_SOCKETS,
     "sets_of_semaphores_are_small": NO_QUEUES,
     "watches_and_pending_signals_are_few": "there are no watches; pending signals have the user's own limit",
-    "files_get_no_capabilities": "refused with EOPNOTSUPP, as if there were no attributes",
     "nothing_can_be_typed_into_a_terminal": "there are no terminals",
     "a_program_in_memory_is_as_confined_as_any": PRIVATE,
     # processes
@@ -61,7 +60,6 @@ DIFFERENT: dict[str, str] = {
         f"a_session_over_its_memory_dies_and_its_result_names_the_limit[{where}]": outcome
         for where, outcome in (
             ("in files", PRIVATE),
-            ("in attributes", PRIVATE),
             ("in sockets", "the buffers of sockets are not counted"),
             ("in large sockets", "the buffers of sockets are not counted"),
             ("in segments", NO_QUEUES),

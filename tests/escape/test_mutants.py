@@ -51,7 +51,6 @@ ENDLESS = frozenset(
         "44 callbacks that wait for themselves",
         "44 the last rung",
         "45 all processes together",
-        "45 attributes of files",
         "45 buffers of sockets",
         "45 page tables",
         "45 shared memory and queues of System V",
@@ -392,6 +391,10 @@ MUTANTS: dict[str, Mutant] = {
         f"{HERE}system_calls.py::test_attributes_of_files_that_outlive_the_session_cannot_be_set",
         Edit("walls/linux/seccomp.py", "_file_commands", "return ()"),
     ),
+    "5 access lists": mutant(
+        f"{HERE}system_calls.py::test_files_get_no_attributes[system.posix_acl_default]",
+        Edit("walls/linux/seccomp.py", "ATTRIBUTES", '(Conditional("setxattr fsetxattr", "", (), ALLOW),)'),
+    ),
     "14 options of prctl": mutant(
         f"{HERE}system_calls.py::test_dangerous_options_of_prctl_are_refused",
         Edit("walls/linux/seccomp.py", "_prctl_options", "return (((), ALLOW),)"),
@@ -411,10 +414,6 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "45 all processes together": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[over children]", CONDEMNED
-    ),
-    "45 attributes of files": mutant(
-        f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in attributes]",
-        Edit("launch/init/processes.py", "_kept_beside_content", "return 0"),
     ),
     "45 buffers of sockets": mutant(
         f"{HERE}memory.py::test_a_session_over_its_memory_dies_and_its_result_names_the_limit[in sockets]",
@@ -714,6 +713,14 @@ MUTANTS: dict[str, Mutant] = {
     "43 names in a project": mutant(
         f"{HERE}planting.py::test_what_runs_code_cannot_be_made_in_a_project[.vscode]",
         Edit("walls/sandbox/placeholders.py", "is_project", "return False"),
+    ),
+    "43 names of an idle session": mutant(
+        f"{HERE}planting.py::test_what_runs_while_an_idle_session_has_no_placeholders_creates_nothing",
+        Edit("walls/sandbox/covers.py", "close_directory", "return []"),
+    ),
+    "43 what the user makes meanwhile": mutant(
+        f"{HERE}planting.py::test_what_the_user_makes_while_a_session_is_idle_is_protected",
+        Edit("walls/sandbox/covers.py", "Covers.cover_all", "pass"),
     ),
     "51 placeholders": mutant(
         "tools/mcp/test_sandboxed.py::test_no_sandboxed_server_outlives_its_host[host]",

@@ -74,6 +74,8 @@ def tools(cursor: str | None) -> dict[str, Any]:
         return {"tools": [fat], "nextCursor": str(int(cursor or 0) + 1)}
     if MODE == "endless-pages":
         return {"tools": listed[:1], "nextCursor": str(int(cursor or 0) + 1)}
+    if MODE == "repeated-page":
+        return {"tools": [] if cursor else listed[:2], "nextCursor": "last"}
     if MODE == "pages":
         start = int(cursor or 0)
         page: dict[str, Any] = {"tools": listed[start : start + 2]}

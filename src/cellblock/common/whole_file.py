@@ -1,11 +1,39 @@
-"""Writes files atomically: to a temporary name in the same directory, then renamed."""
+"""Writes files atomically: to a temporary name in the same directory, then renamed. They survive a power failure."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from contextlib import suppress
 from typing import IO
+
+from cellblock.common.new_mode import create
+
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+"""Errors of file systems that cannot sync a file, or a directory: nothing more can be done there."""
+
+
+def sync(descriptor: int) -> None:
+    """Wait until an open file, or the names in an open directory, are on the disk.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Wait until the names in a directory are on the disk. Raises as `sync`."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(directory)
+    finally:
+        os.close(directory)
 
 
 class WholeFile:
@@ -33,7 +61,7 @@ class WholeFile:
         directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            self._file = os.fdopen(os.open(name, flags, self._mode, dir_fd=directory), "w+b")
+            self._file = os.fdopen(create(name, flags, self._mode, dir_fd=directory), "w+b")
         except BaseException:  # also an interrupt: no one else closes it
             os.close(directory)
             raise
@@ -41,11 +69,14 @@ class WholeFile:
         return self._file
 
     def finish(self) -> None:
-        """Rename the complete file to its final path."""
+        """Rename the complete file to its final path. When this returns, it is on the disk."""
         assert self._file is not None
+        assert self._directory is not None
         self._file.flush()
+        sync(self._file.fileno())  # before the rename: otherwise, an empty file can have the name after a power failure
         os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._name = ""
+        sync(self._directory)
 
     def close(self) -> None:
         """Close it, if it is open. If it is not complete, it is removed."""

@@ -259,6 +259,7 @@ class Kernels:
             kernel.memory.set_limits(kernel.wanted.policy.resources)
             await kernel.started(self._start_timeout)
             await kernel.recording.held(self._start_timeout)
+            await kernel.wake()  # init has blocked names for it, and is to be asked again when it is idle
         except BaseException as error:  # also a cancellation: we own the kernel until it is returned
             if isinstance(error, LaunchError) and not kernel.ready.done() and not kernel.family.shared:
                 # It may be stopped; start the next kernel elsewhere.

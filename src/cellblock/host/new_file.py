@@ -77,7 +77,6 @@ class NewFile:
         """Give the complete file its name, replacing an existing one. Raises as `open`."""
         with self.telling():
             self.file.flush()
-            os.fsync(self.file.fileno())
             self.size = os.fstat(self.file.fileno()).st_size
             self._whole.finish()
 

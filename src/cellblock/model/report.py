@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, InvalidInputError
+from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, InvalidInputError, with_host
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, ErrorInfo
@@ -36,7 +36,7 @@ _MODULES = re.compile(r"\n?^Extension modules: [^\n]*\n?", re.MULTILINE)
 _EXIT_HINT = "An exception has occurred, use %tb to see the full traceback."
 _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
-_REFUSED = re.compile(r'403.{1,200}; to allow it, add "([^"]{1,300})" to allow_hosts')
+_REFUSED = re.compile(r"403.{1,200}; to allow it, make a session with hosts=\[\\?'([^'\\]{1,300})\\?'\]")
 _NOT_GENERATED = re.compile(r"No module named '(mcptools(?:\.\w{1,100})?)'")
 _MAX_SOUGHT = 10_000
 _MAX_TOLD = 20_000
@@ -74,7 +74,8 @@ def _first_line(result: CodeExecutionResult) -> str:
     error = result.error
     if result.ok or error is None:
         return f"Variables and imports of earlier cells are lost: {_RESTARTED}." if result.state_lost else ""
-    told = _FILE_NAME.sub("", " ".join(error.evalue[:_MAX_TOLD].split()))
+    # Lines stay: databases point at a word with a caret, and assertions list differences.
+    told = _FILE_NAME.sub("", "\n".join(line.rstrip() for line in error.evalue[:_MAX_TOLD].strip().splitlines()))
     match result.status:
         case "timeout":
             return f"Timeout: {told}"
@@ -101,11 +102,7 @@ def _refused(told: str) -> str:
     """Return how to allow the host that the session's proxy refused, if that is what this error is about."""
     if (match := _REFUSED.search(told)) is None:
         return ""
-    rule = match[1]
-    return (
-        f'{rule} was refused: allow it with allow_hosts=["{rule}"] (on the command line: --allow-host {rule}), or in '
-        "sandbox_config (network.allowedDomains), when a session is made"
-    )
+    return f"{match[1]} was refused: to allow it, make a session with {with_host(match[1])}"
 
 
 def _shown(result: CodeExecutionResult) -> str:
@@ -151,6 +148,7 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
         error: The error.
         first: The first line of the report, which need not be said again.
     """
+    causes: list[str] = []
     frames: list[str] = []
     skipped: list[str] = []
     parts = error.traceback
@@ -160,8 +158,9 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
             skipped.append(part)
             continue
         if _CHAINED.match(part.strip()):
-            # The message of the exception that led to this one is enough.
-            frames, skipped = [*frames[-1:], part.strip()], []
+            # The messages of the exceptions that led to this one are enough. The first one is the root cause.
+            causes += [*frames[-1:], part.strip()]
+            frames, skipped = [], []
             continue
         if not part.strip() or _RULER.match(part) or part.strip() == _EXIT_HINT:
             continue
@@ -171,13 +170,20 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
         frames.append(part)
     if frames and error.ename.endswith("SyntaxError"):
         frames[-1] = frames[-1].removesuffix(f"\n{error.ename}: {_FILE_NAME.sub('', error.evalue)}")
-    said = " ".join(frames[-1].split()) if frames else ""
-    if said and (said in first or said.startswith(f"{error.ename}: ") or said == error.ename):
+    said = frames[-1].strip() if frames else ""
+    if said and (
+        " ".join(said.split()) in " ".join(first.split()) or said.startswith(f"{error.ename}: ") or said == error.ename
+    ):
         frames.pop()  # the first line says it already, perhaps in other words
-    if len(frames) > _MAX_FRAMES:
-        half = _MAX_FRAMES // 2
-        frames[half:-half] = [f"… {len(frames) - 2 * half} frames left out …"]
-    return "\n".join(frames)
+    return "\n".join([*_ends(causes, "lines"), *_ends(frames, "frames")])
+
+
+def _ends(parts: list[str], what: str) -> list[str]:
+    """Return the first and the last of many parts."""
+    half = _MAX_FRAMES // 2
+    if len(parts) <= 2 * half:
+        return parts
+    return [*parts[:half], f"… {len(parts) - 2 * half} {what} left out …", *parts[-half:]]
 
 
 def _end_of(frames: list[str]) -> str:

@@ -156,6 +156,20 @@ class Thaw:
 
 
 @record
+class Unblock:
+    """Nothing of the session runs: remove its placeholders, and keep it from writing where they were. See `Unblocked`."""
+
+    op: ClassVar[str] = "unblock"
+
+
+@record
+class Block:
+    """Something is about to run: make the placeholders again. See `Blocked`; `Run`, `Exec` and `Resume` include it."""
+
+    op: ClassVar[str] = "block"
+
+
+@record
 class Run:
     """Run a program, confined like the worker.
 
@@ -284,6 +298,28 @@ class Frozen:
 
 
 @record
+class Unblocked:
+    """The answer to ``unblock``.
+
+    Attributes:
+        done: Whether there are no placeholders now. If not, something of the session runs, or has files open for writing.
+        useful: Whether it can be of use to ask again: a session outside of a project has none.
+    """
+
+    op: ClassVar[str] = "unblocked"
+    done: bool
+    useful: bool
+
+
+@record
+class Blocked:
+    """The answer to ``block``. ``error``: why nothing of the session may run now; empty: it may."""
+
+    op: ClassVar[str] = "blocked"
+    error: str
+
+
+@record
 class Quiet:
     """Nothing of a kernel that the host has given up runs or can be noticed any more; the system still frees its memory."""
 
@@ -367,15 +403,19 @@ class Made:
 
 ToLauncher: TypeAlias = Hello | Fork | Kill | End
 FromLauncher: TypeAlias = Ready | Failed | Refused
-Command: TypeAlias = Interrupt | KillChildren | Freeze | Thaw | Run | Exec | Stop | Listen | Measure | Connect
-FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Quiet | Exited
+Command: TypeAlias = (
+    Interrupt | KillChildren | Freeze | Thaw | Unblock | Block | Run | Exec | Stop | Listen | Measure | Connect
+)
+FromInit: TypeAlias = HttpServer | Memory | Ran | Refused | Done | Frozen | Unblocked | Blocked | Quiet | Exited
 FromServer: TypeAlias = Made | Refused
 
 TO_LAUNCHER: Incoming[ToLauncher] = Incoming(Hello, Fork, Kill, End)
 FROM_LAUNCHER: Incoming[FromLauncher] = Incoming(Ready, Failed, Refused)
 TO_NEW_INIT: Incoming[Setup] = Incoming(Setup)
-TO_INIT: Incoming[Command] = Incoming(Interrupt, KillChildren, Freeze, Thaw, Run, Exec, Stop, Listen, Measure, Connect)
-FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Quiet, Exited)
+TO_INIT: Incoming[Command] = Incoming(
+    Interrupt, KillChildren, Freeze, Thaw, Unblock, Block, Run, Exec, Stop, Listen, Measure, Connect
+)
+FROM_INIT: Incoming[FromInit] = Incoming(HttpServer, Memory, Ran, Refused, Done, Frozen, Unblocked, Blocked, Quiet, Exited)
 TO_WORKER: Incoming[WorkerSetup] = Incoming(WorkerSetup)
 TO_MAKER: Incoming[Held] = Incoming(Held)
 TO_SERVER: Incoming[ServerSetup] = Incoming(ServerSetup)

@@ -95,6 +95,11 @@ async def test_a_list_has_a_limit_of_pages(monkeypatch: pytest.MonkeyPatch) -> N
             await spoken.list_tools()
 
 
+async def test_a_repeated_cursor_is_the_end_of_a_list() -> None:
+    async with talking("repeated-page") as spoken:
+        assert len(await spoken.list_tools()) == 2
+
+
 @pytest.mark.parametrize(("count", "size"), [(MAX_TOOLS + 1, 0), (0, MAX_LIST + 1)])
 def test_a_list_has_limits(count: int, size: int) -> None:
     assert dialogue._check_list(MAX_TOOLS, MAX_LIST) == MAX_LIST

@@ -9,6 +9,8 @@ import secrets
 import stat
 from typing import Self
 
+from cellblock.common.new_mode import create
+from cellblock.common.whole_file import sync
 from cellblock.errors import FilesError
 from cellblock.host.files.beneath import CREATE, ENTER, LIST, Tree
 from cellblock.host.files.failures import telling
@@ -60,7 +62,7 @@ class Staging:
 
     def file(self, mode: int) -> int:
         """Create the file; return its descriptor."""
-        return os.open(self._name, CREATE, mode & 0o777, dir_fd=self._beside)
+        return create(self._name, CREATE, mode & 0o777, dir_fd=self._beside)
 
     def folder(self) -> Tree:
         """Create the folder; return it as a tree."""
@@ -79,9 +81,18 @@ class Staging:
             # For the caller's convenience, not a defence: whatever appears there after the check, a rename replaces the name
             # and follows nothing.
             self.check_place(overwrite)
+            self._sync()
             os.rename(self._name, self._parts[-1], src_dir_fd=self._beside, dst_dir_fd=parent)
         finally:
             os.close(parent)
+
+    def _sync(self) -> None:
+        """Wait until the file is on the disk: otherwise, an empty file can have its name after a power failure."""
+        file = self._tree.walk(self._beside, (self._name,), os.O_RDONLY)
+        try:
+            sync(file)
+        finally:
+            os.close(file)
 
     def commit_folder(self, staged: Tree, limits: FileLimits, overwrite: bool) -> None:
         """Put the folder in its place: at once if the place is free, else entry by entry into the existing folder.

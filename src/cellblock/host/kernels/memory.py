@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from cellblock.errors import SandboxError
+from cellblock.host.kernels import advice
 from cellblock.host.launch.control import Control
 from cellblock.walls.sandbox.cgroups import Group
 from cellblock.walls.sandbox.policy import Resources
@@ -109,7 +110,7 @@ class MemoryWatch:
         """Return a cause that only the control group knows: the session exceeded its limit."""
         if self.limit is None or self._group is None or not self._group.ran_out_of_memory():
             return None
-        return f"out of memory: the session may use {self.limit >> 20:,} MiB"
+        return f"out of memory: the session may use {self.limit >> 20:,} MiB; {advice.more_memory(self.limit)}"
 
     def _look_in(self, seconds: float) -> None:
         """Schedule a measurement, unless an earlier one is due anyway.
@@ -155,7 +156,8 @@ class MemoryWatch:
                 self._no_copies_until = self._loop.time() + _WITHOUT_COPIES
                 self._look_in(_BUSY)
                 return
-            why = f"out of memory: its processes used {used >> 20:,} MiB, and may use {self.limit >> 20:,} MiB"
+            most = f"may use {self.limit >> 20:,} MiB; {advice.more_memory(self.limit)}"
+            why = f"out of memory: its processes used {used >> 20:,} MiB, and {most}"
             if self.end_programs(why):  # they have no state that a session could lose
                 self._look_in(_BUSY)
                 return

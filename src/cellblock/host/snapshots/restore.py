@@ -11,14 +11,16 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cellblock.common.whole_file import sync
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import (
     CHANGED,
     create_file,
+    open_file,
     open_folder,
     open_parent,
     rename_to_free_name,
@@ -209,6 +211,7 @@ def restore(
     try:
         for number, entry in plan.staged.items():
             _stage(staging, number, entry, store)
+        _sync_staged(staging, plan.staged)
         steps = [*_with_identities(top, staging, plan.steps)]
         journal.write(name, info, steps, kept=taken is not None and taken.all)
         _apply(top, staging, steps, then, left)
@@ -304,10 +307,38 @@ def _stage(staging: int, number: int, entry: File | Link, store: Store) -> None:
                 os.fchown(target, *file.owner)
             os.fchmod(target, file.mode)
             os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+            if hasattr(os, "posix_fadvise"):  # starts to write it, so that `_sync_staged` waits for all files together
+                os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(target)
     finally:
         os.close(source)
+
+
+def _sync_staged(staging: int, staged: Mapping[int, File | Link]) -> None:
+    """Wait until everything to be placed is on the disk: a rename can be there earlier than the content of a file."""
+    for number, entry in staged.items():
+        if isinstance(entry, File):
+            target = open_file(f"new-{number}", staging)
+            try:
+                sync(target)
+            finally:
+                os.close(target)
+    sync(staging)
+
+
+def _sync_folders(top: int, steps: Sequence[Step]) -> None:
+    """Wait until the names that the steps have changed are on the disk."""
+    for path in {step.path.rpartition("/")[0]: step.path for step in steps}.values():
+        try:
+            with open_parent(top, path) as (parent, _):
+                folder = open_folder(".", parent)
+        except OSError:
+            continue  # a later step has removed or closed it
+        try:
+            sync(folder)
+        finally:
+            os.close(folder)
 
 
 def _set_owner(name: str, directory: int, owner: Owner) -> None:
@@ -352,6 +383,7 @@ def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], obj
         for step in steps:
             _do(top, staging, step)
             done += 1
+        _sync_folders(top, steps)
         then()
     except BaseException as error:  # of any kind: the restore has failed
         left += _take_back(top, staging, steps[:done])

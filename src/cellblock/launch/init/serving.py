@@ -15,7 +15,7 @@ from cellblock.launch.init import processes
 from cellblock.launch.init.census import Census
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
-from cellblock.launch.init.programs import Programs
+from cellblock.launch.init.programs import Programs, refuse
 from cellblock.launch.init.quiet import is_quiet
 from cellblock.launch.init.refusing import refusal
 from cellblock.launch.init.seats import Seat
@@ -26,6 +26,8 @@ from cellblock.walls.sandbox.ground import Ground
 from cellblock.wire.control import (
     TO_INIT,
     TO_NEW_INIT,
+    Block,
+    Blocked,
     Connect,
     Done,
     Exec,
@@ -42,6 +44,8 @@ from cellblock.wire.control import (
     Run,
     Stop,
     Thaw,
+    Unblock,
+    Unblocked,
 )
 from cellblock.wire.copies import TO_FAMILY, Copied, Drop, FromFamily, Gone, Keep, Resume, Start
 from cellblock.wire.datagrams import MAX_CONTROL, MAX_DESCRIPTORS, encode_control
@@ -174,11 +178,19 @@ class Init:
             self._leave(seat)
             return
         match TO_INIT.decode(data):
+            case Unblock():
+                seat.tell(Unblocked(self._unblock(), self._around.blocking.useful))
+            case Block():
+                error = self._block()
+                seat.tell(Blocked("" if error is None else str(error.strerror)))
             case Run() as message:
-                if not seat.programs.run(message, descriptors):
+                if self._block() is not None or not seat.programs.run(message, descriptors):
                     seat.tell(Ran(message.number, 126 << 8))  # as a shell says it
             case Exec(opened):
-                seat.programs.watch(descriptors, opened=opened)
+                if (error := self._block()) is not None:
+                    refuse(descriptors[0], error)
+                else:
+                    seat.programs.watch(descriptors, opened=opened)
             case Listen():
                 self._around.listen(seat, 0, None)
             case Measure() as message:
@@ -206,6 +218,25 @@ class Init:
                 self._poll.register(self._family.fileno(), select.POLLIN)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _unblock(self) -> bool:
+        """Remove the session's placeholders, unless something of it runs; return whether they are gone."""
+        blocking = self._around.blocking
+        if blocking.lifted or not blocking.useful:
+            return blocking.lifted
+        seats = self._seats.values()
+        if any(seat.worker is None or seat.leaving or seat.programs.any_runs for seat in seats):
+            return False
+        waiting = self._spared()
+        return waiting.issuperset(processes.descendants(os.getpid())) and blocking.lift()
+
+    def _block(self) -> OSError | None:
+        """Make the session's placeholders again, if they were removed; return why it may not run, if that is impossible."""
+        try:
+            self._around.blocking.renew()
+        except OSError as error:
+            return error
+        return None
 
     def _freeze(self, seat: Seat) -> int:
         """Stop every process of a kernel; return how many may still run.
@@ -280,6 +311,7 @@ class Init:
         seat = self._seat(control, None, self._programs.another())
         seat.copy, seat.programs.outputs = message.number, (out, err)
         try:
+            self._around.blocking.renew()
             env = {**message.env, **self._around.listen_for(seat, message.listeners)}
             seat.programs.env = {**seat.programs.env, **env}
         except OSError as error:

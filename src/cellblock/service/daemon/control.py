@@ -6,13 +6,14 @@ import os
 import shlex
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from cellblock.common import config
+from cellblock.common.database import Database
 from cellblock.common.version import __version__
-from cellblock.errors import DaemonError, NotRunError
+from cellblock.errors import CellblockError, DaemonError, NotRunError, StoreError
 from cellblock.operations.sessions import About, End
 from cellblock.service.daemon.connection import Connection, open_if_running
 from cellblock.service.daemon.place import Place
@@ -41,6 +42,26 @@ def status() -> dict[str, Any] | None:
         connection = open_if_running(Place())
         return None if connection is None else _about(connection)
     return None
+
+
+def problems() -> list[str]:
+    """Return what is wrong with the daemon, and with the records of decisions, servers and tokens, a sentence each."""
+    try:
+        about = status()
+    except CellblockError as error:
+        found = [str(error)]
+    else:
+        found = [] if about is None else list(about["problems"])
+    directory = Place().directory
+    for name in ("approvals.db", "servers.db", "tokens.db"):
+        if not (directory / name).exists():
+            continue
+        try:
+            with closing(Database(directory, name, "")) as database:
+                database.check()
+        except StoreError as error:
+            found.append(str(error))
+    return found
 
 
 def stop(place: Place | None = None, *, keep: bool = False) -> bool:

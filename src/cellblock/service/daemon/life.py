@@ -7,6 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from cellblock.service.daemon.handover import ASK_RARELY
 from cellblock.service.daemon.memory import Memory
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
         if not place.is_of(lock):
             _log.error("the directory %s was removed, or another one is in its place: the daemon ends", place.directory)
             return
+        await server.hand_over(ASK_RARELY)
         memory.look(len(server.sessions), busy=server.sessions.busy)
         now = time.monotonic()
         if server.clients or server.sessions.kernels:

@@ -18,6 +18,7 @@ from cellblock.errors import DaemonError, NotFoundError
 from cellblock.launch.custody.client import Custodian
 from cellblock.model.sessions import mark_of
 from cellblock.operations.base import PROTOCOL
+from cellblock.service.daemon.handover import Handover
 from cellblock.service.daemon.lease import Lease, now
 from cellblock.service.daemon.uploads import Uploads
 from cellblock.service.named.sessions import NamedSessions
@@ -28,6 +29,10 @@ class Connected(Protocol):
 
     def abort(self) -> None:
         """End it."""
+
+    @property
+    def bound(self) -> int:
+        """How many sessions and programs end with it."""
 
 
 class Server:
@@ -46,6 +51,9 @@ class Server:
         origins: The marks of the nodes on which the sessions here were made.
         promised: Names of sessions that are about to be made by placements.
         made: Names of those that were made since the last `Census`.
+        handover: Knows whether the installation was replaced; None if this server has no daemon to hand over to.
+        handing_over: Whether it ends because the next daemon takes over; its sessions go on.
+        once: How many requests are under way that must not be repeated.
     """
 
     def __init__(
@@ -72,12 +80,39 @@ class Server:
         self._not_before = 0 if lease is None else now()
         self.promised: Counter[str] = Counter()
         self.made: set[str] = set()
+        self.handover: Handover | None = None
+        self.handing_over = False
+        self.once = 0
         self._ending: set[asyncio.Task[Any]] = set()
 
     @property
     def ending(self) -> bool:
         """Whether it takes no more requests."""
         return self.asked_to_end.is_set()
+
+    async def hand_over(self, patience: float) -> bool:
+        """If the installation was replaced, and nothing is under way that would be lost, begin to hand over to a new daemon.
+
+        Args:
+            patience: See `Handover.possible`.
+
+        Returns:
+            Whether it hands over, and so takes no more requests.
+        """
+        if self.handover is None or self.ending:
+            return self.handing_over
+        if await self.handover.possible(self._tied(), patience) and not self._tied() and not self.ending:
+            self.handing_over = True
+            self.asked_to_end.set()
+        return self.handing_over
+
+    def _tied(self) -> list[str]:
+        tied = self.sessions.tied()
+        if bound := sum(client.bound for client in self.clients):
+            tied.append(f"{bound} sessions or programs that end with their client")
+        if self.once:
+            tied.append(f"{self.once} requests that are being answered")
+        return tied + [f"{number} uploads" for number in [len(self.uploads)] if number]
 
     @contextmanager
     def placed(self, grant: str, names: Iterable[str]) -> Iterator[None]:
@@ -128,6 +163,9 @@ class Server:
 
     def about(self) -> dict[str, Any]:
         """Return the status of the daemon, for `About`."""
+        about = self.sessions.about()
+        if self.handover is not None and self.handover.problem:
+            about["problems"].append(self.handover.problem)
         return {
             "protocol": PROTOCOL,
             "version": __version__,
@@ -137,7 +175,7 @@ class Server:
             "custodian": None if self.custodian is None else self.custodian.pid,
             "clients": len(self.clients),
             "figures": telemetry.FIGURES.as_data(),
-            **self.sessions.about(),
+            **about,
         }
 
 

@@ -29,7 +29,7 @@ from cellblock.service.named.executions import Execution
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
-from cellblock.service.named.options import Options, read_options
+from cellblock.service.named.options import Options, read_options, with_real_paths
 from cellblock.service.named.overview import Overview
 from cellblock.service.named.past import close_unfinished
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
@@ -196,7 +196,7 @@ class NamedSessions:
     def note_lost(self, what: str) -> None:
         """Log something that was lost, and show it among the problems of the daemon's status."""
         _log.error("the stored state is not complete: %s", what)
-        if len(self._losses) < _MAX_LOSSES:
+        if what not in self._losses and len(self._losses) < _MAX_LOSSES:
             self._losses.append(what)
 
     def _add(self, named: NamedSession) -> None:
@@ -252,6 +252,8 @@ class NamedSessions:
         check_room(self.limits, len(self), self._sessions.values())
         now, number = datetime.now(UTC).isoformat(), f"{secrets.token_hex(16 - len(self._mark) // 2)}{self._mark}"
         options = self._with_workspace(options or {}, number)
+        if start_from is None:  # the options of a branch have real paths, in whose places its code could have put links
+            options = with_real_paths(options)
         read = self._fixed or read or read_options(options, self._host)
         record = SessionRecord(number, name, now, now, tags=dict(tags or {}), kernel_type=read.named.kernel_type)
         record = dataclasses.replace(record, branch_of=branch_of, branch_at=branch_at)
@@ -381,6 +383,7 @@ class NamedSessions:
             self.approvals.join(named.record, services.broker)
             services.on_elicitation = partial(self._ask_about, named)
             services.on_decision = partial(self.overview.decided, named)
+            services.on_unrecorded = lambda error: self.note_lost(f"a call of session {named.record.name!r} failed: {error}")
             services.on_result = lambda decision, text: named.results.append((decision.at, text))
 
     async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
@@ -582,6 +585,24 @@ class NamedSessions:
     def memory(self) -> int:
         """Bytes that all of them use together. Any thread may ask."""
         return sum(named.memory for named in [*self._sessions.values()])
+
+    def tied(self) -> list[str]:
+        """Return why sessions cannot be continued by another process now without a loss, a sentence each."""
+        asked = {pending.session for pending in self.approvals.waiting()}
+        found = []
+        for named in self._sessions.values():
+            services = named.running.services if named.running is not None else None
+            if named.record.kernel_id in asked:
+                why = "it waits for a decision ('cellblock approvals')"
+            elif services is not None and services.calls:
+                why = "its code waits for a tool"
+            elif named.runs_programs:
+                why = "programs run beside its kernel"
+            else:
+                why = "" if named.current is None else named.current.tied
+            if why:
+                found.append(f"session {named.record.name!r}: {why}")
+        return found
 
     def about(self) -> dict[str, Any]:
         """Return the number of sessions, their memory, and problems."""

@@ -44,7 +44,7 @@ __all__ = ["ParamsModel", "ResultModel", "call", "twin"]
 _FUNCTIONS = """
 
 def run(params: Params) -> {returns}:
-    {docstring}return call({tool!r}, params, {returns})
+    {docstring}return call({tool!r}, params, {returns}, Params)
 
 
 run_async = twin(run)
@@ -165,13 +165,13 @@ def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
     return "\n\n".join(
         (
             "from __future__ import annotations",
-            _imports(body),
+            _imports(body, sorted([*names, "run", "run_async"])),
             f"\n{body}\n{_functions(tool.name, chr(10).join(part for part in parts if part), typed=result is not None)}",
         )
     )
 
 
-def _imports(body: str) -> str:
+def _imports(body: str, exported: list[str]) -> str:
     # Words in descriptions sometimes cause an import that is not needed, which is harmless.
     standard = ["from enum import Enum"] if "(Enum)" in body else []
     typing = [name for name in ("Annotated", "Any", "Literal") if name in body]
@@ -179,7 +179,7 @@ def _imports(body: str) -> str:
     models = [name for name in ("Field", "RootModel") if name in body]
     foreign = [f"from pydantic import {', '.join(models)}"] if models else []
     own = [name for name in ("ParamsModel", "ResultModel") if f"({name}" in body]
-    groups = [standard, foreign, [f"from . import {', '.join([*own, 'call', 'twin'])}"]]
+    groups = [standard, foreign, [f"from . import {', '.join([*own, 'call', 'twin'])}"], [f"__all__ = {exported!r}"]]
     return "\n\n".join("\n".join(group) for group in groups if group)
 
 

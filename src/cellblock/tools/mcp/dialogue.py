@@ -176,6 +176,7 @@ class Dialogue:
         """
         tools: list[ToolSpec] = []
         cursor: str | None = None
+        seen: set[str] = set()
         size = 0
         self._reading.left_out.clear()
         with _failures(self._reading):
@@ -184,8 +185,9 @@ class Dialogue:
                 size = _check_list(len(tools) + len(page.tools), size + len(page.model_dump_json()))
                 tools += map(spec_of, page.tools)
                 cursor = page.next_cursor
-                if cursor is None:
+                if cursor is None or cursor in seen:  # some servers repeat the last one instead of leaving it out
                     return tools + self._left_out()
+                seen.add(cursor)
         raise McpServerError(f"failed: it has more than {_MAX_PAGES} pages")
 
     def _left_out(self) -> list[ToolSpec]:

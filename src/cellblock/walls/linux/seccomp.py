@@ -18,12 +18,12 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     (
         "files: all below is checked by the mounts",
         "access chdir chown close close_range copy_file_range dup dup2 dup3 faccessat faccessat2 fadvise64 fallocate fchdir "
-        "fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate "
-        "futimesat getcwd getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lremovexattr lseek "
-        "lsetxattr lstat newfstatat pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv "
-        "removexattr rename renameat renameat2 rmdir setxattr stat statfs statx symlink symlinkat sync sync_file_range syncfs "
-        "truncate umask unlink unlinkat utime utimensat utimes write writev cachestat getxattrat setxattrat listxattrat "
-        "removexattrat inotify_add_watch inotify_init inotify_init1 inotify_rm_watch fstatat64",
+        "fchown fchownat fdatasync fgetxattr flistxattr flock fstat fstatfs fsync ftruncate "
+        "futimesat getcwd getdents getdents64 getxattr lchown lgetxattr link linkat listxattr llistxattr lseek "
+        "lstat newfstatat pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv "
+        "rename renameat renameat2 rmdir stat statfs statx symlink symlinkat sync sync_file_range syncfs "
+        "truncate umask unlink unlinkat utime utimensat utimes write writev cachestat getxattrat listxattrat "
+        "inotify_add_watch inotify_init inotify_init1 inotify_rm_watch fstatat64",
     ),
     (
         "memory of its own",
@@ -271,6 +271,17 @@ def _for_sockets(unix_sockets: bool) -> tuple[Conditional, ...]:
     )
 
 
+ATTRIBUTES = (
+    Conditional(
+        "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat",
+        "no attributes either: the names are behind pointers, and a default access list of the workspace would open files "
+        "that the user makes there later; as if the file system had none, which programs expect",
+        (),
+        error(errno.EOPNOTSUPP),
+    ),
+)
+
+
 def _for_files() -> tuple[Conditional, ...]:
     return (
         Conditional(
@@ -280,6 +291,7 @@ def _for_files() -> tuple[Conditional, ...]:
             commands(),
             ALLOW,
         ),
+        *ATTRIBUTES,
         Conditional("fcntl", "no leases: the host would wait for them when it opens a file", leases(), ALLOW),
         Conditional("chmod fchmod mkdir creat", "set-id files would land in the host's workspace", _mode(1), ALLOW),
         Conditional("fchmodat fchmodat2 mkdirat", "likewise", _mode(2), ALLOW),

@@ -142,6 +142,11 @@ def threads_run() -> bool:
     return _found is not None and _found[0].running
 
 
+def threads_run_now() -> bool:
+    """Whether there are threads that run the code, other than idle ones of pools."""
+    return _look(()).running
+
+
 def lasting() -> str | None:
     """Return a sentence for the user about libraries with threads that do not work in a copy; None if there are none."""
     libraries = _look(()).libraries
