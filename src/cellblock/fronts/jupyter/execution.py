@@ -11,9 +11,10 @@ from cellblock.common import telemetry
 from cellblock.common.turns import turns
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.jupyter.kernel import JupyterKernel, Waiting
+from cellblock.fronts.jupyter.large_json import check
 from cellblock.fronts.jupyter.messages import APPROVAL, shown
 from cellblock.model.checkpoints import undo_note
-from cellblock.model.untrusted import MAX_VALUES, large_json, parse_json
+from cellblock.model.untrusted import large_json, parse_json
 from cellblock.operations.executions import Submit
 from cellblock.wire.messages import VALUE_MIME
 
@@ -93,6 +94,8 @@ async def run(
             async for event in events:
                 data = event["data"]
                 await turns().give_way()
+                if event["kind"] == "display":
+                    data = {**data, "data": await output.checked(data["data"])}
                 match event["kind"]:
                     case "begun":
                         execution, output.count = data["execution"], data["execution_count"]
@@ -176,6 +179,17 @@ class Output:
         elif kind == "gap":
             self._note(f"{data['dropped']} events are no longer kept")
 
+    async def checked(self, bundle: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a MIME bundle in which large JSON was checked in another process."""
+        found = dict(bundle)
+        for mime in large_json(bundle):
+            if (value := await check(bundle[mime])) is not None:
+                found[mime] = value
+            elif mime.endswith("json"):  # a text of any other type may look like JSON
+                del found[mime]
+                self._note(f"{mime} is left out: it is not valid JSON, or takes too long to read")
+        return found
+
     def _display(self, item: Mapping[str, Any]) -> None:
         kind, number = item["kind"], item["display_id"]
         if kind == "error":  # of an error that did not end the cell
@@ -183,11 +197,7 @@ class Output:
             return
         if kind == "update_display_data" and _VIEW in item["data"]:
             return  # a widget's text at the end of the cell, for readers without widgets
-        large = large_json(item["data"])
-        for mime in large:
-            self._note(f"{mime} is left out: it has more than {MAX_VALUES:,} values")
-        data = {mime: value for mime, value in item["data"].items() if mime not in large}
-        content = {"data": shown(data), "metadata": item["metadata"]}
+        content = {"data": shown(item["data"]), "metadata": item["metadata"]}
         if kind == "execute_result":
             self._tell(kind, {**content, "execution_count": self.count})
         else:

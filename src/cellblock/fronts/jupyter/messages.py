@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import secrets
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from cellblock.errors import InvalidInputError, ProtocolError
+from cellblock.fronts.jupyter.large_json import CheckedJson
 from cellblock.model import holds_json
 from cellblock.model.untrusted import parse_json
 
@@ -28,6 +30,9 @@ Channel: TypeAlias = Literal["shell", "control", "stdin", "iopub"]
 _MAX_ID = 512
 _MAX_HEADER = 16 * 1024
 _MAX_BUFFERS = 64
+_PLACE = f"checked-{secrets.token_hex(16)}-"
+"""Stands for `CheckedJson` while a message is encoded. No session knows it."""
+
 APPROVAL = "cellblock.approval"
 """The key of a pending approval (`PendingApproval`) in a message's metadata."""
 
@@ -182,7 +187,9 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a MIME bundle in Jupyter's form: bytes in base64, and JSON parsed."""
     found: dict[str, Any] = {}
     for mime, value in data.items():
-        if isinstance(value, bytes):
+        if isinstance(value, CheckedJson):
+            found[mime] = value
+        elif isinstance(value, bytes):
             found[mime] = base64.b64encode(value).decode()
         elif holds_json(mime, value):
             try:
@@ -195,11 +202,24 @@ def shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dump(part: object) -> bytes:
+    checked: list[bytes] = []
+
+    def stand_in(value: object) -> str:
+        if not isinstance(value, CheckedJson):
+            raise TypeError(f"{type(value).__name__} is not JSON")
+        checked.append(value.text)
+        return f"{_PLACE}{len(checked) - 1}"
+
     # JSON escapes text that UTF-8 cannot encode. NaN, which only Python reads, is not sent.
     try:
-        return json.dumps(part, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+        text = json.dumps(part, allow_nan=False, separators=(",", ":"), default=stand_in)
     except ValueError:
-        return json.dumps(parse_json(json.dumps(part), null_for_nan=True), separators=(",", ":")).encode()
+        checked.clear()
+        text = json.dumps(parse_json(json.dumps(part, default=stand_in), null_for_nan=True), separators=(",", ":"))
+    data = text.encode()
+    for number, value in enumerate(checked):
+        data = data.replace(f'"{_PLACE}{number}"'.encode(), value, 1)
+    return data
 
 
 def _load(data: str | bytes) -> Any:

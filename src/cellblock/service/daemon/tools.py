@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cellblock.common import limited_process
 from cellblock.errors import InvalidInputError, UnsupportedError
 from cellblock.operations.tools import RegisterServer, SearchTools
 from cellblock.service.daemon.handlers import answers
@@ -20,8 +19,6 @@ _MOST = 1_000_000
 
 _SECONDS = 15.0
 """Seconds that a search may take. It may use 5 of processor time, and takes a few hundredths."""
-
-_at_once = asyncio.Semaphore(2)
 
 
 @answers(RegisterServer)
@@ -69,28 +66,11 @@ async def _found(
         UnsupportedError: The search takes too long, or too much memory.
     """
     asked = {"roots": [*map(str, roots)], "words": words, "tools": [*tools], "module": module, "most": most + 1}
-    async with _at_once:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", finder.__file__),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            cwd="/",
-        )
-        try:
-            async with asyncio.timeout(_SECONDS):
-                said, _ = await process.communicate(json.dumps(asked).encode())
-        except TimeoutError:
-            said = b""
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await asyncio.shield(process.wait())
+    said = await limited_process.run(finder.__file__, json.dumps(asked).encode(), _SECONDS) or b""
     kind, text = said[:1], said[1:].decode("utf-8", "replace")
     if kind == b"-":
         raise InvalidInputError(text)
-    if kind != b"+" or process.returncode:
+    if kind != b"+":
         raise UnsupportedError(
             "the tools of the session could not be searched within 5 seconds of processor time and 1 GiB: remove large files "
             "from the directories of its tools"
