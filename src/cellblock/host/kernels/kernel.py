@@ -495,9 +495,9 @@ class Kernel(ControlObserver):
         """See `ControlObserver`."""
         self._condemn(what)
 
-    def measured(self, used: int, copies: int) -> None:
+    def measured(self, used: int, copies: int, excess: str) -> None:
         """See `ControlObserver`."""
-        self.memory.check(used, copies)
+        self.memory.check(used, copies, excess)
 
     def unblocked(self, message: Unblocked) -> None:
         """See `ControlObserver`."""

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from cellblock.launch.init import processes
 from cellblock.launch.init.census import Census
+from cellblock.launch.init.kernel_objects import KernelObjects
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
 from cellblock.launch.init.programs import Programs, refuse
@@ -93,6 +94,7 @@ class Init:
         self._left_watchers: set[int] = set()
         """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
+        self._objects = KernelObjects(apart=ground is not None)
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -195,7 +197,8 @@ class Init:
                 self._around.listen(seat, 0, None)
             case Measure() as message:
                 used = self._measure(seat, message.enough)
-                seat.tell(Memory(used, self._measure_copies(seat) if used > message.enough else 0))
+                copies = self._measure_copies(seat) if used > message.enough else 0
+                seat.tell(Memory(used, copies, self._objects.excess))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
                 seat.interrupt()
@@ -257,11 +260,17 @@ class Init:
         return max(len(running), 1)
 
     def _measure(self, seat: Seat, enough: int) -> int:
+        watchers, copies = self._watchers(), set() if self._parked is None else self._parked.pids
+        self._objects.look({*processes.descendants(os.getpid())} - watchers, copies)
         if not self._alone(seat):
-            return self._census.used(seat, self._seats.values(), self._spared() - self._workers(), enough)
-        if self._ground is None:
-            return processes.memory_of(processes.descendants(os.getpid()), enough)
-        return processes.memory_of_namespace(self._around.home, enough)
+            used = self._census.used(seat, self._seats.values(), watchers | copies, enough)
+        elif self._ground is None:
+            used = processes.memory_of(processes.descendants(os.getpid()), enough, watchers)
+        else:
+            used = processes.memory_of_namespace(self._around.home, enough, {os.getpid(), *watchers})
+        if any(other.worker is None for other in self._seats.values()):
+            used = min(used, enough)  # one is being made from a copy, and hides until then: it would count in full
+        return used + self._objects.size
 
     def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""
@@ -369,9 +378,10 @@ class Init:
 
     def _spared(self) -> set[int]:
         """Return the processes whose own children do not belong to approved commands."""
-        return self._workers_and_copies().union(
-            self._left_watchers, *(seat.programs.watchers for seat in self._seats.values())
-        )
+        return self._workers_and_copies() | self._watchers()
+
+    def _watchers(self) -> set[int]:
+        return self._left_watchers.union(*(seat.programs.watchers for seat in self._seats.values()))
 
     def _below(self, seat: Seat) -> set[int]:
         spared = self._spared() - {seat.worker}
