@@ -926,7 +926,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "58 values": mutant(
         "fronts/jupyter/test_messages.py::test_a_message_of_too_many_values_is_refused",
-        Edit("fronts/jupyter/json_values.py", "has_too_many_values", "return False"),
+        Edit("model/untrusted.py", "has_too_many_values", "return False"),
+    ),
+    "68 values": mutant(
+        "tools/serving/test_app.py::test_a_body_of_many_small_values_is_refused_before_it_is_parsed",
+        Edit("model/untrusted.py", "count_values", "return 0"),
     ),
     "58 turns": mutant(
         "fronts/gateway/test_jupyter.py::test_a_flood_of_messages_lets_others_have_their_turn",

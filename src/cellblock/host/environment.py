@@ -18,7 +18,7 @@ from cellblock.walls.sandbox.paths import is_inside
 from cellblock.wire.datagrams import MAX_CONTROL
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*+(\.[A-Za-z_]\w*+)*+", re.ASCII)
 _MAX_ENVIRONMENT = MAX_CONTROL * 3 // 4
 
 

@@ -12,20 +12,22 @@ import ipaddress
 import math
 import socket
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import HTTPException
+from starlette.routing import Match
 
 from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.answers import send_problem
-from cellblock.fronts.jupyter.json_values import MAX_VALUES, ValueCounter
 from cellblock.fronts.problems import Problem, problem_of
+from cellblock.model.untrusted import MAX_VALUES, JsonCounter
 from cellblock.service.store.tokens import SCOPES, Token
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from cellblock.fronts.gateway.options import GatewayOptions
@@ -66,14 +68,18 @@ class Refused(HTTPException):
 class Guard:
     """The outermost part of the application."""
 
-    def __init__(self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None) -> None:
+    def __init__(
+        self, app: ASGIApp, options: GatewayOptions, check: TokenCheck | None, uploads: Iterable[BaseRoute] = ()
+    ) -> None:
         """Guard an application.
 
         Args:
             app: The application.
             options: The gateway's options.
             check: Tells what a token is for; None if no tokens are asked for.
+            uploads: The application's routes whose bodies are files. All other bodies are JSON.
         """
+        self._uploads = tuple(uploads)
         self._app = app
         self._options = options
         self._check = check
@@ -90,20 +96,22 @@ class Guard:
             headers.token = take_token(scope)  # first: refused requests are logged, too
             check_host(headers.host, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
-            check_length(headers.length, self._most(scope))
+            upload = self._is_upload(scope)
+            most = self._options.max_upload if upload else self._options.max_body
+            check_length(headers.length, most)
+            body = _Body(receive, most, self._options.patience, None if upload else JsonCounter())
             caller = self._caller(scope, headers)
             with self._counted(caller):
                 scope["cellblock.caller"] = caller
-                await self._app(scope, receive if scope["type"] == "websocket" else self._body(scope, receive), send)
+                await self._app(scope, receive if scope["type"] == "websocket" else body, send)
         except Refused as refused:
             await send_problem(scope, receive, send, refused.problem)
         except CellblockError as error:
             await send_problem(scope, receive, send, problem_of(error))
 
-    def is_upload(self, scope: Scope) -> bool:
+    def _is_upload(self, scope: Scope) -> bool:
         """Return whether the body of a request is a file, which may be larger than all else."""
-        method, path = scope.get("method"), scope["path"]
-        return (method == "PUT" and "/files/" in path) or (method == "POST" and path.endswith("/load"))
+        return scope.get("method") in ("POST", "PUT") and any(route.matches(scope)[0] is Match.FULL for route in self._uploads)
 
     def token_in(self, scope: Scope, headers: Headers) -> str:
         """Return the token of a request; empty if it has none."""
@@ -112,13 +120,6 @@ class Guard:
             return text.strip()
         # Browsers cannot give a WebSocket headers, and Jupyter's clients send it so elsewhere, too.
         return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""
-
-    def _most(self, scope: Scope) -> int:
-        return self._options.max_upload if self.is_upload(scope) else self._options.max_body
-
-    def _body(self, scope: Scope, receive: Receive) -> _Body:
-        counter = None if self.is_upload(scope) else ValueCounter()
-        return _Body(receive, self._most(scope), self._options.patience, counter)
 
     def _caller(self, scope: Scope, headers: Headers) -> Token:
         """Return who calls.
@@ -220,7 +221,7 @@ class _Body:
 
     __slots__ = ("_began", "_complete", "_counter", "_left", "_most", "_patience", "_receive")
 
-    def __init__(self, receive: Receive, most: int, patience: float, counter: ValueCounter | None) -> None:
+    def __init__(self, receive: Receive, most: int, patience: float, counter: JsonCounter | None) -> None:
         self._began = time.monotonic()
         self._most = most
         self._receive = receive
@@ -327,7 +328,11 @@ def check_values(count: int) -> None:
         Refused: It has more.
     """
     if count > MAX_VALUES:
-        raise Refused(Problem(413, "too_large", f"the body has more than {MAX_VALUES} values"))
+        raise Refused(
+            Problem(
+                413, "too_large", f"the body has more than {MAX_VALUES:,} values (long numbers and escapes count as several)"
+            )
+        )
 
 
 def check_local(scope: Scope) -> None:
