@@ -104,6 +104,8 @@ class Execution:
         self._journal: Journal | None = None
         self._log: EventLog | None = None
         self._lost: Callable[[], Recovery | None] = lambda: None
+        self._note_begun: Callable[[str, str], asyncio.Task[None] | None] = lambda *_: None
+        self._noting: asyncio.Task[None] | None = None
         self._position = ""
         self._begun = False
         self._accepting: set[asyncio.Task[None]] = set()
@@ -167,6 +169,7 @@ class Execution:
             self.record, self._position = record, position
         if position:
             self._begun = True
+            self._noting = self._noting or self._note_begun(self.record.id, self.code)
             self.log.add("begun", {"execution": self.record.id, "execution_count": count})
 
     def _enter(self, journal: Journal) -> None:
@@ -186,6 +189,7 @@ class Execution:
         *,
         auto: bool,
         lost: Callable[[], Recovery | None],
+        note_begun: Callable[[str, str], asyncio.Task[None] | None],
     ) -> asyncio.Task[None]:
         """Run it when its turn comes; only after `submit`.
 
@@ -195,7 +199,9 @@ class Execution:
             approvals: Holds its approval requests.
             auto: Whether to allow them at once instead.
             lost: Returns what the session continues from, if its kernel was lost and no result has said so; else None.
+            note_begun: Starts to write down that it has begun, if a power failure must not take that; its result waits for it.
         """
+        self._note_begun = note_begun
         self.task = asyncio.create_task(self._run_in_turn(session, turn, approvals, auto, lost))
         return self.task
 
@@ -324,6 +330,8 @@ class Execution:
             self.log.add("decided", {"id": request.id, "state": state, "reason": request.reason})
 
     async def _end(self, result: CodeExecutionResult) -> None:
+        if self._noting is not None:
+            await asyncio.wait([self._noting])
         loss = self._lost()  # only now: what fails has no result that could say so
         result = result if loss is None else replace(result, recovery=loss)
         prepared = await self.log.prepare(result.to_dict(raw=True), large=_size(result) > _LARGE)

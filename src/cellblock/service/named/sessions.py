@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import re
 import secrets
 import shutil
@@ -24,7 +25,7 @@ from cellblock.host.survival.remains import SessionRemains
 from cellblock.model import HistoryEntry
 from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
-from cellblock.service.named.durable import remove_others, remove_saves
+from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
@@ -109,12 +110,27 @@ class NamedSessions:
             named.lost = True
             named.begin_after(self.store.journal.last_run(stored.record.kernel_id))
             self._add(named)
-        if (saves := saves_of(self.store)) is not None and saves.is_dir():
-            there = {*self._sessions}
-            run_aside(lambda: remove_others(saves, there), "cellblock-saves")
+        self._take_up_saves()
         self.store.sessions.withdraw_requests()
         if not host.keeper.lasting:
             close_unfinished(self.store.journal)
+
+    def _take_up_saves(self) -> None:
+        """Go on with durable sessions that are missing in the journal: a damaged or lost file may have had them."""
+        if (saves := saves_of(self.store)) is None:
+            return
+        try:
+            for text in sort_out(saves, self._sessions):
+                label = Label.read(text)
+                if label.record is not None and label.session not in self._sessions:
+                    self._add_unknown(label.record, label.options or {}).lost = True
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.note_lost(f"saves of durable sessions in {saves} cannot be read, and stay there: {error}")
+        if (aside := saves.with_name(ASIDE)).is_dir() and (count := len(os.listdir(aside))):
+            self.note_lost(
+                f"{count} saves of sessions that are not among the stored sessions are in {aside}: load them "
+                "(session.load), or remove them"
+            )
 
     @property
     def kernels(self) -> int:
@@ -184,10 +200,13 @@ class NamedSessions:
             return None
         if named is not None or label.record is None or empty:
             return named
-        record = label.record
+        return self._add_unknown(label.record, label.options or {})
+
+    def _add_unknown(self, record: SessionRecord, options: Mapping[str, Any]) -> NamedSession:
+        """Add a session that is not stored, although its kernel or its saves are there."""
         if record.name in self._names:
             record = dataclasses.replace(record, name=f"{record.name}-{record.kernel_id[:8]}")
-        named = NamedSession(self._host, record, label.options or {}, store=self.store)
+        named = NamedSession(self._host, record, options, store=self.store)
         self.store.sessions.add(record, named.options)
         self._add(named)
         self.note_lost(f"session {record.name!r} was not among the stored sessions, and goes on; its past is not known")
@@ -488,11 +507,12 @@ class NamedSessions:
 
     def _remove(self, named: NamedSession) -> None:
         del self._sessions[named.record.kernel_id], self._names[named.record.name]
-        self.store.sessions.remove(named.record.kernel_id)
+        # The saves first: without its session, a save counts as one that was lost from the journal.
         if named.durable is not None:
             named.durable.remove()
         elif (saves := saves_of(self.store)) is not None and named.options.get("durable"):
             remove_saves(saves / named.record.kernel_id)
+        self.store.sessions.remove(named.record.kernel_id)
 
     async def _end(self, named: NamedSession, *, remove: bool = True) -> None:
         """End a session in a separate task, so that cancelling the caller does not stop it."""
