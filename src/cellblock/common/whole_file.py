@@ -8,7 +8,6 @@ import secrets
 from contextlib import suppress
 from typing import IO
 
-
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 """Errors of file systems that cannot sync a file, or a directory: nothing more can be done there."""
 
@@ -69,7 +68,8 @@ class WholeFile:
 
     def finish(self) -> None:
         """Rename the complete file to its final path. When this returns, it is on the disk."""
-        assert self._file is not None and self._directory is not None
+        assert self._file is not None
+        assert self._directory is not None
         self._file.flush()
         sync(self._file.fileno())  # before the rename: otherwise, an empty file can have the name after a power failure
         os.replace(self._name, self._final, src_dir_fd=self._directory, dst_dir_fd=self._directory)

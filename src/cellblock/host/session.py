@@ -143,6 +143,7 @@ class Session(AsyncOnly):
         reader: The reader of its output, for services of the session.
         holding: Holds its tool calls and connections while `eager` runs ahead.
         succession: The state that it takes over from an earlier host, and leaves to a later one.
+        untouched: Whether it continues one of an earlier host, and has not begun with that: closing it ends nothing then.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Session(AsyncOnly):
     ) -> None:
         self._branch = start_from.directory() if start_from is not None else None if remains is None else remains.branch
         self._entered = False
+        self.untouched = remains is not None
         resolved = resolve_for(host, options, self._branch, start_from)
         self._host = host
         self._name = f"session {number}"
@@ -288,6 +290,7 @@ class Session(AsyncOnly):
             self._branch.enter(self._around.places)
         self._keeper.begin()
         await self._checkpoints.files.recover()
+        self.untouched = False
         await self._keeper.go_on(on_input)
         await self._kernels.live()
         self._keeper.settled()
@@ -316,6 +319,9 @@ class Session(AsyncOnly):
         await self._closing.finish(self._close)
 
     async def _close(self) -> None:
+        if self.untouched:  # another attempt finds everything as the earlier host has left it
+            self._host.forget(self)
+            return
         await self._end_programs("its session was closed")
         await self._checkpoints.close()
         await self._cells.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -14,7 +15,7 @@ from cellblock.common import config
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
 from cellblock.operations.sessions import About, End
-from cellblock.service.daemon.connection import Connection, open_if_running
+from cellblock.service.daemon.connection import Connection, open_if_running, silent
 from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.starting import open_connection
 
@@ -58,16 +59,20 @@ def stop(place: Place | None = None, *, keep: bool = False) -> bool:
     """
     place = place or Place()
     sock = place.connect()
-    if sock is None:
+    if sock is not None:
+        with suppress(NotRunError):  # it is ending
+            connection = Connection(sock, __version__, any_daemon=True, patience=_PATIENCE)
+            connection.call(End(keep))
+            connection.close()
+    elif (pid := place.pid) is not None:  # its socket was removed
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    else:
         return False
-    with suppress(NotRunError):  # it is ending
-        connection = Connection(sock, __version__, any_daemon=True)
-        connection.call(End(keep))
-        connection.close()
     deadline = time.monotonic() + _PATIENCE
     while place.is_held():
         if time.monotonic() > deadline:
-            raise DaemonError(f"the daemon does not end; see {place.log}")
+            raise DaemonError(silent(place.pid, _PATIENCE))
         time.sleep(0.01)  # it releases its lock last, and waiting for a lock has no time limit
     return True
 

@@ -143,8 +143,8 @@ class NamedSession:
                 self._read = read_options(self.options, self._host)
             except InvalidInputError as error:
                 raise InvalidInputError(
-                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. If "
-                    "another version of cellblock has made it, use that version; or end the session, and make it again"
+                    f"session {self.record.name!r} was made earlier, and cannot go on with its options here: {error}. Make "
+                    "this right, then try again; if another version of cellblock has made it, use that version"
                 ) from error
         return self._read
 
@@ -335,6 +335,8 @@ class NamedSession:
         except BaseException:
             self.running = None
             await running.close()
+            if running.session is None or running.session.untouched:
+                self._remains = remains  # for the next attempt: the kernel lives on
             raise
         if remains is not None and not running.session.succession.recalled and self._last_ended != self.since:
             self.since = self._last_ended
@@ -457,11 +459,16 @@ class NamedSession:
         session.reader.note(f"[cellblock] The kernel is a fresh one, in which the startup code {outcome}")
 
     @property
+    def left(self) -> SessionRemains | None:
+        """What a killed process has left of it, as long as it is not taken over: its kernel lives."""
+        return self._remains
+
+    @property
     def status(self) -> SessionStatus:
         """Its current status."""
         if self.turn.locked():
             return "running"
-        return "dead" if self.current is None else "idle"
+        return "dead" if self.current is None and self._remains is None else "idle"
 
     def shown(self) -> SessionRecord:
         """Return its current record."""

@@ -32,10 +32,11 @@ from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
 from cellblock.service.named.options import Options, read_options
 from cellblock.service.named.overview import Overview
-from cellblock.service.named.past import close_unfinished
+from cellblock.service.named.past import close_one, close_unfinished
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
+from cellblock.service.named.waiting import WaitingSession
 from cellblock.service.session.running import RunningSession
 from cellblock.service.store.named import NamedStore
 from cellblock.tools.approvals.elicitation import Elicitation
@@ -101,6 +102,8 @@ class NamedSessions:
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._losses: list[str] = []
+        self._waiting: dict[str, WaitingSession] = {}
+        """Sessions of a killed process that cannot go on yet, by id."""
         self._given_away: dict[str, str] = {}
         """Tokens of the holds of sessions that have moved to other nodes, by name and by id: requests belong there."""
         self._adopted: dict[str, str] = {}
@@ -155,7 +158,6 @@ class NamedSessions:
         journal = self.store.journal
         running = {record.session: record for record in journal.unfinished() if record.state == "running"}
         go_on: set[str] = set()
-        not_begun: set[str] = set()
 
         async def one(remains: SessionRemains) -> None:
             label = Label.read(remains.label)
@@ -165,26 +167,66 @@ class NamedSessions:
                 return
             record = running.get(label.session)
             left = None if record is None else Execution.left(record, named.record.name, journal)
+            waiting = WaitingSession(named, remains, label, left)
             try:
-                session = await named.adopt(remains, None if left is None else left.stdin.ask, label.since)
-            except CellblockError as error:
-                _log.warning("session %r cannot be continued: %s", named.record.name, error)
-                return
-            self._join(named, session)
-            if left is None:
-                if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
-                    self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
-            elif session.succession.resumed == left.record.id:
+                goes_on = await self._take_up(waiting)
+            except (CellblockError, OSError) as error:
+                if named.left is None:
+                    self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
+                    return
+                _log.warning("session %r cannot go on yet: %s", named.record.name, error)
+                waiting.note(error)
+                self._waiting[label.session] = waiting
+                goes_on = True  # perhaps
+            if left is not None and goes_on:
                 go_on.add(left.record.id)
-                self.executions.go_on(named, left, session)
-                return
-            elif session.succession.adopted_at and session.succession.adopted_at == journal.position(left.record.id):
-                not_begun.add(left.record.id)
-            session.succession.forgo_resuming()
 
         await asyncio.gather(*map(one, await self._host.adopt()))
-        close_unfinished(journal, go_on, not_begun)
+        close_unfinished(journal, go_on)
         _log.info("%d sessions go on, and %d executions", self.kernels, len(go_on))
+
+    async def _take_up(self, waiting: WaitingSession) -> bool:
+        """Take over a session of a killed process; return whether its execution goes on. Otherwise it gets its outcome.
+
+        Raises:
+            CellblockError, OSError: That is not possible. If its `left` is still there, it may be later.
+        """
+        named, left, journal = waiting.named, waiting.running, self.store.journal
+        session = await named.adopt(waiting.remains, None if left is None else left.stdin.ask, waiting.label.since)
+        self._join(named, session)
+        at = session.succession.adopted_at
+        if left is None:
+            if session.succession.resumed and journal.find(session.succession.resumed) is None:  # otherwise, it had ended
+                self.note_lost(f"session {named.record.name!r} runs code of which the journal knows nothing")
+        elif session.succession.resumed == left.record.id:
+            self.executions.go_on(named, left, session)
+            return True
+        session.succession.forgo_resuming()
+        if left is not None:
+            close_one(journal, left.record, begun=not at or at != journal.position(left.record.id))
+        return False
+
+    async def _take_up_later(self, waiting: WaitingSession) -> Session:
+        """Take over a session of a killed process that could not go on before.
+
+        Raises:
+            BusyError: It still cannot.
+            CellblockError, OSError: It is lost.
+        """
+        named = waiting.named
+        async with waiting.turn:
+            if named.current is None:
+                try:
+                    await self._take_up(waiting)
+                except (CellblockError, OSError) as error:
+                    if named.left is None:
+                        self._waiting.pop(named.record.kernel_id, None)
+                        raise
+                    waiting.note(error)
+                    raise waiting.error from error
+                _log.info("session %r goes on", named.record.name)
+            self._waiting.pop(named.record.kernel_id, None)
+        return named.session
 
     def _named_like(self, label: Label, *, empty: bool) -> NamedSession | None:
         """Return the session that the custodian holds under a label; None if it must not continue.
@@ -389,6 +431,9 @@ class NamedSessions:
 
     async def _close(self, named: NamedSession, *, remove: bool = False) -> None:
         await named.close(remove=remove)
+        self._waiting.pop(named.record.kernel_id, None)
+        if named.left is not None:
+            await self._host.discard(named.left)
         if (own := self.own_workspace(named)) is not None:
             run_aside(partial(shutil.rmtree, own, ignore_errors=True), "cellblock-removal")
 
@@ -418,8 +463,11 @@ class NamedSessions:
 
     async def _live(self, named: NamedSession) -> Session:
         if (session := named.current) is None:
-            session = await named.live()
-            self._join(named, session)
+            if (waiting := self._waiting.get(named.record.kernel_id)) is not None:
+                session = await self._take_up_later(waiting)
+            else:
+                session = await named.live()
+                self._join(named, session)
         await named.hold()
         return session
 
@@ -542,7 +590,8 @@ class NamedSessions:
             with suppress(asyncio.CancelledError):
                 await self._watching
         await self.overview.close()
-        making = [*self._making.values()]
+        making: list[asyncio.Task[Any]] = [*self._making.values()]
+        making += [waiting.retrying for waiting in self._waiting.values() if waiting.retrying is not None]
         for task in making:
             task.cancel()
         if making:
@@ -581,7 +630,10 @@ class NamedSessions:
                 await self._end(named)
                 continue
             named.save_if_due()
-            if named.runs_programs:
+            waiting = self._waiting.get(named.record.kernel_id)
+            if waiting is not None and asyncio.get_running_loop().time() >= waiting.next and not waiting.turn.locked():
+                waiting.retrying = asyncio.create_task(self._retry(waiting))
+            if named.runs_programs or waiting is not None:
                 named.used = now
             if named.executions or named.runs_programs:
                 continue
@@ -592,6 +644,10 @@ class NamedSessions:
             elif named.changed:
                 named.changed = False
                 self.store.sessions.update(named.stamp())
+
+    async def _retry(self, waiting: WaitingSession) -> None:
+        with suppress(CellblockError, OSError):  # it is noted
+            await self._take_up_later(waiting)
 
     @property
     def busy(self) -> bool:
@@ -614,6 +670,7 @@ class NamedSessions:
             for named in sessions
             if named.durable is not None and named.durable.problem
         ][:_MAX_LOSSES]
+        problems += [str(waiting.error) for waiting in self._waiting.values()][:_MAX_LOSSES]
         if failing:
             problems.append(f"nothing can be stored, so nothing new is run: {failing}")
         return {
