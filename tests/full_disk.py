@@ -76,6 +76,15 @@ class Disk:
         finally:
             os.close(top)
 
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Have it take no writes: whoever writes to it waits, and cannot be killed."""
+        subprocess.run(["fsfreeze", "-f", self.path], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["fsfreeze", "-u", self.path], check=True)
+
     def again(self) -> None:
         """Mount what has been written to it. Everything that used it has ended."""
         self.remove()

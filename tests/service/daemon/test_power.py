@@ -80,3 +80,16 @@ async def test_a_file_that_was_written_is_whole(disk: Disk) -> None:
         await power_failure(disk)
         path = Path("new")
         assert not path.exists() or path.read_text() == "content"
+
+
+async def test_a_disk_that_stands_still_costs_a_cell_and_no_variables(disk: Disk, tmp_path: Path) -> None:
+    workspace = disk.path / "of the session"
+    workspace.mkdir()
+    with own_daemon(tmp_path):
+        cellblock.get_or_create("one", working_dir=str(workspace), **OPTIONS)
+        cellblock.execute("one", "x = 41")
+        with disk.standing_still():
+            result = cellblock.execute("one", "x = 1; open('f', 'w').write('x')", timeout=1)
+            assert (result.status, result.recovery) == ("timeout", "restored")
+            assert cellblock.execute("one", "x").return_value == "41"
+        assert cellblock.execute("one", "open('g', 'w').write('x'); x").return_value == "41"

@@ -30,8 +30,11 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
 
-_STOPPED = (b"T", b"t", b"Z", b"X")
+_STOPPED = frozenset((b"T", b"t", b"Z", b"X"))
 """States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+
+_STUCK = frozenset((b"D", b"Z", b"X"))
+"""States in which a thread stays that was killed: it has ended, or waits for a device"""
 
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
 _MOMENT = 0.0002  # between two looks at it
@@ -366,6 +369,15 @@ def _proportional_share(pid: str) -> int:
 
 def stopped(pid: int) -> bool:
     """Return whether nothing of a process can run: each thread is stopped, or has ended."""
+    return _all_threads_are(pid, _STOPPED)
+
+
+def stuck(pid: int) -> bool:
+    """Return whether nothing of a killed process will run again: each thread waits for a device, or has ended."""
+    return _all_threads_are(pid, _STUCK)
+
+
+def _all_threads_are(pid: int, states: frozenset[bytes]) -> bool:
     name = name_in_proc(pid)
     try:
         threads = os.listdir(f"/proc/{name}/task")
@@ -374,7 +386,7 @@ def stopped(pid: int) -> bool:
     for thread in threads:
         try:
             with open(f"/proc/{name}/task/{thread}/stat", "rb") as file:
-                if file.read().rpartition(b")")[2].split()[0] not in _STOPPED:
+                if file.read().rpartition(b")")[2].split()[0] not in states:
                     return False
         except OSError:
             continue  # the thread has ended

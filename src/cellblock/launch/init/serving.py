@@ -51,6 +51,10 @@ _LOOKS = 20
 """How often processes that were told to stop are looked at before the host is told how many are left"""
 
 
+_LOOK_AT_STUCK = 200.0
+"""Milliseconds between two looks at kernels that are killed and have not ended"""
+
+
 class Init:
     """The loop of a session's init: first it waits for a session, then it serves its kernels."""
 
@@ -105,7 +109,7 @@ class Init:
     def run(self) -> NoReturn:
         """Serve until the end."""
         while True:
-            for descriptor, event in self._poll.poll():
+            for descriptor, event in self._poll.poll(_LOOK_AT_STUCK if self._has_leaving else None):
                 if self._around.supervisor is not None and descriptor in self._around.supervisor:
                     self._around.supervisor.serve(descriptor, event)
                 elif descriptor == self._wake:
@@ -127,6 +131,17 @@ class Init:
                         continue
                     if descriptor in self._parked:
                         self._parked.serve(descriptor)
+            self._look_at_stuck()
+
+    @property
+    def _has_leaving(self) -> bool:
+        return any(seat.leaving for seat in self._seats.values())
+
+    def _look_at_stuck(self) -> None:
+        """Tell the host which kernels are killed, but wait for a device: a disk that does not answer must not cost more."""
+        for seat in self._seats.values() if self._has_leaving else ():
+            if seat.leaving and seat.worker is not None and all(map(processes.stuck, {seat.worker, *self._below(seat)})):
+                seat.tell(Quiet())
 
     def _take_over(self) -> None:
         """Take over a session's connections, and pass the worker's part on to it."""

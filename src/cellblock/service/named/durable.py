@@ -52,8 +52,8 @@ _LAST = 10.0  # seconds to save what is new when the daemon ends
 class Durable:
     """The saves of one named session, in a directory of their own. Only the last one is kept.
 
-    A file's name has the id of the execution after which it was saved. The directory needs no journal: it also has the label of the
-    session, and the cells that began after the save. All of it is on the disk before an answer relies on it.
+    A file's name has the id of the execution after which it was saved. The directory needs no journal: it also has the label
+    of the session, and the cells that began after the save. All of it is on the disk before an answer relies on it.
 
     Attributes:
         remote: The saves at a URL, if it is saved there, too.
