@@ -39,6 +39,9 @@ _STUCK = frozenset((b"D", b"Z", b"X"))
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
 _MOMENT = 0.0002  # between two looks at it
 
+OOM_WORKER, OOM_CHILD = 300, 600
+"""Scores for the system's choice when memory is full (proc_pid_oom_score_adj(5)): of workers, and what their code starts"""
+
 HIGH = 64
 """Above every descriptor with a fixed place."""
 
@@ -47,6 +50,23 @@ def become_subreaper() -> None:
     """Adopt orphaned descendants instead of the machine's init. Linux only; elsewhere a no-op."""
     if sys.platform == "linux":
         prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def offer_to_oom_killer(score: int, pid: int | None = None) -> None:
+    """Let the system kill a process earlier than others when the memory of the machine is full: what is least trusted first.
+
+    An ordinary user can only raise a score. So the host, the custodian, zygotes and inits keep theirs.
+
+    Args:
+        score: As in /proc/PID/oom_score_adj.
+        pid: The process; None: this one.
+    """
+    try:
+        name = "self" if pid is None else name_in_proc(pid)
+        with open(f"/proc/{name}/oom_score_adj", "w") as file:
+            file.write(str(score))
+    except OSError:
+        return  # no Linux, or the process has ended or made itself unreadable
 
 
 def die_with_parent(number: int) -> None:

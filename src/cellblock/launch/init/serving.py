@@ -93,6 +93,8 @@ class Init:
         self._left_watchers: set[int] = set()
         """The pids of watchers whose programs run on though their kernel is gone."""
         self._census = Census()
+        self._offered: set[int] = set()
+        """Processes of code with `processes.OOM_CHILD`."""
         self._host = host
         self._ending = [descriptor for descriptor in (host, parent) if descriptor is not None]
         self._wake = wake
@@ -198,6 +200,7 @@ class Init:
                 self._around.listen(seat, 0, None)
             case Measure() as message:
                 used = self._measure(seat, message.enough)
+                self._offer_children(seat)
                 seat.tell(Memory(used, self._measure_copies(seat) if used > message.enough else 0))
             # The answer tells the host that the signal is on its way, so that it cannot hit a later cell.
             case Interrupt():
@@ -246,6 +249,13 @@ class Init:
         if self._ground is None:
             return processes.memory_of(processes.descendants(os.getpid()), enough)
         return processes.memory_of_namespace(self._around.home, enough)
+
+    def _offer_children(self, seat: Seat) -> None:
+        """Let the system kill what the code has started before it kills workers, of this and of other sessions."""
+        below = self._below(seat)
+        for pid in below - self._offered:
+            processes.offer_to_oom_killer(processes.OOM_CHILD, pid)
+        self._offered = below
 
     def _measure_copies(self, seat: Seat) -> int:
         """Return an upper bound of the memory that dropping copies would free."""
