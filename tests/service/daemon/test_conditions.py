@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import threading
 import time
@@ -200,7 +201,8 @@ async def test_a_custodian_that_stands_still_costs_nothing(home: Path) -> None:
 
 
 async def test_a_daemon_that_is_stopped_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "GREETING", 0.5)
+    monkeypatch.setattr(connection, "ANSWER", 0.5)
+    monkeypatch.setattr(control, "_PATIENCE", 0.5)
     pid = about()["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -209,3 +211,22 @@ async def test_a_daemon_that_is_stopped_is_told(home: Path, monkeypatch: pytest.
                 ask()
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("isolate", ["native", "landlock"])
+async def test_directories_that_a_cleaner_has_emptied_are_made_again(home: Path, tmp_path: Path, isolate: str) -> None:
+    cellblock.get_or_create("one", isolate=isolate, **OPTIONS)
+    cellblock.execute("one", "x = 1; open('a', 'w').write('1')")
+    for path in (home / "snapshots").iterdir():
+        shutil.rmtree(path)
+    for path in (tmp_path / "tmp").glob("cellblock-*"):
+        shutil.rmtree(path)
+    for number in (2, 3):
+        cellblock.execute("one", f"x = {number}; open('a', 'w').write('{number}')")
+    cellblock.undo("one")
+    assert (cellblock.execute("one", "x").return_value, Path("a").read_text()) == ("2", "2")
+    await crash()
+    cellblock.undo("one")
+    assert (cellblock.execute("one", "x").return_value, Path("a").read_text()) == ("2", "2")
+    cellblock.restart("one")
+    assert cellblock.execute("one", "1").return_value == "1"

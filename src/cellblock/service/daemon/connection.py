@@ -25,8 +25,8 @@ _READ = 64 * 1024
 """Bytes that are read at once. The C library would fetch memory for more from the system, each time."""
 
 
-GREETING = 30.0
-"""Seconds in which a daemon answers that lives."""
+ANSWER = 30.0
+"""Seconds in which a living daemon answers what it can answer at once."""
 
 
 def silent(pid: int | None, seconds: float) -> str:
@@ -93,13 +93,13 @@ class Connection:
             sock: The connected socket, which is closed with this.
             version: The version of this client's cellblock.
             any_daemon: Whether to stay connected to a daemon of another version, which can be asked to end.
-            patience: Seconds to wait for each answer; None: as long as it takes. A living daemon greets at once.
+            patience: Seconds to wait for each answer; None: as long as it takes.
 
         Raises:
             NotRunError: The daemon has ended meanwhile.
             DaemonError: It speaks another version, or does not answer.
         """
-        self._patience: float | None = GREETING
+        self._patience = patience
         self._silent = False
         self._socket = sock
         self._readable = select.poll()
@@ -114,11 +114,9 @@ class Connection:
         try:
             self.daemon: dict[str, Any] = {}
             self.daemon = self.call(Hello(PROTOCOL, version))
-            self._patience = patience
         except BaseException as error:  # also Ctrl-C: the caller never gets the connection, and cannot close it
             lost = self.closed  # an answer leaves it open
             if any_daemon and not lost and not self._silent and isinstance(error, DaemonError):
-                self._patience = patience
                 return
             self.close()
             if lost and isinstance(error, DaemonError):
@@ -245,5 +243,5 @@ def open_if_running(place: Place) -> Connection | None:
     """
     sock = place.connect()
     with suppress(NotRunError):  # it has just ended
-        return None if sock is None else Connection(sock, __version__, patience=GREETING)
+        return None if sock is None else Connection(sock, __version__, patience=ANSWER)
     return None
