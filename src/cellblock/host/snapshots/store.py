@@ -298,8 +298,8 @@ class Store:
         """
         if not self.has(snapshot):
             raise SnapshotError(
-                "these files are no longer kept: the snapshot was dropped, or belongs to another host, or somebody has emptied "
-                f"{self.directory.parent}"
+                "these files are no longer kept: the snapshot was dropped, or belongs to another host, or somebody has "
+                f"emptied {self.directory.parent}"
             )
 
     def retain(self, root: Folder) -> None:

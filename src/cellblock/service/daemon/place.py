@@ -30,7 +30,8 @@ class Place:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
-        self.directory = directory or config.state_directory()
+        # Resolved once: the directory may be a link, to another disk, say, and whoever opens it follows none.
+        self.directory = Path(os.path.realpath(directory or config.state_directory()))
         self.socket = self.directory / "daemon.sock"
         self.lock = self.directory / "daemon.lock"
         self.starting = self.directory / "daemon.starting"

@@ -222,10 +222,10 @@ class Execution:
                         self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
                     await self._take_all(session.succession.resume(self.log.given), approvals, auto)
             except CellblockError as error:
-                self._fail(error, "unknown")
+                self.fail(error, "unknown")
             finally:
                 if not self.ended:
-                    self._fail(StateError("its session was ended while it ran"), "yes")
+                    self.fail(StateError("its session was ended while it ran"), "yes")
 
         self.task = asyncio.create_task(run())
         return self.task
@@ -245,20 +245,20 @@ class Execution:
                 await self._run(started, approvals, auto)
         except CellblockError as error:
             if self._begun:
-                self._fail(error, "unknown")
+                self.fail(error, "unknown")
             else:  # a closed session raises StateError
                 assert self._journal is not None
                 self._journal.free_key(self.record.id)
-                self._fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
+                self.fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
         except asyncio.CancelledError:
             if self._begun:
-                self._fail(StateError("its session was ended while it ran"), "yes")
+                self.fail(StateError("its session was ended while it ran"), "yes")
             else:
-                self._fail(NotRunError(_NOT_BEGUN), "no")
+                self.fail(NotRunError(_NOT_BEGUN), "no")
             raise
         finally:
             if not self.ended:
-                self._fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
+                self.fail(CellblockError("cellblock failed; see the daemon's log"), "unknown")
 
     async def _run(self, session: Session, approvals: PendingApprovals, auto: bool) -> None:
         options: dict[str, Any] = {
@@ -340,7 +340,8 @@ class Execution:
         self._note_end(len(self.packed))
         self.log.end("result", result, prepared)
 
-    def _fail(self, error: CellblockError, ran: str) -> None:
+    def fail(self, error: CellblockError, ran: str) -> None:
+        """Record that it has no result; `ran` tells whether it ran: ``yes``, ``no`` or ``unknown``."""
         self.failed = error
         begun = self.record.begun if self._begun else None
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
@@ -406,7 +407,7 @@ class Execution:
         self.task.cancel()
         await asyncio.wait([self.task])
         if not self.ended:  # its task had not started
-            self._fail(NotRunError("it was cancelled before it began to run"), "no")
+            self.fail(NotRunError("it was cancelled before it began to run"), "no")
         return True
 
 

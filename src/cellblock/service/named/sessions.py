@@ -32,7 +32,7 @@ from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import Arrival, moving_error
 from cellblock.service.named.options import Options, read_options
 from cellblock.service.named.overview import Overview
-from cellblock.service.named.past import close_one, close_unfinished
+from cellblock.service.named.past import close_unfinished, outcome_left
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
@@ -178,6 +178,8 @@ class NamedSessions:
                 waiting.note(error)
                 self._waiting[label.session] = waiting
                 goes_on = True  # perhaps
+                if left is not None:
+                    named.executions[left.record.id] = left
             if left is not None and goes_on:
                 go_on.add(left.record.id)
 
@@ -203,7 +205,8 @@ class NamedSessions:
             return True
         session.succession.forgo_resuming()
         if left is not None:
-            close_one(journal, left.record, begun=not at or at != journal.position(left.record.id))
+            left.fail(*outcome_left(left.record, begun=not at or at != journal.position(left.record.id)))
+            named.executions.pop(left.record.id, None)
         return False
 
     async def _take_up_later(self, waiting: WaitingSession) -> Session:
@@ -431,7 +434,9 @@ class NamedSessions:
 
     async def _close(self, named: NamedSession, *, remove: bool = False) -> None:
         await named.close(remove=remove)
-        self._waiting.pop(named.record.kernel_id, None)
+        waiting = self._waiting.pop(named.record.kernel_id, None)
+        if waiting is not None and waiting.running is not None and not waiting.running.ended:
+            waiting.running.fail(StateError("its session was ended while it ran"), "yes")
         if named.left is not None:
             await self._host.discard(named.left)
         if (own := self.own_workspace(named)) is not None:
