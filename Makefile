@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore --no-compile
 UV := $(BIN)/uv pip install --quiet --native-tls --python $(BIN)/python
 PYTEST := $(BIN)/python -m pytest -qq --one-line -o console_output_style=classic
-# The seed of the sample of mutants that run though they were proved before: the same when tests are run once more.
+# The seed of the sample of mutants in slow tests: the same when tests are run once more.
 export MUTANTS_SEED ?= $(shell date -u +%F)
 QUICK := not slow and not srt and not npm and not clients and not ray
 
@@ -29,8 +29,8 @@ help:
 	@echo 'make demo       analyse a real CSV file over several cells, with plots, streaming, errors and timeouts'
 	@echo 'make test       the quick tests: all that a change usually needs'
 	@echo 'make test-all   everything else: slow srt npm ray clients frameworks demo fuzz user pythons, each of which is a target, too'
-	@echo 'make slow       slow tests: each defence switched off in turn, faults, long waits'
-	@echo 'make mutants    defences switched off whose sources have changed, and the record of it (ALL=1: all, before a release)'
+	@echo 'make slow       slow tests: attacks, some defences switched off in turn, faults, long waits'
+	@echo 'make mutants    each defence switched off in turn, of which make slow has a sample: before a release, and at night'
 	@echo 'make attacks    the slow attacks from inside of sandboxes, a part of make slow'
 	@echo 'make srt        tests of the srt sandbox, which must be installed (.ci/install)'
 	@echo 'make ray        tests of sessions on a Ray cluster: three nodes on this machine, of which parts are killed'
@@ -101,9 +101,9 @@ slow: TESTS += $(if $(BY_USER),$(ATTACKS:%=--ignore=%))
 slow: $(VENV)/slow.stamp
 	$(call run,slow and not srt and not npm and not clients and not ray)
 
-# Prove that each defence is one, where it was not proved with the same sources, and write that down (tests/escape/proofs.py).
+# Prove that each defence is one. It takes half an hour.
 mutants: $(VENV)/slow.stamp
-	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --record --mutants=$(if $(ALL),all,new)
+	@$(PYTEST) -n $(WORKERS) tests/escape/test_mutants.py --mutants=all
 
 # Without the tests that switch off a defence: those of root have done that.
 attacks: $(VENV)/slow.stamp

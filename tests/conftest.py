@@ -22,7 +22,6 @@ from cellblock import CodeExecutor, Host, Session
 from cellblock.host import distrusted
 from cellblock.host.shared import acquire, release
 from cellblock.launch.zygote import boot
-from escape import proofs
 from processes import below, command_line, descriptors, eventually, tree
 from progress import Progress
 from suite import SUMMARY, selection, shared, sharing, spread
@@ -36,13 +35,7 @@ BOOT = boot.__file__
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that the Makefile gives."""
     parser.addoption("--one-line", action="store_true", help="show progress on one line")
-    parser.addoption(
-        "--mutants",
-        choices=["some", "new", "all"],
-        default="some",
-        help="which mutants run: those that were not proved with the same sources, and by default a sample of the others",
-    )
-    parser.addoption("--record", action="store_true", help="record which mutants were proved")
+    parser.addoption("--mutants", choices=["some", "all"], default="some", help="which mutants run: all, or a sample")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,12 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected, which makes a million objects that stay
     if hasattr(config, "workerinput"):
         _collect_elsewhere_first(config)
-    os.environ.setdefault(proofs.SEED, f"{datetime.now(UTC):%Y-%m-%d}")  # once, and all processes have it
-    if not hasattr(config, "workerinput"):
-        if config.getoption("--one-line"):
-            config.pluginmanager.register(Progress())
-        if config.getoption("--record"):
-            config.pluginmanager.register(proofs.Recorder())
+    os.environ.setdefault("MUTANTS_SEED", f"{datetime.now(UTC):%Y-%m-%d}")  # once, and all processes have it
+    if not hasattr(config, "workerinput") and config.getoption("--one-line"):
+        config.pluginmanager.register(Progress())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

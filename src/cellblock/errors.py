@@ -272,7 +272,10 @@ class ToolRunnerError(CellblockError):
         trace = self.__traceback__
         while trace is not None:
             code, names = trace.tb_frame.f_code, trace.tb_frame.f_globals
-            generated = getattr(names.get("call"), "__module__", "") == "cellblock.tools.calling.typed"
+            generated = (
+                names.get("__name__") != "__main__"  # which has `call`, too, after `from … import *`
+                and getattr(names.get("call"), "__module__", "") == "cellblock.tools.calling.typed"
+            )
             if not code.co_filename.startswith(here) and not generated:
                 own.append(trace)
             trace = trace.tb_next

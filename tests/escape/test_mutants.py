@@ -3,15 +3,15 @@
 Each test is run by a pytest of its own, on the copy. That all of them pass on a copy that nobody has changed is a test, too.
 Where something has more than one line of defence, all of them are switched off: the table names each.
 
-What was proved before with the same sources is not proved again, but for a sample: see proofs.py. `make mutants` keeps the record.
+`make mutants` runs all of them, before a release and at night. `make slow` runs a sample, another one each day.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
+import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -21,7 +21,6 @@ import pytest
 
 from suite import SUMMARY, selection
 
-from . import proofs
 from .copies import Edit, copied, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -29,6 +28,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 TESTS = Path(__file__).parents[1]
 PART = 40
 """How many tests are run at once on a copy that is not changed."""
+SAMPLE = 20
+"""How many mutants `make slow` runs."""
+SEED = "MUTANTS_SEED"
+"""The environment variable with the seed of the sample; by default the date on which the run began."""
 SECONDS = 6
 """Without their defence some attacks never end, or only at a deadline: after how long their tests are cut off."""
 ENDLESS = frozenset(
@@ -1498,22 +1501,17 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run]:
     await server.wait()
 
 
-@functools.cache
-def plan(which: str) -> proofs.Plan:
-    """Return which mutants run: see `proofs.planned`."""
-    digests = {name: proofs.digest(row.test, row.edits, name in ENDLESS) for name, row in MUTANTS.items()}
-    return proofs.planned(digests, which, os.environ[proofs.SEED])
-
-
-def _plan(config: pytest.Config) -> proofs.Plan:
-    """Return which mutants run: also, what somebody asks for by its name does."""
-    asked = config.option.keyword or any("test_mutants.py::" in argument for argument in config.args)
-    return plan("all" if asked else config.option.mutants)
+def _chosen(config: pytest.Config) -> list[str]:
+    """Return which mutants run: all, a sample, or those that somebody names."""
+    named = config.option.keyword or any("test_mutants.py::" in argument for argument in config.args)
+    if named or config.option.mutants == "all" or not selection["slow"]:
+        return [*MUTANTS]
+    return sorted(random.Random(os.environ[SEED]).sample(sorted(MUTANTS), SAMPLE))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make tests of the mutants that run."""
-    runs = _plan(metafunc.config).runs if selection["slow"] else [*MUTANTS]  # which are not run at all
+    runs = _chosen(metafunc.config)
     if "name" in metafunc.fixturenames:
         metafunc.parametrize("name", runs)
     if "tests" in metafunc.fixturenames:
@@ -1525,14 +1523,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 async def test_the_tests_pass_on_a_copy_that_is_not_changed(
     tmp_path: Path, run: Run, tests: list[str], record_property: Callable[[str, object], None]
 ) -> None:
+    record_property(SUMMARY, f"{len(tests)} tests of mutants, of which there are {len(MUTANTS)} ({SEED}={os.environ[SEED]})")
     status, said = await run(copied(tmp_path / "package"), *tests, seconds=200)
     assert status == 0, said
-    record_property(proofs.UNCHANGED, tests)
 
 
-async def test_a_test_fails_without_its_defence(
-    tmp_path: Path, run: Run, name: str, record_property: Callable[[str, object], None]
-) -> None:
+async def test_a_test_fails_without_its_defence(tmp_path: Path, run: Run, name: str) -> None:
     row = MUTANTS[name]
     package = copied(tmp_path / "package", *row.edits)
     status, said = await run(package, row.test, seconds=SECONDS if name in ENDLESS else 100)
@@ -1540,15 +1536,3 @@ async def test_a_test_fails_without_its_defence(
     begun = f"::{row.test.partition('::')[2]}" in said
     assert status == 1 or (status is None and name in ENDLESS and begun), said
     assert "SyntaxError" not in said, said
-    record_property(proofs.PROVED, (name, row.test, plan("new").digests[name]))
-
-
-def test_the_record_is_up_to_date(pytestconfig: pytest.Config, record_property: Callable[[str, object], None]) -> None:
-    found = _plan(pytestconfig)
-    record_property(
-        SUMMARY,
-        f"{len(found.digests) - len(found.new)} mutants proved before with the same sources, {len(found.runs)} run now: "
-        f"{len(found.new)} for which these have changed, and a sample of {len(found.sample)} ({proofs.SEED}={os.environ[proofs.SEED]})",
-    )
-    wrong = [] if pytestconfig.option.record else [*found.new, *sorted(found.gone)]
-    assert not wrong, f"{proofs.RECORD.name} is about other sources of these: `make mutants` proves them, and writes it"

@@ -10,7 +10,7 @@ from cellblock import CodeExecutionResult, InvalidInputError
 from cellblock.model import OutputItem
 from cellblock.model.blocks import LARGEST_PICTURE, MOST_PICTURES
 
-PNG, JPEG = b"\x89PNG\r\n\x1a\n one", b"\xff\xd8 two"
+PNG, JPEG = b"\x89PNG\r\n\x1a\n one", b"\xff\xd8\xff two"
 
 
 def result(*bundles: dict[str, str | bytes]) -> CodeExecutionResult:
@@ -45,7 +45,7 @@ def test_content_for_openai() -> None:
 
 def test_what_is_too_large_or_too_many_is_told() -> None:
     many: list[dict[str, str | bytes]] = [{"image/png": PNG}] * (MOST_PICTURES + 2)
-    text, *pictures = result(*many, {"image/png": bytes(LARGEST_PICTURE + 1)}).to_anthropic()
+    text, *pictures = result(*many, {"image/png": PNG + bytes(LARGEST_PICTURE)}).to_anthropic()
     assert len(pictures) == MOST_PICTURES
     assert text["text"] == "shown\n[3 more pictures, too large or too many to be shown]"
 

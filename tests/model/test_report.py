@@ -49,6 +49,25 @@ async def test_of_what_led_to_an_error_the_message_is_told(session: Session) -> 
     assert "----> 6" not in text.split("The above")[0]
 
 
+async def test_a_chain_of_errors_tells_its_root_cause(session: Session) -> None:
+    links = "\n".join(
+        f"def f{n}():\n    try:\n        f{n - 1}()\n    except Exception as e:\n        raise ValueError('link {n}') from e"
+        for n in range(1, 12)
+    )
+    result = await session.execute(f"def f0():\n    raise ConnectionError('port 5432 closed')\n{links}\nf11()")
+    text = result.for_model()
+    assert text.startswith(
+        "Error: ValueError: link 11\n\nConnectionError: port 5432 closed\nThe above exception was the direct"
+    )
+    assert "ValueError: link 10\n" in text
+    assert "lines left out" in text
+
+
+async def test_the_lines_of_a_message_stay(session: Session) -> None:
+    result = await session.execute(r"raise ValueError('syntax error at\nLINE 1: SELEC 1\n        ^')")
+    assert result.for_model().startswith("Error: ValueError: syntax error at\nLINE 1: SELEC 1\n        ^\n\nCell In")
+
+
 async def test_a_server_that_is_not_registered_is_what_an_import_of_its_tools_fails_by(session: Session) -> None:
     for code, missing in (("import mcptools", "mcptools"), ("from mcptools.github.search import run", "mcptools")):
         first = (await session.execute(code)).for_model().split("\n")[0]

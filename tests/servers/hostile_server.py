@@ -27,6 +27,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "bare": {"outputSchema": NUMBER},
     "bad_image": {},
     "nonsense": {},
+    "refuse": {},
     "children": {},
     "grow": {},
     "chatty": {},
@@ -73,6 +74,8 @@ def tools(cursor: str | None) -> dict[str, Any]:
         return {"tools": [fat], "nextCursor": str(int(cursor or 0) + 1)}
     if MODE == "endless-pages":
         return {"tools": listed[:1], "nextCursor": str(int(cursor or 0) + 1)}
+    if MODE == "repeated-page":
+        return {"tools": [] if cursor else listed[:2], "nextCursor": "last"}
     if MODE == "pages":
         start = int(cursor or 0)
         page: dict[str, Any] = {"tools": listed[start : start + 2]}
@@ -109,6 +112,10 @@ def call(number: int, name: str, arguments: dict[str, Any], token: Any) -> None:
         send({"id": number, "result": {"content": [{"type": "image", "data": "!!", "mimeType": "image/png"}]}})
     elif name == "nonsense":
         send({"id": number, "result": {"content": "this is no list"}})
+    elif name == "refuse":
+        send({"id": number, "error": {"code": arguments["code"], "message": arguments["message"]}})
+        if arguments.get("leave"):
+            sys.exit(0)
     elif name == "children":
         # A child, and a grandchild that has left the group and the session and lost its parent.
         child = subprocess.Popen(["sleep", "1234"])

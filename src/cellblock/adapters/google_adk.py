@@ -15,6 +15,7 @@ from pydantic import PrivateAttr
 from cellblock.adapters.sessions import SyncSession
 from cellblock.fronts.executor.options import AS_MADE
 from cellblock.model import CodeExecutionResult as Result
+from cellblock.model.blocks import PICTURES, pictures
 
 _HAS_EXIT_CODE = "exit_code" in {field.name for field in dataclasses.fields(CodeExecutionResult)}
 
@@ -84,9 +85,9 @@ def _bytes(content: str | bytes) -> bytes:
 
 
 def _converted(result: Result) -> CodeExecutionResult:
-    pictures = [output.data["image/png"] for output in result.outputs if "image/png" in output.data]
     files = [
-        File(f"image-{result.execution_count}-{number}.png", data, "image/png") for number, data in enumerate(pictures, 1)
+        File(f"image-{result.execution_count}-{number}.{PICTURES[mime]}", data, mime)
+        for number, (mime, data) in enumerate(pictures(result.outputs), 1)
     ]
     status = {"exit_code": 0 if result.error is None else 1} if _HAS_EXIT_CODE else {}
     if result.error is None:

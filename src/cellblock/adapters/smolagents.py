@@ -18,6 +18,7 @@ from cellblock.adapters.sessions import SyncSession
 from cellblock.errors import CodeExecutionError
 from cellblock.fronts.executor.sync import SyncCodeExecutor
 from cellblock.model import CodeExecutionResult
+from cellblock.model.blocks import pictures
 
 _SAFE = serialization.SafeSerializer
 _FINAL = "_FinalAnswer"
@@ -121,8 +122,6 @@ class CellblockExecutor(PythonExecutor):
 
 def _value(result: CodeExecutionResult) -> Any:
     """Return what the last expression of a cell is: an image, or its text."""
-    for output in result.outputs:
-        if output.kind == "execute_result" and (data := output.data.get("image/png")):
-            assert isinstance(data, bytes)
-            return PIL.Image.open(BytesIO(data))
+    for _, data in pictures(output for output in result.outputs if output.kind == "execute_result"):
+        return PIL.Image.open(BytesIO(data))
     return result.return_value

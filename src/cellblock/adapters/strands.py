@@ -19,6 +19,7 @@ from cellblock.adapters.sessions import AsyncSession
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.host.programs.process import Process
 from cellblock.model import CodeExecutionChunk, CodeExecutionResult
+from cellblock.model.blocks import PICTURES, pictures
 
 _PYTHON = ("python", "python3")
 
@@ -130,8 +131,8 @@ async def _cell(
 
 
 def _converted(result: CodeExecutionResult) -> ExecutionResult:
-    pictures = [output.data["image/png"] for output in result.outputs if "image/png" in output.data]
-    files = [OutputFile(f"image-{number}.png", data, "image/png") for number, data in enumerate(pictures, 1)]
+    shown = enumerate(pictures(result.outputs), 1)
+    files = [OutputFile(f"image-{number}.{PICTURES[mime]}", data, mime) for number, (mime, data) in shown]
     if result.error is None:
         return ExecutionResult(0, "\n".join(filter(None, [result.output, result.return_value])), result.stderr, files)
     return ExecutionResult(1, result.output, "\n".join([result.stderr, *result.error.traceback]).lstrip(), files)

@@ -148,7 +148,7 @@ class SessionOptions:
         kernel_env: Environment variables for the kernel, in addition to a small base (docs/sessions.md).
         working_dir: Directory of the kernel, which returns to it after each cell. By default, it starts in the current
             directory of this process, and keeps changes of directory.
-        images_dir: Directory for PNG images; by default ``images`` in `working_dir`, or else in the current directory. A model
+        images_dir: Directory for pictures; by default ``images`` in `working_dir`, or else in the current directory. A model
             can only open files in the session's workspace.
         spill_dir: Directory for output that is too large to keep; by default it is dropped.
         limits: How much output is kept.

@@ -174,7 +174,7 @@ class CodeExecutionResult:
 
     Attributes:
         text: Everything a reader would see, in order, without empty lines around it; None if there was nothing.
-        images: Paths of the PNG files that were written for this cell's plots and pictures.
+        images: Paths of the files (PNG, JPEG, GIF, WebP) that were written for this cell's plots and pictures.
         status: How it ended.
         output: Text written to stdout.
         stderr: Text written to stderr.

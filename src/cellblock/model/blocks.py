@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from cellblock.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from cellblock.model import CodeExecutionResult
+    from cellblock.model import CodeExecutionResult, OutputItem
 
 MOST_PICTURES = 5
 LARGEST_PICTURE = 3 * 1024 * 1024
 """Bytes of a picture that is sent: in base64 it is a third larger, and providers take 5 MB."""
 
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""MIME types of pictures that models can see, in order of preference"""
+PICTURES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+"""MIME types of pictures that models can see, in order of preference, and their extensions. SVG can hold scripts."""
+
+_BEGINNINGS = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 
 
-def pictures(result: CodeExecutionResult) -> Iterator[tuple[str, bytes]]:
-    """Yield the pictures of a result that a model can see, with their types; one for each thing that was shown."""
-    for item in result.outputs:
-        for mime in _PICTURES:
-            if isinstance(data := item.data.get(mime), bytes):
+def pictures(outputs: Iterable[OutputItem]) -> Iterator[tuple[str, bytes]]:
+    """Yield the pictures among some outputs with their types, one for each output, if they begin like ones of their type."""
+    for item in outputs:
+        for mime in PICTURES:
+            if isinstance(data := item.data.get(mime), bytes) and data.startswith(_BEGINNINGS[mime]):
                 yield mime, data
                 break
 
 
 def text_and_pictures(result: CodeExecutionResult, max_chars: int) -> tuple[str, list[tuple[str, str]]]:
     """Return the text for a model, and the pictures with their types, in base64. The text says how many were left out."""
-    found = [*pictures(result)]
+    found = [*pictures(result.outputs)]
     sent = [(mime, data) for mime, data in found if len(data) <= LARGEST_PICTURE][:MOST_PICTURES]
     text = replace(result, images=[]).for_model(max_chars)
     if left_out := len(found) - len(sent):

@@ -6,10 +6,11 @@ import base64
 import html
 from typing import TYPE_CHECKING
 
+from cellblock.model.blocks import PICTURES
+
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult, OutputItem
 
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # SVG can hold scripts
 _MAX_TEXT = 100_000
 _MAX_PICTURES = 20
 
@@ -38,7 +39,7 @@ def _pre(text: str) -> str:
 
 
 def _picture(item: OutputItem) -> str | None:
-    for mime in _PICTURES:
+    for mime in PICTURES:
         if isinstance(data := item.data.get(mime), bytes):
             return f'<img src="data:{mime};base64,{base64.b64encode(data).decode()}"/>'
     return None

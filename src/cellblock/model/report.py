@@ -70,7 +70,8 @@ def _first_line(result: CodeExecutionResult) -> str:
     error = result.error
     if result.ok or error is None:
         return f"Variables and imports of earlier cells are lost: {_RESTARTED}." if result.state_lost else ""
-    told = _FILE_NAME.sub("", " ".join(error.evalue[:_MAX_TOLD].split()))
+    # Lines stay: databases point at a word with a caret, and assertions list differences.
+    told = _FILE_NAME.sub("", "\n".join(line.rstrip() for line in error.evalue[:_MAX_TOLD].strip().splitlines()))
     match result.status:
         case "timeout":
             return f"Timeout: {told}"
@@ -146,6 +147,7 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
         error: The error.
         first: The first line of the report, which need not be said again.
     """
+    causes: list[str] = []
     frames: list[str] = []
     skipped: list[str] = []
     for whole in error.traceback:
@@ -154,8 +156,9 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
             skipped.append(part)
             continue
         if _CHAINED.match(part.strip()):
-            # The message of the exception that led to this one is enough.
-            frames, skipped = [*frames[-1:], part.strip()], []
+            # The messages of the exceptions that led to this one are enough. The first one is the root cause.
+            causes += [*frames[-1:], part.strip()]
+            frames, skipped = [], []
             continue
         if not part.strip() or _RULER.match(part) or part.strip() == _EXIT_HINT:
             continue
@@ -165,13 +168,20 @@ def _short_traceback(error: ErrorInfo, first: str) -> str:
         frames.append(part)
     if frames and error.ename.endswith("SyntaxError"):
         frames[-1] = frames[-1].removesuffix(f"\n{error.ename}: {_FILE_NAME.sub('', error.evalue)}")
-    said = " ".join(frames[-1].split()) if frames else ""
-    if said and (said in first or said.startswith(f"{error.ename}: ") or said == error.ename):
+    said = frames[-1].strip() if frames else ""
+    if said and (
+        " ".join(said.split()) in " ".join(first.split()) or said.startswith(f"{error.ename}: ") or said == error.ename
+    ):
         frames.pop()  # the first line says it already, perhaps in other words
-    if len(frames) > _MAX_FRAMES:
-        half = _MAX_FRAMES // 2
-        frames[half:-half] = [f"… {len(frames) - 2 * half} frames left out …"]
-    return "\n".join(frames)
+    return "\n".join([*_ends(causes, "lines"), *_ends(frames, "frames")])
+
+
+def _ends(parts: list[str], what: str) -> list[str]:
+    """Return the first and the last of many parts."""
+    half = _MAX_FRAMES // 2
+    if len(parts) <= 2 * half:
+        return parts
+    return [*parts[:half], f"… {len(parts) - 2 * half} {what} left out …", *parts[-half:]]
 
 
 def _end_of(frames: list[str]) -> str:

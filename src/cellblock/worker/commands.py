@@ -21,6 +21,7 @@ from IPython.core.error import UsageError
 from IPython.core.magics.script import ScriptMagics
 from IPython.utils._process_common import arg_split
 
+from cellblock.worker.replaced import replace
 from cellblock.worker.requests import Requester
 
 _FORBIDDEN = (
@@ -231,8 +232,8 @@ def _say_so() -> None:
     _posixsubprocess.fork_exec = _refusal("subprocess")
     subprocess._fork_exec = _refusal("subprocess")  # type: ignore[attr-defined]  # noqa: SLF001
     for name in _WAYS:
-        setattr(os, name, _refusal(f"os.{name}()"))
-    pty.spawn = _refusal("pty.spawn()")
+        replace(os, name, _refusal(f"os.{name}()"))
+    replace(pty, "spawn", _refusal("pty.spawn()"))
 
 
 def _refusal(way: str) -> Callable[..., NoReturn]:

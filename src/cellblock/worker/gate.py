@@ -20,6 +20,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from cellblock.worker.replaced import replace
+
 _set_handler = signal.signal
 _get_handler = signal.getsignal
 
@@ -65,8 +67,8 @@ class Gate:
     def install(self, stray: Callable[[BaseException], None]) -> None:
         """Wrap every handler that is set from now on. Code sees only its own handlers."""
         self.stray = stray
-        signal.signal = _signal  # type: ignore[assignment]  # the real one has a signature that depends on the platform
-        signal.getsignal = _getsignal  # type: ignore[assignment]
+        replace(signal, "signal", _signal)
+        replace(signal, "getsignal", _getsignal)
 
     def keep_for_later(self, number: int) -> None:
         """Record a signal that arrived while the gate was shut."""
@@ -115,9 +117,6 @@ def _signal(signalnum: int, handler: Any, /) -> Any:
 
 def _getsignal(signalnum: int, /) -> Any:
     return _unwrapped(_get_handler(signalnum))
-
-
-_signal.__doc__, _getsignal.__doc__ = _set_handler.__doc__, _get_handler.__doc__
 
 
 def _unwrapped(handler: Any) -> Any:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from cellblock.worker.replaced import replace
+
 
 class _Selector(selectors.PollSelector):
     """Notes whether there was an event on another descriptor than one.
@@ -220,5 +222,4 @@ def allow_nested_run() -> None:
             # `asyncio.run` unsets the current loop.
             asyncio.set_event_loop(outer)
 
-    run.__doc__ = original.__doc__
-    asyncio.run = run
+    replace(asyncio, "run", run)

@@ -116,9 +116,12 @@ class NotebookShell(InteractiveShell):
 
 
 class _Exit(ExitAutocall):
-    """`exit` and `quit`: end the cell, not the kernel. They take a status or a message, as `sys.exit` does."""
+    """`exit` and `quit`: end the cell, not the kernel. They take a status or a message, as `sys.exit` does.
 
-    def __call__(self, code: object = None) -> None:
+    Jupyter's argument `keep_kernel` changes nothing.
+    """
+
+    def __call__(self, code: object = None, *, keep_kernel: bool = True) -> None:
         raise SystemExit(code)
 
 

@@ -7,6 +7,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from cellblock.worker.replaced import replace
+
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
@@ -17,7 +19,7 @@ def explain_failures(why: str) -> None:
         why: The text to add to the message.
     """
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex"):
-        setattr(socket, name, _explaining(getattr(socket, name), why))
+        replace(socket, name, _explaining(getattr(socket, name), why))
     connect = socket.socket.connect
 
     def explain(self: socket.socket, address: Any, /) -> None:
@@ -28,8 +30,7 @@ def explain_failures(why: str) -> None:
                 raise
             raise OSError(error.errno, f"{error.strerror} ({why})") from None
 
-    explain.__name__, explain.__doc__ = "connect", connect.__doc__
-    socket.socket.connect = explain  # type: ignore[assignment, method-assign]
+    replace(socket.socket, "connect", explain)
 
 
 def _explaining(original: Callable[..., Any], why: str) -> Callable[..., Any]:
@@ -39,5 +40,4 @@ def _explaining(original: Callable[..., Any], why: str) -> Callable[..., Any]:
         except socket.gaierror as error:
             raise socket.gaierror(error.errno, f"{error.strerror} ({why})") from None
 
-    lookup.__name__, lookup.__doc__ = original.__name__, original.__doc__
     return lookup

@@ -17,6 +17,7 @@ from cellblock.errors import ProtocolError
 from cellblock.wire.messages import Command, Decided, Ended, InputReply, InputRequest, Install, Installed, Message
 from cellblock.worker.channel import Channel
 from cellblock.worker.outbox import Outbox
+from cellblock.worker.replaced import replace
 
 _Answer = TypeVar("_Answer", InputReply, Installed, Decided, Ended)
 
@@ -40,14 +41,15 @@ class Requester:
 
     def take_places(self) -> None:
         """Replace `input` and `getpass`."""
-        builtins.input = self._input
-        getpass.getpass = self._getpass
 
-    def _input(self, prompt: object = "", /) -> str:
-        return self._ask(str(prompt), password=False)
+        def ask(prompt: object = "", /) -> str:
+            return self._ask(str(prompt), password=False)
 
-    def _getpass(self, prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
-        return self._ask(prompt, password=True)
+        def ask_password(prompt: str = "Password: ", stream: Any = None, **_options: Any) -> str:
+            return self._ask(prompt, password=True)
+
+        replace(builtins, "input", ask)
+        replace(getpass, "getpass", ask_password)
 
     def line(self) -> str:
         """Return a line that the host has for the cell, without showing it."""

@@ -39,6 +39,8 @@ _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
 _MAX_TRACEBACK_PARTS = 1000
 _EXPANDED = frozenset("${}")
+_CALLS_BACK = "ipywidgets.widgets.widget"  # shows what callbacks raise, and goes on
+_SHOWING = frozenset(("showtraceback", "showsyntaxerror", "showindentationerror"))
 """Characters that introduce variables in a line."""
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
@@ -265,7 +267,7 @@ class Shell(NotebookShell):
             return
         # This did not end the cell: %tb, %run, a __repr__, or a callback whose caller ignores errors. The cell continued.
         send_bundle(Publisher.outbox, "error", {"text/plain": "\n".join(error.traceback)}, None)
-        if self.error is None and evalue is not before:
+        if self.error is None and evalue is not before and _shown_by_ipython():
             self.error = error  # the host recognises by its traceback that it was shown already
 
     async def run(self, code: str, check: Callable[[], None], *, silent: bool = False, draw: bool = True) -> CellError | None:
@@ -427,6 +429,20 @@ def _clip_parts(parts: list[str]) -> tuple[str, ...]:
     if len(clipped) <= _MAX_TRACEBACK_PARTS and sum(map(len, map(to_bytes, clipped))) <= _MAX_TRACEBACK:
         return clipped
     return (_clip("\n".join(clipped)),)
+
+
+def _shown_by_ipython() -> bool:
+    """Return whether IPython shows an exception that nothing else has handled.
+
+    Code that calls `showtraceback` itself has caught the exception: the output widget of ipywidgets, for example.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001  # `inspect.stack` reads the sources of all frames
+    while frame.f_back is not None and frame.f_code.co_name not in _SHOWING:
+        frame = frame.f_back
+    while frame.f_back is not None and frame.f_code.co_name in _SHOWING:
+        frame = frame.f_back
+    caller = str(frame.f_globals.get("__name__"))
+    return caller.startswith("IPython.") or caller == _CALLS_BACK
 
 
 def _clip(text: str) -> str:

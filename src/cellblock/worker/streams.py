@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
 from cellblock.worker.outbox import DESCRIPTORS, Outbox, StreamName
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+from cellblock.worker.replaced import replace
 
 
 def replace_streams(outbox: Outbox) -> None:
@@ -123,25 +121,17 @@ def keep_order(outbox: Outbox) -> None:
         outbox: The outbox for printed text.
     """
 
-    def behind(function: Callable[_P, _T], concerns: Callable[_P, bool]) -> Callable[_P, _T]:
-        @functools.wraps(function)
-        def call(*args: _P.args, **options: _P.kwargs) -> _T:
-            if concerns(*args, **options):
+    def keep_behind(owner: ModuleType | type, name: str) -> None:
+        function = getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            if name != "write" or args[:1] in ((1,), (2,)):
                 outbox.let_host_catch_up()
             return function(*args, **options)
 
-        return call
+        replace(owner, name, call)
 
-    def always(*_args: object, **_options: object) -> bool:
-        return True
-
-    os.write = behind(os.write, lambda descriptor, *_: descriptor in (1, 2))
-    os.system = behind(os.system, always)
-    os.posix_spawn = behind(os.posix_spawn, always)
-    os.posix_spawnp = behind(os.posix_spawnp, always)
     # If this process is killed, pending text is lost, too.
-    os._exit = behind(os._exit, always)
-    os.abort = behind(os.abort, always)
-    os.kill = behind(os.kill, always)
-    os.killpg = behind(os.killpg, always)
-    subprocess.Popen.__init__ = behind(subprocess.Popen.__init__, always)  # type: ignore[assignment, method-assign]
+    for name in ("write", "system", "posix_spawn", "posix_spawnp", "_exit", "abort", "kill", "killpg"):
+        keep_behind(os, name)
+    keep_behind(subprocess.Popen, "__init__")

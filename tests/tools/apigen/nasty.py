@@ -114,8 +114,8 @@ SCHEMAS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"a": {"a": {"a": "x"}}},
     ),
     "colliding_fields": (
-        {"type": "object", "properties": {"a-b": {"type": "string"}, "a_b": {"type": "string"}, "a.b": {"type": "string"}}},
-        {"a-b": "1", "a_b": "2", "a.b": "3"},
+        {"type": "object", "properties": {"a-b": {"type": "string"}, "a b": {"type": "string"}, "a.b": {"type": "string"}}},
+        {"a-b": "1", "a b": "2", "a.b": "3"},
     ),
     "odd_fields": (
         {

@@ -33,9 +33,9 @@ def nothing_left_behind() -> None:
         ("3d", "tool_3d"),
         ("__init__", "tool_init"),
         ("_runner", "tool_runner"),
-        ("", "tool"),
-        ("日本", "tool"),
-        ("café", "cafe"),
+        ("", "tool_e3b0c442"),
+        ("日本", "tool_cf2abf0c"),
+        ("café", "cafe_850f7dc4"),
         ("run", "run"),
     ],
 )
@@ -43,9 +43,45 @@ def test_a_tool_gives_its_module_a_name(tool: str, module: str) -> None:
     assert names.module_names([tool]) == {tool: module}
 
 
-def test_a_tool_keeps_its_name_whoever_is_listed_before_it() -> None:
-    assert names.module_names(["a-b", "a_b"]) == {"a-b": "a_b_2", "a_b": "a_b"}
-    assert names.module_names(["b", "B"]) == {"b": "b", "B": "b_2"}
+@pytest.mark.parametrize(
+    ("before", "added"),
+    [
+        (["查询", "删除"], "创建"),
+        (["read-file"], "read_file"),
+        (["read_file"], "read-file"),
+        (["getUser"], "get_user"),
+        (["getUser"], "getuser"),
+        (["café"], "cafe"),
+        (["x" * 70 + "1"], "x" * 70 + "2"),
+        (["a-b", "a_b"], "a.b"),
+        (["class"], "class_"),
+    ],
+)
+def test_a_name_never_becomes_another_tools(before: list[str], added: str) -> None:
+    old, new = names.module_names(before), names.module_names([added, *before])
+    for tool, module in old.items():
+        assert new[tool] == module or module not in new.values()
+    fields, more = names.field_names(before, set()), names.field_names([added, *before], set())
+    for argument, field in fields.items():
+        assert more[argument] == field or field not in more.values()
+
+
+def test_a_name_that_several_would_have_is_nobodys() -> None:
+    assert names.module_names(["a-b", "a_b", "c"]) == {"a-b": "a_b_d44362d6", "a_b": "a_b_648fa9b3", "c": "c"}
+    assert names.ambiguous_modules(["a-b", "c", "a_b"]) == {"a_b": ["a-b", "a_b"]}
+    assert names.module_names(["a-b", "a_b", "a_b_d44362d6"])["a-b"] not in ("a_b", "a_b_d44362d6")
+
+
+_TOOLS = st.lists(
+    st.text(max_size=90) | st.sampled_from(["a-b", "a_b", "A_B", "a.b", "class", "class_", "é", "e", "查询", "删除"])
+)
+
+
+@given(_TOOLS, _TOOLS)
+def test_no_list_of_tools_gives_a_name_to_another_tool(some: list[str], more: list[str]) -> None:
+    old, new = names.module_names(some), names.module_names([*more, *some])
+    owners = {module: tool for tool, module in new.items()}
+    assert all(owners.get(module, tool) == tool for tool, module in old.items())
 
 
 @given(
@@ -78,15 +114,12 @@ def test_fields_hide_nothing_of_pydantic_and_no_type(properties: list[str]) -> N
         assert field not in {"str", "int", "Any", "Tree", "Params", "Field"}
 
 
-@given(st.lists(st.text(max_size=90) | st.sampled_from(["params", "base model", "Any", "any", "1"])))
-def test_classes_are_distinct_and_take_no_name_that_is_used(hints: list[str]) -> None:
-    taken: set[str] = set()
-    for hint in hints:
-        name = names.class_name(hint, taken)
-        assert name.isidentifier()
-        assert name.isascii()
-        assert name not in taken | {"Params", "Result", "Any", "ParamsModel", "Enum", "None"}
-        taken.add(name)
+@given(st.text(max_size=90) | st.sampled_from(["params", "base model", "Any", "any", "1"]))
+def test_classes_take_no_name_that_is_used(hint: str) -> None:
+    name = names.class_name(hint)
+    assert name.isidentifier()
+    assert name.isascii()
+    assert name not in {"Params", "Result", "Any", "ParamsModel", "Enum", "None"}
 
 
 @pytest.mark.parametrize("name", ["git", "brave_search", "a1", "match"])

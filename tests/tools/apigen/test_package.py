@@ -48,6 +48,17 @@ def test_a_package_has_a_module_for_each_tool(tmp_path: Path, monkeypatch: pytes
         assert "class_() -> Result" in doc
 
 
+def test_a_name_that_several_tools_would_have_says_what_to_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "clash"
+    tools = [ToolSpec("a-b", "", {}), ToolSpec("a_b", "", {})]
+    assert write_package(root, "server", tools[:1]) == ["a_b"]
+    assert write_package(root, "server", tools) == ["a_b_d44362d6", "a_b_648fa9b3"]
+    with importable(root, monkeypatch):
+        importlib.import_module("clash.server.a_b_648fa9b3")
+        with pytest.raises(ImportError, match=r"import one of a_b_d44362d6 \(a-b\), a_b_648fa9b3 \(a_b\)"):
+            importlib.import_module("clash.server.a_b")
+
+
 async def test_calls_can_be_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import asyncio
 

@@ -8,9 +8,11 @@ import inspect
 import json
 import re
 import sys
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -116,7 +118,9 @@ def test_code_in_a_schema_is_text(schema: str) -> None:
         "from pydantic import Field as call",
         "x = 1",
         "call('tool', {}, str)",
-        "call('other', params, str)",
+        "call('other', params, str, Params)",
+        "call('tool', params, str, str)",
+        "__all__ = [open('x')]",
         "run_async = twin(str)",
         "class A(Enum):\n    x = open('x')",
         "class A(ParamsModel, metaclass=str): x: int",
@@ -131,7 +135,7 @@ def test_code_in_a_schema_is_text(schema: str) -> None:
         "class A(ParamsModel):\n    x: int = Field(default_factory=lambda: 1)",
         "class A(ParamsModel):\n    x: int = Field(**{})",
         "def run(params): return eval('1')",
-        "def run(params):\n    'x'\n    return call('other', params, str)",
+        "def run(params):\n    'x'\n    return call('other', params, str, Params)",
         "if True: pass",
         "print(1)",
         "f'{1}'",
@@ -349,10 +353,46 @@ def test_equal_shapes_are_one_class() -> None:
         "First",
         "OtherItem",
         "Result",
-        "First2",
-        "OtherItem2",
+        "ResultFirst",
+        "ResultOtherItem",
     ]
     assert sent(schema, other=[{"x": 1, "y": 2}]) == {"other": [{"x": 1, "y": 2}]}
+
+
+def test_classes_of_one_name_are_told_apart_by_what_they_are() -> None:
+    def owner(name: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"user": {"type": "object", "properties": {name: {"type": "string"}}}}}
+
+    source = source_of({"type": "object", "properties": {"a": owner("x"), "b": owner("y"), "c": owner("x")}})
+    before = re.findall(r"^class (User\w*)", source, re.MULTILINE)
+    more = source_of({"type": "object", "properties": {"z": owner("z"), "b": owner("y"), "a": owner("x")}})
+    after = re.findall(r"^class (User\w*)", more, re.MULTILINE)
+    assert len(before) == 2
+    assert len(after) == 3
+    assert set(before) < set(after)
+    assert all(re.fullmatch(r"User_[0-9a-f]{8}", name) for name in after)
+    assert "class User(" in source_of({"type": "object", "properties": {"a": owner("x"), "c": owner("x")}})
+
+
+def test_members_of_a_union_are_named_by_their_constant() -> None:
+    def operation(kind: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {"op": {"const": kind}, "at": {"type": "integer"}}, "required": ["op", "at"]}
+
+    items = {"oneOf": [operation("insert"), operation("delete-all")]}
+    schema = {"type": "object", "properties": {"operations": {"type": "array", "items": items}}}
+    assert "operations: list[OperationsItemInsert | OperationsItemDeleteAll] | None = None" in source_of(schema)
+    assert sent(schema, operations=[{"op": "delete-all", "at": 1}]) == {"operations": [{"op": "delete-all", "at": 1}]}
+
+
+def test_an_argument_never_becomes_another_one() -> None:
+    text = {"type": "string"}
+    before = {"type": "object", "properties": {"a-b": text}}
+    after = {"type": "object", "properties": {"a-b": text, "a_b": text}}
+    assert sent(before, a_b="x") == {"a-b": "x"}
+    with pytest.raises(pydantic.ValidationError, match="a_b"):
+        sent(after, a_b="x")
+    assert sent(after, a_b_d44362d6="x", a_b_648fa9b3="y") == {"a-b": "x", "a_b": "y"}
+    assert sent(after, **{"a-b": "x"}) == {"a-b": "x"}
 
 
 def test_words_of_parts_reach_the_docstring() -> None:
@@ -424,6 +464,8 @@ def test_a_module_has_nothing_that_says_nothing() -> None:
 
 from . import ParamsModel, call, twin
 
+__all__ = ['Params', 'run', 'run_async']
+
 
 class Params(ParamsModel):
     path: str
@@ -431,9 +473,55 @@ class Params(ParamsModel):
 
 def run(params: Params) -> str:
     \"\"\"Read.\"\"\"
-    return call('tool', params, str)
+    return call('tool', params, str, Params)
 
 
 run_async = twin(run)
 """
     )
+
+
+def test_arguments_may_be_a_dict_and_values_of_types_that_json_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when = {"type": "string", "format": "date-time"}
+    schema = {
+        "type": "object",
+        "properties": {
+            "since": when,
+            "days": {"type": "array", "items": {"type": "string", "format": "date"}},
+            "path": {"type": "string"},
+            "count-all": {"type": "integer"},
+            "inner": {"type": "object", "properties": {"at": when}},
+        },
+    }
+    root = tmp_path / "dicts"
+    write_package(root, "server", [ToolSpec("find", "", schema)])
+    with importable(root, monkeypatch) as runner:
+        find = importlib.import_module("dicts.server.find")
+        find.run(
+            {
+                "since": datetime(2026, 1, 2, 3, tzinfo=UTC),
+                "days": [date(2026, 1, 2)],
+                "path": Path("a/b"),
+                "count-all": np.int64(7),
+                "inner": {"at": datetime(2026, 1, 2)},
+            }
+        )
+        assert runner.calls == [
+            (
+                "server",
+                "find",
+                {
+                    "since": "2026-01-02T03:00:00+00:00",
+                    "days": ["2026-01-02"],
+                    "path": "a/b",
+                    "count-all": 7,
+                    "inner": {"at": "2026-01-02T00:00:00"},
+                },
+            )
+        ]
+        with pytest.raises(pydantic.ValidationError) as raised:
+            find.run({"paths": "a"})
+        assert "https://" not in str(raised.value)
+        assert {name for name in find.__all__ if hasattr(find, name)} == {"Inner", "Params", "run", "run_async"}

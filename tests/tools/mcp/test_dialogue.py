@@ -17,6 +17,7 @@ from cellblock import InvalidInputError, McpServerError
 from cellblock.tools.mcp import dialogue
 from cellblock.tools.mcp.changes import GONE, ToolFacts
 from cellblock.tools.mcp.dialogue import MAX_LIST, MAX_TOOLS, Dialogue
+from cellblock.tools.mcp.jsonrpc import Requests
 from cellblock.tools.mcp.params import StdioServer
 from cellblock.tools.mcp.stdio import StdioTransport
 from processes import eventually
@@ -24,6 +25,7 @@ from processes import eventually
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 HOSTILE = str(Path(__file__).parents[2] / "servers" / "hostile_server.py")
+OPEN = Requests(None, None, lambda _reason: None, lambda _method, _params: True)
 
 
 @asynccontextmanager
@@ -52,6 +54,25 @@ async def test_a_call_is_the_same_on_both_ways(bare: bool) -> None:
             await call(spoken, "echo", {"a": object()})
 
 
+@pytest.mark.parametrize("bare", [True, False], ids=["ours", "sdk"])
+@pytest.mark.parametrize("message", ["rate limit, retry in 5 s", "Connection closed"])
+async def test_no_code_of_a_server_stands_for_a_lost_connection(message: str, bare: bool) -> None:
+    async with talking(bare=bare) as spoken:
+        for code in (types.CONNECTION_CLOSED, -32001, -32099, 0):
+            with pytest.raises(McpServerError, match=rf"failed: {message} \[{code}\]"):
+                await call(spoken, "refuse", {"code": code, "message": message})
+        assert await call(spoken, "echo", {"a": 1}) == '{"a": 1}'
+
+
+@pytest.mark.parametrize("bare", [True, False], ids=["ours", "sdk"])
+async def test_the_last_words_of_a_server_are_told(bare: bool) -> None:
+    async with talking(bare=bare) as spoken:
+        with pytest.raises(McpServerError, match="out of memory"):
+            await call(spoken, "refuse", {"code": types.CONNECTION_CLOSED, "message": "out of memory", "leave": True})
+        with pytest.raises(ConnectionError):
+            await call(spoken, "echo")
+
+
 async def test_a_check_sees_what_a_tool_is_and_can_stop_the_call() -> None:
     seen: list[ToolFacts] = []
 
@@ -74,6 +95,11 @@ async def test_a_list_has_a_limit_of_pages(monkeypatch: pytest.MonkeyPatch) -> N
             await spoken.list_tools()
 
 
+async def test_a_repeated_cursor_is_the_end_of_a_list() -> None:
+    async with talking("repeated-page") as spoken:
+        assert len(await spoken.list_tools()) == 2
+
+
 @pytest.mark.parametrize(("count", "size"), [(MAX_TOOLS + 1, 0), (0, MAX_LIST + 1)])
 def test_a_list_has_limits(count: int, size: int) -> None:
     assert dialogue._check_list(MAX_TOOLS, MAX_LIST) == MAX_LIST
@@ -83,7 +109,7 @@ def test_a_list_has_limits(count: int, size: int) -> None:
 
 @pytest.mark.parametrize("said", [{}, {"content": 1}, {"content": [{"type": "odd"}]}, {"content": [], "structuredContent": 3}])
 def test_what_is_no_result_is_an_error_of_the_server(said: dict[str, Any]) -> None:
-    with pytest.raises(McpServerError, match="returned"), dialogue._failures():
+    with pytest.raises(McpServerError, match="returned"), dialogue._failures(OPEN):
         dialogue._result_of(said)
 
 
@@ -95,7 +121,7 @@ def test_a_result_has_no_more_than_the_protocol_knows() -> None:
 @pytest.mark.parametrize(
     ("raised", "kind", "said"),
     [
-        (MCPError(code=types.CONNECTION_CLOSED, message="gone"), ConnectionError, "gone"),
+        (MCPError(code=types.CONNECTION_CLOSED, message="busy"), McpServerError, r"failed: busy \[-32000\]"),
         (MCPError(code=-32602, message="bad"), McpServerError, r"failed: bad \[-32602\]"),
         (McpServerError("as it is"), McpServerError, "as it is"),
         (InvalidInputError("ours"), InvalidInputError, "ours"),
@@ -103,6 +129,6 @@ def test_a_result_has_no_more_than_the_protocol_knows() -> None:
     ],
 )
 def test_what_the_sdk_raises_is_told_in_our_errors(raised: Exception, kind: type[Exception], said: str) -> None:
-    with pytest.raises(kind, match=said) as caught, dialogue._failures():
+    with pytest.raises(kind, match=said) as caught, dialogue._failures(OPEN):
         raise raised
     assert len(str(caught.value)) < 3000

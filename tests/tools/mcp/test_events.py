@@ -42,6 +42,13 @@ def test_a_stream_is_the_same_however_it_is_cut(end: bytes, cuts: list[int]) -> 
     assert read(*(stream[begin:stop] for begin, stop in pairwise(edges))) == EVENTS
 
 
+@given(cut=st.integers(0, 8))
+def test_a_byte_order_mark_may_come_first(cut: int) -> None:
+    stream = b"\xef\xbb\xbfdata: {}\n\ndata: \xef\xbb\xbf\n\n"
+    assert read(stream[:cut], b"", stream[cut:]) == [Event(b"", b"{}", b""), Event(b"", b"\xef\xbb\xbf", b"")]
+    assert read(b"", b"\xefdata: {}\n\n") == []
+
+
 def test_an_event_is_sent_on_in_as_few_lines_as_possible() -> None:
     sent = b"".join(event.encoded() for event in EVENTS)
     assert sent.startswith(b"event: endpoint\ndata: /post\n\nid: 7\nretry: 100\n\ndata: {  1}\nid: 8\n\n")

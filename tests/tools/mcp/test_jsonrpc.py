@@ -167,7 +167,7 @@ async def test_the_end_of_the_connection_ends_what_waits_and_what_comes(server: 
     await server.next()
     await server.leave()
     for attempt in (call, server.requests.send("m", {})):
-        with pytest.raises(MCPError, match="Connection closed"):
+        with pytest.raises(ConnectionError, match="Connection closed"):
             await attempt
     assert server.ended == 1
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,69 @@ async def test_a_server_that_dies_in_a_call_is_connected_to_again(start: Start, 
             await servers.call(name, "add", {"a": 1, "b": 1}, timeout=20)
         start(port=port)
         assert (await servers.call(name, "add", {"a": 1, "b": 1}, timeout=20)).structured == {"total": 2}
+
+
+class _Sessions(BaseHTTPRequestHandler):
+    """A server of one session at a time, which it can forget. It has no stream, and says so by 404."""
+
+    session, forgotten = "1", 404
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(404, None)
+
+    def do_DELETE(self) -> None:
+        self._answer(405, None)
+
+    def do_POST(self) -> None:
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if said["method"] != "initialize" and self.headers.get("mcp-session-id") != self.session:
+            return self._answer(self.forgotten, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "who?"}})
+        if "id" not in said:
+            return self._answer(202, None)
+        if said["method"] == "initialize":
+            version = said["params"]["protocolVersion"]
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "it", "version": "1"}}
+        elif said["method"] == "tools/call":
+            if said["params"]["name"] == "odd":
+                return self._answer(400, {"jsonrpc": "2.0", "id": said["id"], "error": {"code": -32602, "message": "odd"}})
+            result = {"content": [{"type": "text", "text": f"of session {self.session}"}]}
+        else:
+            result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("tell", "odd")]}
+        return self._answer(200, {"jsonrpc": "2.0", "id": said["id"], "result": result})
+
+    def _answer(self, status: int, said: dict[str, Any] | None) -> None:
+        body = b"" if said is None else json.dumps(said).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("mcp-session-id", self.session)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Log nothing."""
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_server_that_has_forgotten_its_session_is_connected_to_again(status: int) -> None:
+    handler = type("Handler", (_Sessions,), {"forgotten": status})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            async with servers_at(server.server_port) as servers:
+                assert (await servers.call("it", "tell", {}, timeout=20)).text == "of session 1"
+                with pytest.raises(McpServerError):
+                    await servers.call("it", "odd", {}, timeout=20)
+                assert (await servers.call("it", "tell", {}, timeout=20)).text == "of session 1"
+                handler.session = "2"  # type: ignore[attr-defined]  # of the class above
+                with pytest.raises(McpServerError, match=f"HTTP {status}"):
+                    await servers.call("it", "tell", {}, timeout=20)
+                assert (await servers.call("it", "tell", {}, timeout=20)).text == "of session 2"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.slow

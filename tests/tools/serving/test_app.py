@@ -15,7 +15,7 @@ from cellblock.tools.approvals.broker import Broker
 from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rule, Rules
 from cellblock.tools.calling import pool
-from cellblock.tools.calling.content import ToolSpec
+from cellblock.tools.calling.content import ToolOutcome, ToolResource, ToolSpec
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
 from cellblock.tools.mcp.changes import ToolFacts, facts_of
 from cellblock.tools.serving import app, http, listen
@@ -66,6 +66,20 @@ async def test_a_call_by_name_is_made() -> None:
     assert status(answer) == 200
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"result": "read:{'a': 1}", "images": [], "resources": []}
     assert servers.calls == [("files", "read", {"a": 1})]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (ToolOutcome(True, "no such city"), "no such city"),
+        (ToolOutcome(True, "", {"code": 7, "reason": "no such city"}), '{"code": 7, "reason": "no such city"}'),
+        (ToolOutcome(True, "", encoded=b'{"reason": "large"}'), '{"reason": "large"}'),
+        (ToolOutcome(True, "", resources=(ToolResource("file:///log", "text/plain", text="no such city"),)), "no such city"),
+        (ToolOutcome(True, ""), "find failed, and did not say why"),
+    ],
+)
+def test_a_failure_is_told_in_whatever_form_the_tool_gave_it(outcome: ToolOutcome, said: str) -> None:
+    assert app._said("find", outcome) == {"error": said, "kind": "tool"}
 
 
 async def test_a_tool_that_has_changed_is_decided_about_again_before_it_is_called() -> None:

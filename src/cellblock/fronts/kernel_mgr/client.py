@@ -24,6 +24,7 @@ from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.fronts.jupyter.messages import APPROVAL
 from cellblock.fronts.kernel_mgr import token_files
 from cellblock.fronts.kernel_mgr.beginning import beginning
+from cellblock.model.blocks import PICTURES
 from cellblock.tools.calling.runner import ToolRunner, ToolRunnerError
 
 _log = logging.getLogger("cellblock")
@@ -364,8 +365,8 @@ class KernelClient:
                             text = said["text"]
                         case "display_data" | "execute_result":
                             text = said["data"].get("text/plain", "")
-                            if "image/png" in said["data"]:
-                                images.append(await asyncio.to_thread(self._save, said["data"]["image/png"]))
+                            if (mime := next((mime for mime in PICTURES if mime in said["data"]), None)) is not None:
+                                images.append(await asyncio.to_thread(self._save, said["data"][mime], PICTURES[mime]))
                         case "execute_reply" if said["status"] == "ok":
                             break
                         case "execute_reply":
@@ -428,9 +429,9 @@ class KernelClient:
         except (OSError, StateError) as error:  # this task is not awaited; the gateway refuses what is not decided
             _log.warning("%s: the gateway was not told the decision: %s", asked["text"], error)
 
-    def _save(self, image: str) -> Path:
+    def _save(self, image: str, extension: str) -> Path:
         self.images_dir.mkdir(parents=True, exist_ok=True)
-        path = self.images_dir / f"{uuid.uuid4().hex[:8]}.png"
+        path = self.images_dir / f"{uuid.uuid4().hex[:8]}.{extension}"
         path.write_bytes(base64.b64decode(image))
         return path
 

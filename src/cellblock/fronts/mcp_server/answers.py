@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
 
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError
+from cellblock.model.blocks import pictures
 from cellblock.model.overflow import for_model as overflow_of
 from cellblock.operations.files import WriteFile
 from cellblock.operations.saving import ChangedVariables
@@ -37,7 +38,6 @@ _LONGEST = 500_000
 _IMAGES = 5
 _IMAGE_BYTES = 600_000
 """Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and base64 takes a third more."""
-_SHOWN = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def text(shown: str, *, error: bool = False, **facts: Any) -> CallToolResult:
@@ -197,12 +197,7 @@ def _pictures(result: CodeExecutionResult) -> tuple[list[ImageContent], int]:
     """Return the pictures of a result that fit into an answer, and the number of the others."""
     found: list[ImageContent] = []
     left_out = taken = 0
-    for item in result.outputs:
-        mime = next((kind for kind in _SHOWN if isinstance(item.data.get(kind), bytes)), None)
-        if mime is None:
-            continue
-        data = item.data[mime]
-        assert isinstance(data, bytes)
+    for mime, data in pictures(result.outputs):
         if len(found) < _IMAGES and taken + len(data) <= _IMAGE_BYTES:
             taken += len(data)
             found.append(ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime))

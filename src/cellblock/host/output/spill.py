@@ -16,6 +16,7 @@ from typing import Any
 from cellblock.host.files.beneath import create_file, remove_file
 from cellblock.host.output.disk import DiskThread
 from cellblock.model import OutputItem
+from cellblock.model.blocks import PICTURES, pictures
 from cellblock.wire.messages import TEXT_MIME
 
 _EXTENSIONS = {
@@ -27,7 +28,6 @@ _EXTENSIONS = {
     "image/jpeg": "jpg",
     "application/pdf": "pdf",
 }
-_PNG = b"\x89PNG\r\n\x1a\n"
 _FILES = 20
 """Maximum number of files for the output of one cell: each costs more than its bytes."""
 _PIECE = 256 * 1024
@@ -309,7 +309,7 @@ class Spill:
 
 
 def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], list[str]]:
-    """Write the PNG images among some outputs to files.
+    """Write the pictures among some outputs to files.
 
     Args:
         items: The outputs.
@@ -320,11 +320,8 @@ def save_images(items: list[OutputItem], directory: Path) -> tuple[list[Path], l
     """
     paths: list[Path] = []
     notes: list[str] = []
-    for item in items:
-        data = item.data.get("image/png")
-        if not isinstance(data, bytes) or not data.startswith(_PNG):
-            continue
-        path = directory / f"{uuid.uuid4().hex[:8]}.png"
+    for mime, data in pictures(items):
+        path = directory / f"{uuid.uuid4().hex[:8]}.{PICTURES[mime]}"
         try:
             with open(create_file(str(directory), path.name), "wb") as file:
                 file.write(data)

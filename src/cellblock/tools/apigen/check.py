@@ -36,6 +36,7 @@ _NODES = (
     ast.Store,
     ast.Attribute,
     ast.Subscript,
+    ast.List,
     ast.Tuple,
     ast.BinOp,
     ast.BitOr,
@@ -86,6 +87,9 @@ def _check_statement(node: ast.stmt) -> None:
             for member in node.body:
                 _check_member(member)
             return
+        case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names)):
+            if all(isinstance(name, ast.Constant) for name in names):
+                return
         case ast.FunctionDef(name="run", decorator_list=[]):
             match node.body:
                 case [ast.Return()] | [ast.Expr(value=ast.Constant(value=str())), ast.Return()]:
@@ -133,6 +137,11 @@ def _check_node(node: ast.AST, classes: set[str], enums: set[str], tool: str) ->
             raise ValueError(f"a call of {called!r} does not belong in a tool's module")
         if called == "call":
             match node.args:
-                case [ast.Constant(value=name), ast.Name(id="params"), ast.Name(id="Result" | "str")] if name == tool:
+                case [
+                    ast.Constant(value=name),
+                    ast.Name(id="params"),
+                    ast.Name(id="Result" | "str"),
+                    ast.Name(id="Params"),
+                ] if name == tool:
                     return
             raise ValueError(f"a tool's module calls its tool, {tool!r}, and no other")

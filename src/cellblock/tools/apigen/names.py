@@ -1,4 +1,9 @@
-"""Names of tools, classes and arguments in generated code: importable, distinct and reproducible."""
+"""Names of tools, classes and arguments in generated code: importable, distinct, and never given to anything else.
+
+Saved code outlives the schema that it was written for. So a name depends on what it names alone, or belongs to nothing: if two
+tools would have one name, neither gets it, and each is named with a digest of its original name. Code that was written before
+the second tool came then fails. Numbers would have made it call the other tool.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,15 @@ import hashlib
 import keyword
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 
 from cellblock.errors import InvalidInputError
 
 _LONGEST = 64
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_DIGESTS = (8, 32)  # hexadecimal digits: the second is for tools of a server that made two names with equal first ones
+_WORDS = re.compile(r"[A-Za-z0-9_./:\- ]*", re.ASCII)  # of these, only separators and case get lost in a name
 
 # Attributes of `pydantic.BaseModel` itself: a field of that name hides one, and pydantic warns or refuses.
 # fmt: off
@@ -66,10 +74,7 @@ def check_server_name(name: object) -> str:
 
 
 def module_names(tools: Iterable[str]) -> dict[str, str]:
-    """Name the module of each tool.
-
-    A tool whose name is a good one keeps it, in lower case. The others are numbered if they collide; the order in which a
-    server lists its tools makes no difference.
+    """Name the module of each tool, in lower case.
 
     Args:
         tools: The tools of one server, as it names them.
@@ -77,16 +82,25 @@ def module_names(tools: Iterable[str]) -> dict[str, str]:
     Returns:
         Tool → module, in the order given; of tools that are listed twice, one.
     """
-    tools = dict.fromkeys(tools)
-    wanted = {tool: _identifier(tool.lower(), "tool") for tool in tools}
-    given: dict[str, str] = {}
-    taken: set[str] = set()
-    for tool in sorted(tools, key=lambda tool: (wanted[tool] != tool, tool)):
-        given[tool] = _free(wanted[tool], taken)
-    return {tool: given[tool] for tool in tools}
+    return _distinct({tool: _module_candidates(tool) for tool in tools})
 
 
-def field_names(properties: Iterable[str], classes: Iterable[str]) -> dict[str, str]:
+def ambiguous_modules(tools: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of modules that several tools would have, so that none has them.
+
+    Args:
+        tools: The tools of one server, as it names them.
+
+    Returns:
+        Module → its tools, in the order given.
+    """
+    wanted: dict[str, list[str]] = {}
+    for tool in dict.fromkeys(tools):
+        wanted.setdefault(_module_candidates(tool)[0], []).append(tool)
+    return {module: several for module, several in wanted.items() if len(several) > 1}
+
+
+def field_names(properties: Iterable[str], classes: Set[str]) -> dict[str, str]:
     """Name the attribute of each property of a class.
 
     Args:
@@ -96,19 +110,14 @@ def field_names(properties: Iterable[str], classes: Iterable[str]) -> dict[str, 
     Returns:
         Property → attribute, in the order given.
     """
-    properties = dict.fromkeys(properties)
-    reserved = _OF_MODELS | _OF_ANNOTATIONS | set(classes)
+    reserved = _OF_MODELS | _OF_ANNOTATIONS | classes
     wanted = {}
     for name in properties:
         attribute = _identifier(name, "field", soft=False)
         if _OF_MODELS_TOO.match(attribute):
             attribute = f"field_{attribute}"
-        wanted[name] = f"{attribute}_" if attribute in reserved else attribute
-    given: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in sorted(properties, key=lambda name: (wanted[name] != name, name)):
-        given[name] = _free(wanted[name], taken, fold=False)
-    return {name: given[name] for name in properties}
+        wanted[name] = _candidates(name, f"{attribute}_" if attribute in reserved else attribute)
+    return _distinct(wanted)
 
 
 def member_names(values: Iterable[str]) -> dict[str, str]:
@@ -120,33 +129,42 @@ def member_names(values: Iterable[str]) -> dict[str, str]:
     Returns:
         Value → name, in the order given.
     """
-    taken: set[str] = set()
-    names = {}
-    for value in dict.fromkeys(values):
+    wanted = {}
+    for value in values:
         name = _identifier(value, "field", soft=False)
-        names[value] = _free(f"{name}_" if name in _OF_ENUMS else name, taken, fold=False)
-    return names
+        wanted[value] = _candidates(value, f"{name}_" if name in _OF_ENUMS else name)
+    return _distinct(wanted)
 
 
-def class_name(hint: str, taken: Mapping[str, object] | set[str]) -> str:
-    """Return a name for a class that nothing else in its module has.
+def class_name(hint: str) -> str:
+    """Return the name of a class, in CapWords; others may get the same one.
 
     Args:
         hint: Its name in the schema.
-        taken: The names of the classes that are there.
 
     Returns:
-        A name in CapWords.
+        A name without underscores, which nothing else in generated modules has.
     """
     words = re.findall(r"[A-Za-z0-9]+", _plain(hint))
     name = "".join(word[0].upper() + word[1:] for word in words)[:_LONGEST] or "Model"
     if not name[0].isalpha():
         name = f"Model{name}"
-    number, free = 2, name
-    while free in taken or free in _OF_MODULES:
-        free = f"{name}{number}"
-        number += 1
-    return free
+    return f"{name}Value" if name in _OF_MODULES else name
+
+
+def with_digest(name: str, of: str, digits: int = _DIGESTS[0]) -> str:
+    """Return a name that ends in a digest of what it names, within the length of names.
+
+    Args:
+        name: The name, which something else would have, too.
+        of: What is named.
+        digits: The length of the digest, in hexadecimal digits.
+
+    Returns:
+        The name, an underscore and the digest.
+    """
+    digest = hashlib.sha256(of.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+    return f"{name[: _LONGEST - digits - 1].rstrip('_')}_{digest}"
 
 
 def _identifier(name: str, prefix: str, *, soft: bool = True) -> str:
@@ -158,10 +176,27 @@ def _identifier(name: str, prefix: str, *, soft: bool = True) -> str:
         plain = f"{prefix}_{plain.strip('_')}".rstrip("_")
     if keyword.iskeyword(plain) or (soft and keyword.issoftkeyword(plain)):
         plain += "_"
-    if len(plain) > _LONGEST:
-        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-        plain = f"{plain[: _LONGEST - 9]}_{digest}"
     return plain
+
+
+def _module_candidates(tool: str) -> Sequence[str]:
+    return _candidates(tool, _identifier(tool.lower(), "tool").lower())
+
+
+def _candidates(name: str, plain: str) -> Sequence[str]:
+    """Return the identifiers that something may have, best first.
+
+    The plain one is not among them if it says less than the name does: 查询 and 删除 are both ``tool``.
+    """
+    says_all = name == plain or (_WORDS.fullmatch(name) and plain not in ("tool", "field"))
+    digested = [with_digest(plain, name, digits) for digits in _DIGESTS]
+    return [plain, *digested] if says_all and len(plain) <= _LONGEST else digested
+
+
+def _distinct(wanted: dict[str, Sequence[str]]) -> dict[str, str]:
+    """Give each name the first of its candidates that is a candidate of no other."""
+    claims = Counter(one for candidates in wanted.values() for one in candidates)
+    return {name: next((one for one in candidates if claims[one] == 1), candidates[-1]) for name, candidates in wanted.items()}
 
 
 def _plain(name: str) -> str:
@@ -169,13 +204,3 @@ def _plain(name: str) -> str:
     # Cut first: to decompose a megabyte takes a while.
     decomposed = unicodedata.normalize("NFKD", name[:1024])
     return "".join(character for character in decomposed if not unicodedata.combining(character))
-
-
-def _free(name: str, taken: set[str], *, fold: bool = True) -> str:
-    """Number a name until it is free, and take it."""
-    number, free = 2, name
-    while (key := free.lower() if fold else free) in taken:
-        free = f"{name}_{number}"
-        number += 1
-    taken.add(key)
-    return free

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import InvalidInputError
 from cellblock.tools.apigen.names import check_server_name
-from cellblock.tools.apigen.render import Module, render, render_package
+from cellblock.tools.apigen.render import Module, render, render_ambiguous, render_package
 from cellblock.tools.calling.catalog import GENERATOR, MOST_INDEX, RECORD
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, int], object]
 """Is called with how many tools are done, and how many there are."""
 
-_FORMAT = 2  # what is generated from the same tools; raise it when that changes
+_FORMAT = 3  # what is generated from the same tools; raise it when that changes
 _DEEPEST = 250  # a schema is not read any deeper
 _LEFT_OVER = 3600.0  # seconds after which a build that was not finished never will be
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,6 +85,7 @@ def write_package(
         _check_replaceable(root, server_name, Path(root_dir))
         modules = list(_rendered(tools, on_progress))
         files = _files(server_name, modules, digest)
+        files |= {f"{module}.py": source.encode() for module, source in render_ambiguous(tools).items()}
         if not _is_written(root, server_name, files):
             _remove_left_overs(root, server_name)
             _build(root, server_name, files)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cellblock.tools.apigen.check import check_source
-from cellblock.tools.apigen.names import field_names, member_names, module_names
+from cellblock.tools.apigen.names import ambiguous_modules, field_names, member_names, module_names, with_digest
 from cellblock.tools.apigen.shapes import Property, Shape, Shapes, read_params, read_result
 from cellblock.tools.calling.text import docstring, plain
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LONGEST_ANNOTATION = 60
 _LONGEST_SIGNATURE = 400
 _LONGEST_DESCRIPTION = 1000
+_MOST_NAMED = 10
 
 # With an interpreter that has no pydantic the import fails here, once, with a helpful message.
 _PACKAGE = """
@@ -43,7 +44,7 @@ __all__ = ["ParamsModel", "ResultModel", "call", "twin"]
 _FUNCTIONS = """
 
 def run(params: Params) -> {returns}:
-    {docstring}return call({tool!r}, params, {returns})
+    {docstring}return call({tool!r}, params, {returns}, Params)
 
 
 run_async = twin(run)
@@ -111,6 +112,24 @@ def render_module(name: str, tool: ToolSpec) -> Module:
     return Module(name, tool.name, signature, plain(tool.description, _LONGEST_DESCRIPTION), source)
 
 
+def render_ambiguous(tools: Sequence[ToolSpec]) -> dict[str, str]:
+    """Write the modules whose names several tools would have: importing one of them fails, and says what to import instead.
+
+    Args:
+        tools: The tools of a server.
+
+    Returns:
+        Module → its source.
+    """
+    names = module_names(tool.name for tool in tools)
+    sources = {}
+    for module, several in ambiguous_modules(tool.name for tool in tools).items():
+        meant = ", ".join(f"{names[tool]} ({plain(tool, 100)})" for tool in several[:_MOST_NAMED])
+        text = f"several tools of this server would be named {module}: import one of {meant}"
+        sources[module] = f"raise ImportError({text!r})\n"
+    return sources
+
+
 def render_package(server_name: str, modules: Sequence[Module]) -> str:
     """Write ``__init__.py``: what tools there are, and the one thing that the modules share.
 
@@ -146,13 +165,13 @@ def _source(tool: ToolSpec, params: Shapes, result: Shapes | None) -> str:
     return "\n\n".join(
         (
             "from __future__ import annotations",
-            _imports(body),
+            _imports(body, sorted([*names, "run", "run_async"])),
             f"\n{body}\n{_functions(tool.name, chr(10).join(part for part in parts if part), typed=result is not None)}",
         )
     )
 
 
-def _imports(body: str) -> str:
+def _imports(body: str, exported: list[str]) -> str:
     # Words in descriptions sometimes cause an import that is not needed, which is harmless.
     standard = ["from enum import Enum"] if "(Enum)" in body else []
     typing = [name for name in ("Annotated", "Any", "Literal") if name in body]
@@ -160,7 +179,7 @@ def _imports(body: str) -> str:
     models = [name for name in ("Field", "RootModel") if name in body]
     foreign = [f"from pydantic import {', '.join(models)}"] if models else []
     own = [name for name in ("ParamsModel", "ResultModel") if f"({name}" in body]
-    groups = [standard, foreign, [f"from . import {', '.join([*own, 'call', 'twin'])}"]]
+    groups = [standard, foreign, [f"from . import {', '.join([*own, 'call', 'twin'])}"], [f"__all__ = {exported!r}"]]
     return "\n\n".join("\n".join(group) for group in groups if group)
 
 
@@ -183,7 +202,7 @@ def _class(shape: Shape, classes: set[str]) -> str:
     text = "\n".join([*([text] if text else []), *(f"{name}: {words}" for name, words in described if words)])
     lines = [f"    {docstring(text, '    ')}\n"] if text else []
     # Those with defaults may stand before those without: pydantic takes all of them by keyword.
-    lines += [f"    {_field(names[one.name], one)}" for one in shape.properties]
+    lines += [f"    {_field(names[one.name], one, strict=shape.strict)}" for one in shape.properties]
     return "\n".join([f"class {shape.name}({_bases(shape, names)}):", *(lines or ["    pass"])])
 
 
@@ -201,17 +220,19 @@ def _bases(shape: Shape, names: dict[str, str]) -> str:
     )
 
 
-def _field(name: str, one: Property) -> str:
+def _field(name: str, one: Property, *, strict: bool) -> str:
     if name == one.name:
         return f"{name}: {one.annotation}" + ("" if one.default is None else f" = {one.default}")
     default = "" if one.default is None else f"{one.default}, "
-    return f"{name}: {one.annotation} = Field({default}alias={one.name!r})"
+    # pydantic accepts an argument by its JSON name, too, but not this one: it is also what another argument would be called.
+    ambiguous = strict and name == with_digest(one.name, one.name)
+    return f"{name}: {one.annotation} = Field({default}{'serialization_alias' if ambiguous else 'alias'}={one.name!r})"
 
 
 def _signature(name: str, params: Shapes, returns: str) -> str:
     shape = params.classes[0]
     enums = {one.name: one.values for one in params.classes if one.values}
-    names = field_names((one.name for one in shape.properties), ())
+    names = field_names((one.name for one in shape.properties), frozenset(one.name for one in params.classes))
     ordered = sorted(shape.properties, key=lambda one: one.default is not None)
     arguments = [f"{names[one.name]}: {_short(one, enums)}" for one in ordered]
     while len(", ".join(arguments)) > _LONGEST_SIGNATURE:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import ast
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Set
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cellblock.tools.apigen.document import NO_OBJECT, TOO_LARGE, Document
-from cellblock.tools.apigen.names import class_name, member_names
-from cellblock.tools.apigen.schema import DEEPEST, MOST_OPTIONS, Node, merged, reference
+from cellblock.tools.apigen.names import class_name, member_names, with_digest
+from cellblock.tools.apigen.schema import DEEPEST, MOST_OPTIONS, Node, merged, own, reference
 from cellblock.tools.apigen.values import is_text, json_text, literal_of, only_value, plain_number, source_of
 
 _MOST_CLASSES = 100
 _MOST_PROPERTIES = 300
 _LONGEST_NAME = 200
+_DEEPEST_CONTENT = 8 * DEEPEST  # levels of a schema that tell classes apart; each class takes two or three
 
 _TYPES = {"string": "str", "integer": "int", "number": "int | float", "boolean": "bool", "null": "None"}
 
@@ -106,10 +108,10 @@ def read_params(schema: object) -> Shapes:
         Classes, the first of which is ``Params``, with the constraints of the schema. An argument that is not in the schema
         is refused unless the schema says that there are others.
     """
-    return _Reader(schema, "Params", set(), strict=True).read()
+    return _read(schema, "Params", frozenset(), strict=True)
 
 
-def read_result(schema: object, taken: set[str]) -> Shapes:
+def read_result(schema: object, taken: Set[str]) -> Shapes:
     """Read the schema of what a tool returns.
 
     Args:
@@ -119,17 +121,36 @@ def read_result(schema: object, taken: set[str]) -> Shapes:
     Returns:
         Classes, the first of which is ``Result``, without constraints: the host has held the result to its schema.
     """
-    return _Reader(schema, "Result", taken, strict=False).read()
+    return _read(schema, "Result", taken, strict=False)
+
+
+def _read(schema: object, name: str, taken: Set[str], *, strict: bool) -> Shapes:
+    reader = _Reader(schema, name, taken, frozenset(), strict=strict)
+    shapes = reader.read()
+    if reader.ambiguous:
+        # Only now is it known which names several classes would have: none of them gets it.
+        shapes = _Reader(schema, name, taken, reader.ambiguous, strict=strict).read()
+    return shapes
 
 
 class _Reader:
-    """Reads one schema, breadth first, within a budget."""
+    """Reads one schema, breadth first, within a budget.
 
-    def __init__(self, document: object, name: str, taken: set[str], *, strict: bool) -> None:
+    Args:
+        document: The schema.
+        name: The name of its first class.
+        taken: Names of classes that are in the module already.
+        ambiguous: Names that several classes would have. Each of these classes is named with a digest of what it is.
+        strict: Whether it is for arguments.
+    """
+
+    def __init__(self, document: object, name: str, taken: Set[str], ambiguous: Set[str], *, strict: bool) -> None:
         self._document = Document(document)
         self._root = name
         self._strict = strict
-        self._taken = taken | {"Params", "Result"}
+        self._taken = taken
+        self._ambiguous = ambiguous
+        self._named: dict[str, str] = {}  # name → what the class is made of
         # Schemas are told apart by where they are in memory; those that are made on the way are kept, so that none takes
         # the place of another.
         self._classes: dict[tuple[int, int], str] = {}
@@ -137,6 +158,7 @@ class _Reader:
         self._todo: deque[tuple[str, Node, int]] = deque()
         self._enums: dict[tuple[str, ...], str] = {}
         self._depth = 0  # how many classes lead to the one that is read
+        self.ambiguous: set[str] = set()
 
     def read(self) -> Shapes:
         root = self._document.flat(self._document.root)
@@ -263,8 +285,8 @@ class _Reader:
 
     def _option(self, schema: Any, base: Node, number: int, option: Any, hint: str, path: frozenset[int]) -> list[str]:
         form = self._document.flat(option)
-        if form.properties and form.title:
-            hint = form.title  # forms of an object are told apart by what they are called
+        if form.properties:  # forms of an object are told apart by what they are called, or by their constant
+            hint = form.title or f"{hint} {_constant(form)}"
         if base.is_bare() and (base.types is None or form.types is not None):
             return self._annotation(option, hint, path)
         node = merged(form, replace(base, options=()))
@@ -300,9 +322,17 @@ class _Reader:
         if len(words) < 2:
             return None
         if words not in self._enums:
-            self._enums[words] = class_name(hint, self._taken)
-            self._taken.add(self._enums[words])
+            self._enums[words] = self._class_name(hint, words)
         return self._enums[words]
+
+    def _class_name(self, hint: str, what: Node | tuple[str, ...]) -> str:
+        name = class_name(hint)
+        if name in self._taken:  # by a class of the arguments
+            name = class_name(f"Result {hint}")
+        content = _content(what)
+        if self._named.setdefault(name, content) != content:
+            self.ambiguous.add(name)
+        return with_digest(name, content) if name in self._ambiguous else name
 
     def _object(self, node: Node, key: tuple[int, int], hint: str, path: frozenset[int]) -> str:
         if not node.properties:
@@ -314,10 +344,10 @@ class _Reader:
         if len(self._classes) >= _MOST_CLASSES or self._depth == DEEPEST:
             self._document.note(TOO_LARGE)
             return "dict[str, Any]"
-        name = class_name(hint, self._taken)
-        self._taken.add(name)
+        name = self._class_name(hint, node)
+        if name not in self._classes.values():  # or the same object stands in several places
+            self._todo.append((name, node, self._depth + 1))
         self._classes[key] = name
-        self._todo.append((name, node, self._depth + 1))
         return name
 
     def _array(self, node: Node, hint: str, path: frozenset[int]) -> str:
@@ -342,6 +372,32 @@ class _Reader:
             bounds = [bound for bound in bounds if node.bounds[bound[0]] == int(node.bounds[bound[0]])]
         arguments = [f"{argument}={plain_number(node.bounds[keyword])!r}" for keyword, argument in bounds]
         return f"Annotated[{annotation}, Field({', '.join(arguments)})]" if arguments else annotation
+
+
+def _constant(form: Node) -> str:
+    """Return the text that one property of a form must be, such as its ``type``; empty if it has no such property."""
+    for schema in (form.properties or {}).values():
+        values = own(schema).values if isinstance(schema, dict) else None
+        if values and len(values) == 1 and isinstance(values[0], str):
+            return values[0]
+    return ""
+
+
+def _content(what: Node | tuple[str, ...]) -> str:
+    """Return what a class is made of as text, the same in every process."""
+    if isinstance(what, tuple):
+        return repr(what)
+    parts = [getattr(what, part.name) for part in fields(what) if part.name != "required"]
+    return repr([sorted(what.required), *(_cut(part, _DEEPEST_CONTENT) for part in parts)])
+
+
+def _cut(value: Any, depth: int) -> Any:
+    """Return a part of a schema without what is nested deeper than classes are: Python's stack has an end."""
+    if isinstance(value, dict):
+        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else ...
+    if isinstance(value, list | tuple):
+        return [_cut(item, depth - 1) for item in value] if depth else ...
+    return value
 
 
 def _hint(schema: Any, hint: str) -> str:

@@ -22,7 +22,7 @@ _SENTENCE = 100
 _VALUES, _FIRST = 100, 30
 """Characters of an enumeration's values that are shown; and of a longer one, how many of the first."""
 
-_PREAMBLE = re.compile(r"^from (?:__future__|enum|typing|pydantic|\.) import .+\n+", re.MULTILINE)
+_PREAMBLE = re.compile(r"^(?:from (?:__future__|enum|typing|pydantic|\.) import|__all__ =) .+\n+", re.MULTILINE)
 _CALL = re.compile(r"^    return call\('.+\n", re.MULTILINE)
 _ENUMERATION = re.compile(r"^class (?P<name>\w+)\(Enum\):\n(?P<members>(?:    \w+ = .+\n)+)", re.MULTILINE)
 _VALUE = re.compile(r"^    \w+ = '?(.+?)'?$", re.MULTILINE)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
+from datetime import date, time
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from cellblock.errors import ToolRunnerError
 
 _SHOWN = 200
+_URLS = "PYDANTIC_ERRORS_INCLUDE_URL"
 _Params = TypeVar("_Params")
 _Result = TypeVar("_Result")
 _awaited: ContextVar[bool] = ContextVar("_awaited", default=False)
@@ -39,7 +44,7 @@ class ParamsModel(BaseModel):
         if not isinstance(data, dict):
             return data
         omitted = _omitted(cls)
-        return {name: value for name, value in data.items() if value is not None or name not in omitted}
+        return {name: _as_json(value) for name, value in data.items() if value is not None or name not in omitted}
 
     @model_validator(mode="after")
     def _send_constants(self) -> ParamsModel:
@@ -51,6 +56,35 @@ class ResultModel(BaseModel):
     """A structured result, or a part of one. It may have undeclared fields."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, protected_namespaces=())
+
+
+def _as_json(value: Any) -> Any:
+    """Return what stands for a value in JSON, where code has a type for what a schema calls a string or a number."""
+    if isinstance(value, date | time | UUID):
+        return value.isoformat() if isinstance(value, date | time) else str(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [*map(_as_json, value)]
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():  # a number of an array or a data frame
+        return value.item()
+    return value
+
+
+def _show_no_urls() -> None:
+    """Make pydantic's messages end without a URL for each mistake. It reads the variable once, before its first message."""
+    before = os.environ.get(_URLS)
+    os.environ[_URLS] = "0"
+    try:
+        str(ValidationError.from_exception_data("", [{"type": "missing", "loc": (), "input": None}]))
+    finally:
+        if before is None:
+            del os.environ[_URLS]
+        else:
+            os.environ[_URLS] = before
+
+
+_show_no_urls()
 
 
 @functools.cache
@@ -72,13 +106,20 @@ def _constants(model: type[ParamsModel]) -> frozenset[str]:
 
 
 def caller(server: str) -> Callable[[str, BaseModel, type[_Result]], _Result]:
-    """Return a function that calls the tools of a server: with a tool's name, its arguments, and the type of its result."""
+    """Return a function that calls the tools of a server.
+
+    It takes the tool's name, the arguments (an object of their class, or a dict), the type of the result, and the class.
+    """
     from cellblock.tools.calling.runner import ToolRunner
 
     runner = ToolRunner(server)
 
-    def call(tool: str, params: BaseModel, returns: type[_Result]) -> _Result:
-        arguments = params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    # Packages that earlier versions have generated do not pass `kind`.
+    def call(
+        tool: str, params: BaseModel | dict[str, Any], returns: type[_Result], kind: type[BaseModel] = ParamsModel
+    ) -> _Result:
+        given = params if isinstance(params, BaseModel) else kind.model_validate(params)
+        arguments = given.model_dump(mode="json", by_alias=True, exclude_unset=True)
         if _awaited.get():
             return cast("_Result", later(tool, arguments, returns))
         return typed(runner.run_sync(tool, arguments), returns, f"{server}.{tool}")

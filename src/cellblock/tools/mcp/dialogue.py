@@ -123,7 +123,7 @@ class Dialogue:
             InvalidInputError: The arguments cannot be sent as JSON.
         """
         client = self._open_client()
-        with _failures():
+        with _failures(self._reading):
             if check is not None:
                 await self._refresh()
                 check(self._facts_of(tool))
@@ -176,16 +176,18 @@ class Dialogue:
         """
         tools: list[ToolSpec] = []
         cursor: str | None = None
+        seen: set[str] = set()
         size = 0
         self._reading.left_out.clear()
-        with _failures():
+        with _failures(self._reading):
             for _ in range(_MAX_PAGES):
                 page = await self._open_client().list_tools(cursor=cursor)
                 size = _check_list(len(tools) + len(page.tools), size + len(page.model_dump_json()))
                 tools += map(spec_of, page.tools)
                 cursor = page.next_cursor
-                if cursor is None:
+                if cursor is None or cursor in seen:  # some servers repeat the last one instead of leaving it out
                     return tools + self._left_out()
+                seen.add(cursor)
         raise McpServerError(f"failed: it has more than {_MAX_PAGES} pages")
 
     def _left_out(self) -> list[ToolSpec]:
@@ -253,12 +255,12 @@ class Dialogue:
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def _failures(requests: Requests) -> Iterator[None]:
     """Translate the SDK's exceptions into our errors."""
     try:
         yield
     except MCPError as error:
-        if error.code == types.CONNECTION_CLOSED:
+        if requests.lost(error):
             raise ConnectionError(error.message) from error
         raise McpServerError(f"failed: {cut(error.message)} [{error.code}]") from error
     except ValidationError as error:

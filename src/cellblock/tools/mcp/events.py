@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 
 from cellblock.tools.mcp.lines import Lines, Oversized
@@ -46,6 +47,8 @@ class Events:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lines = Lines(limit)
+        self._start = b""  # of the stream, until it is known whether that is a byte order mark
+        self._started = False
         self._after_return = False  # the last piece ended with a carriage return: a line feed that follows belongs to it
         self._begin()
 
@@ -57,6 +60,13 @@ class Events:
 
     def feed(self, piece: bytes) -> None:
         """Add the next bytes."""
+        if piece and not self._started:
+            # HTML, section 9.2.5: one byte order mark may come first.
+            piece, self._start = self._start + piece, b""
+            if BOM_UTF8.startswith(piece):
+                piece, self._start = b"", piece
+            self._started = not self._start
+            piece = piece.removeprefix(BOM_UTF8)
         if self._after_return and piece.startswith(b"\n"):
             piece, self._after_return = piece[1:], False
         if piece:

@@ -43,6 +43,7 @@ _MAX_PENDING = 32
 _SECONDS_TO_CANCEL = 1.0  # a server that does not read misses it
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+"""The SDK's own, which stands for a lost connection. A server may send the same code for anything else."""
 
 
 class Requests(AsyncResource):
@@ -56,6 +57,7 @@ class Requests(AsyncResource):
             whether it has handled it; the SDK gets the others.
 
     Attributes:
+        closed: Whether the connection has ended.
         left_out: The invalid tools of the server, with the reasons.
     """
 
@@ -70,7 +72,7 @@ class Requests(AsyncResource):
         self._hear = hear
         self._numbers = count(_FIRST)
         self._waiting: dict[object, tuple[asyncio.Future[dict[str, Any] | ErrorData], OnProgress | None]] = {}
-        self._closed = False
+        self.closed = False
         self.left_out: dict[str, str] = {}
 
     async def send(self, method: str, params: dict[str, Any], on_progress: OnProgress | None = None) -> dict[str, Any]:
@@ -85,10 +87,11 @@ class Requests(AsyncResource):
             The result, as the server sent it.
 
         Raises:
-            MCPError: The server refused, or the connection ended.
+            ConnectionError: The connection has ended.
+            MCPError: The server refused.
         """
-        if self._closed:
-            raise _error(_CLOSED)
+        if self.closed:
+            raise ConnectionError(_CLOSED.message)
         number = next(self._numbers)
         meta: dict[str, Any] = telemetry.outgoing().copy()  # as the protocol has it: traceparent, tracestate
         if on_progress is not None:
@@ -104,12 +107,18 @@ class Requests(AsyncResource):
             await self._cancel(number)
             raise
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            raise _error(_CLOSED) from error
+            raise ConnectionError(_CLOSED.message) from error
         finally:
             del self._waiting[number]
+        if outcome is _CLOSED:
+            raise ConnectionError(_CLOSED.message)
         if isinstance(outcome, ErrorData):
-            raise _error(outcome)
+            raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
+
+    def lost(self, error: MCPError) -> bool:
+        """Return whether the SDK raised this because the connection has ended, and not because the server sent it."""
+        return self.closed and (error.code, error.message) == (_CLOSED.code, _CLOSED.message)
 
     async def _cancel(self, number: int) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}
@@ -173,12 +182,16 @@ class Requests(AsyncResource):
 
     async def answer(self, message: SessionMessage) -> None:
         """Write a message of the SDK."""
-        await self._writer.send(message)
+        try:
+            await self._writer.send(message)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._close()  # before the reader notices
+            raise
         if not hasattr(message.message, "method"):
             self._asked -= 1
 
     def _close(self) -> None:
-        self._closed = True
+        self.closed = True
         for answer, _ in self._waiting.values():
             if not answer.done():
                 # Not an exception: its task may be cancelled as well, and asyncio logs exceptions that are not retrieved.
@@ -243,7 +256,3 @@ class Answers(AsyncResource):
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _error(data: ErrorData) -> MCPError:
-    return MCPError(code=data.code, message=data.message, data=data.data)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cellblock.tools.calling.content import MAX_MESSAGE
 from cellblock.tools.mcp.condense import HEAD, LARGE, marks
 from cellblock.tools.mcp.condense import MAX_VALUES as MAX_VALUES_OF_A_RESULT
+from cellblock.tools.mcp.undecodable import repaired
 
 if TYPE_CHECKING:
     # Importing it takes 10 ms, before a server is started.
@@ -53,14 +54,14 @@ class LargeResults:
             NotJsonError: It cannot be decoded.
         """
         if not is_large(message):
-            return message
+            return repaired(message)
         token = secrets.token_hex(8)
         async with self._turn:
             values, short, value = await _condensed(message, token)
         _check(values, short)
         if short:
             self._keep(token, value)
-        return short or message
+        return repaired(short) or message
 
     def _keep(self, token: str, value: bytearray) -> None:
         self._kept[token] = value

@@ -1,4 +1,7 @@
-"""Finds the call of an answer that cannot be decoded, so that only this call fails, and at once."""
+"""Repairs text that was cut within a character, and finds the call of an answer that cannot be decoded.
+
+Only that call fails, and at once.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,27 @@ _AT_HEAD = re.compile(
     rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?" + rb'"(?:result|error)"'
 )
 _AT_TAIL = re.compile(_ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*$")
+# Half of a surrogate pair as an escape (RFC 8259, section 8.2), which decoders refuse.
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+
+
+def repaired(message: bytes) -> bytes:
+    """Return a message with U+FFFD in place of halves of characters: servers cut texts by units of UTF-16, or by bytes.
+
+    Args:
+        message: A message in JSON, small enough for the event loop.
+    """
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        message = message.decode(errors="replace").encode()
+    if b"\\ud" in message or b"\\uD" in message:
+        # After two backslashes, "u" begins no escape.
+        message = b"\\\\".join(_HALF.sub(rb"\\ufffd", part) for part in message.split(b"\\\\"))
+    return message
 
 
 def id_of(ends: Oversized) -> int | None:

@@ -22,6 +22,8 @@ from cellblock.tools.mcp.params import RemoteServer
 
 _MAX_COOKIES = 100
 _SECONDS_TO_LEAVE = 2.0  # for telling the server that its session has ended
+_SECONDS_TO_PING = 2.0
+_PING = "cellblock-ping"  # no id of the SDK's requests, or of ours
 
 
 class HttpTransport:
@@ -133,9 +135,8 @@ class _Client(httpx2.AsyncClient):
             self._noticed(request, f"{request.url.host}: {str(error) or type(error).__name__}", final=False)
             raise
         if response.status_code >= 400:
-            # 404 with a session: the server has forgotten it (2025-11-25, transports, session management).
-            forgotten = response.status_code == 404 and "mcp-session-id" in request.headers
-            self._noticed(request, f"HTTP {response.status_code} {response.reason_phrase}", final=forgotten)
+            trouble = f"HTTP {response.status_code} {response.reason_phrase}"
+            self._noticed(request, trouble, final=await self._is_forgotten(request, response.status_code))
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await self._refuse(response, "it sent a compressed body, which was not accepted")
         if len(self.cookies.jar) > _MAX_COOKIES:
@@ -143,6 +144,26 @@ class _Client(httpx2.AsyncClient):
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = self._bounded(request, response, response.stream)
         return response
+
+    async def _is_forgotten(self, request: httpx2.Request, status: int) -> bool:
+        """Return whether the server no longer knows the session of a request that it refused.
+
+        404 says so (2025-11-25, transports, session management). As the answer to a GET, it says that the server has no
+        stream. Many servers send 400 instead, which can also mean that the request is invalid. A ping is always valid.
+        """
+        if request.method != "POST" or "mcp-session-id" not in request.headers:
+            return False
+        if status != 400:
+            return status == 404
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
+        ping = self.build_request("POST", request.url, headers=headers, json={"jsonrpc": "2.0", "id": _PING, "method": "ping"})
+        try:
+            async with asyncio.timeout(_SECONDS_TO_PING):
+                answer = await super().send(ping, stream=True)
+                await answer.aclose()
+        except (httpx2.HTTPError, TimeoutError):
+            return False
+        return answer.status_code in (400, 404)
 
     async def _refuse(self, response: httpx2.Response, complaint: str) -> None:
         await response.aclose()

@@ -17,6 +17,7 @@ from cellblock.tools.approvals.broker import EXPIRED
 from cellblock.tools.approvals.call import MAX_TOKENS, TOKEN_WEIGHT, parse, tokens
 from cellblock.tools.approvals.elicitation import Person
 from cellblock.tools.mcp.changes import Check, ToolFacts, changes, hints_of
+from cellblock.tools.mcp.words import MAX_WORDS, cut
 
 if TYPE_CHECKING:
     from cellblock.model.decisions import Decision
@@ -275,12 +276,18 @@ def denied(name: str, decision: Decision) -> Mapping[str, Any]:
 
 def _said(name: str, outcome: ToolOutcome) -> Mapping[str, Any]:
     if outcome.is_error:
-        return {"error": outcome.text or f"{name} failed, and did not say why", "kind": "tool"}
+        return {"error": _complaint(outcome) or f"{name} failed, and did not say why", "kind": "tool"}
     data = outcome.to_dict()
     result = outcome.text or None if outcome.structured is None else outcome.structured
     if outcome.encoded is not None:
         result = outcome.encoded
     return {"result": result, "images": data["images"], "resources": data["resources"]}
+
+
+def _complaint(outcome: ToolOutcome) -> str:
+    """Return what a tool says about its failure: its text, or else the rest of its result as text."""
+    texts = (resource.text for resource in outcome.resources if resource.text)
+    return outcome.text or outcome.beginning(MAX_WORDS) or cut("\n".join(texts))
 
 
 def http_app(guard: Guard, routes: Mapping[tuple[str, str], Handler], note: Callable[[str], None] | None = None) -> App:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import os
 import select
 import socket
@@ -13,6 +12,7 @@ import termios
 from typing import Any
 
 from cellblock.worker.forks.pools import instances
+from cellblock.worker.replaced import replace
 
 _DEAF = b"\0cellblock-listens-to-nobody-"
 _MANY = 2048
@@ -25,7 +25,6 @@ def note_pairs() -> None:
     """Start recording which sockets `socket.socketpair` has made together."""
     make = socket.socketpair
 
-    @functools.wraps(make)
     def socketpair(*args: Any, **options: Any) -> tuple[socket.socket, socket.socket]:
         pair = make(*args, **options)
         one, other = (os.fstat(end.fileno()).st_ino for end in pair)
@@ -34,7 +33,7 @@ def note_pairs() -> None:
         _ends[one], _ends[other] = other, one
         return pair
 
-    socket.socketpair = socketpair
+    replace(socket, "socketpair", socketpair)
 
 
 def _forget_closed() -> None:
