@@ -86,14 +86,16 @@ $(VENV)/all.stamp: $(VENV)/test.stamp
 
 all-extras: $(VENV)/all.stamp
 
-demo: $(VENV)/examples.stamp
-	@$(BIN)/python examples/quickstart.py
+# In an environment of its own: .venv may be where somebody has installed cellblock, and uses it.
+demo:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-demo $(VENV)-demo/examples.stamp
+	@$(VENV)-demo/bin/python examples/quickstart.py
 
 test: $(VENV)/test.stamp
 	$(call run,$(QUICK))
 
 test-all: slow srt npm ray clients frameworks fuzz user pythons
-	@$(MAKE) --no-print-directory demo >/dev/null
+	@$(BIN)/python examples/quickstart.py >/dev/null
 
 # BY_USER=1: without slow attacks, as an ordinary user runs all of them (make user). Root has run the quick ones.
 ATTACKS := $(filter-out %/test_mutants.py %/test_mutations.py,$(wildcard tests/escape/test_*.py))

@@ -1,111 +1,363 @@
-"""SQLite files on the trusted side, in a directory that only this user can write to. Independent processes share them."""
+"""SQLite files on the trusted side, in a directory that only this user can write to. Independent processes share them.
+
+SQLite's locks are POSIX locks. Closing *any* descriptor of a file drops all locks that the process has on it, and the last
+process that closes the file then removes its ``-wal`` under the connections of this one: records that were acknowledged are
+lost. So nothing in this process opens these files except SQLite, and each file has one connection.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import sqlite3
 import stat
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 from cellblock.errors import StoreError
 
-_BUSY = 10.0
-"""Seconds to wait for another process that writes."""
+_BUSY = 30.0
+"""Seconds to wait for other processes that write: twenty of them, on a busy machine with a slow disk, take more than ten."""
+
+_PATIENT = f"PRAGMA busy_timeout = {_BUSY * 1000:.0f}"
+_PAUSE = 0.005
 
 
 class Database:
     """One SQLite file, in WAL mode: readers do not wait for writers, and writes are atomic, even in a crash.
 
-    Each operation opens the file for itself. That takes a fraction of a millisecond, and nothing stays open that a fork could
-    share, a thread could misuse, or the caller would have to close.
+    All objects of a process that use the same file share one connection, in any thread. It is opened when it is needed, again
+    if the file was replaced, and never inherited by a forked process.
 
     Args:
         directory: The directory of the file. It is created, for this user alone, if it is missing.
         name: The file's name.
-        schema: ``CREATE TABLE IF NOT EXISTS`` and the like, run when the file is first used.
+        schema: ``CREATE TABLE IF NOT EXISTS`` and the like, run when the file is opened.
+        synchronous: ``FULL``: a transaction that has returned survives a power failure. ``NORMAL``: it survives the death of
+            every process.
 
     Raises:
         StoreError: The directory cannot be created, or others than this user can write to it.
     """
 
-    def __init__(self, directory: Path, name: str, schema: str) -> None:
-        self._directory = directory
-        self._path = directory / name
-        self._prepare()
-        with self.transaction() as connection:
-            for statement in filter(str.strip, schema.split(";")):
-                connection.execute(statement)
+    def __init__(self, directory: Path, name: str, schema: str, *, synchronous: str = "FULL") -> None:
+        _prepare(directory)
+        self._path = os.path.join(os.path.realpath(directory), name)
+        self._new = schema, synchronous
+        self._shared: _File | None = None
+        with self.reading():
+            pass
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for writing. The changes are atomic: if an exception is raised, none is made.
+        """Write to the file. The changes are atomic: if an exception is raised, none is made.
 
         Raises:
             StoreError: The file cannot be read or written, or is not a database.
         """
-        with self._open() as connection:
-            # Immediate: a transaction that reads first could not wait for a writer later, and would fail.
-            connection.execute("BEGIN IMMEDIATE")
+        deadline = time.monotonic() + _BUSY
+        while True:
             try:
-                yield connection
-            except BaseException:  # also an interrupt: all of it or nothing
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+                with self._attempt() as connection:
+                    yield connection
+                return
+            except _LockedError:
+                self._check(deadline)
+                time.sleep(_PAUSE)
+
+    async def write(self, statement: str, values: tuple[Any, ...] = (), *, patience: float = _BUSY) -> None:
+        """Execute a statement in a transaction of its own, without blocking the event loop while somebody else writes.
+
+        Args:
+            statement: The statement.
+            values: Its values.
+            patience: Seconds to wait for others.
+
+        Raises:
+            StoreError: The file cannot be written.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                with self._file.using(wait=False) as connection, _without_waiting(connection):
+                    connection.execute(statement, values)
+                return
+            except _LockedError:
+                self._check(deadline)
+                await asyncio.sleep(_PAUSE)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for reading.
+        """Read from the file.
 
         Raises:
             StoreError: The file cannot be read, or is not a database.
         """
-        with self._open() as connection:
+        with self._file.using() as connection:
             yield connection
 
-    def connect(self) -> sqlite3.Connection:
-        """Open the file for a caller who uses it often, and closes it; call it within `errors`."""
-        connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None)
+    def check(self) -> None:
+        """Check that the file can be read and written.
+
+        Raises:
+            StoreError: It cannot, or it is damaged.
+        """
+        with self.transaction() as connection:
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            connection.execute(
+                f"PRAGMA user_version = {time.time_ns() % 1000}"
+            )  # a change without effect would not be written
+        if found != "ok":
+            raise StoreError(f"{self._path} is damaged: {found}")
+
+    def version(self) -> tuple[int, ...]:
+        """Return a value that is another one after every change of the file, by any process.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        file = self._file
+        with file.using() as connection:
+            (changes,) = connection.execute("PRAGMA data_version").fetchone()  # of other connections
+            return file.opened, changes, connection.total_changes
+
+    def close(self) -> None:
+        """Close the file, unless other objects use it. This object opens it again when it is used."""
+        self._shared = None
+
+    @property
+    def _file(self) -> _File:
+        if (file := self._shared) is None:
+            with _OPENING:
+                if (file := _FILES.get(self._path)) is None:
+                    file = _FILES[self._path] = _File(self._path, *self._new)
+            self._shared = file
+        return file
+
+    @contextmanager
+    def _attempt(self) -> Iterator[sqlite3.Connection]:
+        with self._file.using() as connection:
+            try:
+                with _without_waiting(connection):
+                    connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:  # also an interrupt: all of it or nothing
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _check(self, deadline: float) -> None:
+        if time.monotonic() >= deadline:
+            raise StoreError(f"{self._path} cannot be used: others are writing to it all the time; try again")
+
+
+class _LockedError(Exception):
+    """Somebody else is writing."""
+
+
+class _File:
+    """The connection of this process to a file.
+
+    Attributes:
+        opened: How often it was opened.
+    """
+
+    def __init__(self, path: str, schema: str, synchronous: str) -> None:
+        self._path = path
+        self._schema = schema
+        self._synchronous = synchronous
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self.opened = 0
+
+    @contextmanager
+    def using(self, *, wait: bool = True) -> Iterator[sqlite3.Connection]:
+        """Use the connection; no other thread does so meanwhile.
+
+        Raises:
+            StoreError: The file cannot be used.
+            _LockedError: Another thread uses it, and this is not to wait.
+        """
+        while True:
+            with self._locked(wait):
+                if (connection := self._current()) is not None:
+                    with self._errors():
+                        yield connection
+                    return
+            with _OPENING, self._locked(wait), self._errors():  # in this order, as in `_before_fork`
+                self._open()
+
+    @contextmanager
+    def _locked(self, wait: bool) -> Iterator[None]:
+        if not self._lock.acquire(blocking=wait):
+            raise _LockedError
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _current(self) -> sqlite3.Connection | None:
+        """Return the connection, unless the file was removed or replaced since it was opened."""
+        return self._connection if self._identity is not None and self._identity == _identity(self._path) else None
+
+    def _open(self) -> None:
+        if self._current() is not None:
+            return
+        self.close()
+        try:
+            _create(self._path)
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be used to store state: {error.strerror}") from error
+        deadline = time.monotonic() + _BUSY
+        while True:
+            try:
+                self._connection = self._connect()
+                break
+            except sqlite3.OperationalError as error:
+                # SQLite does not wait itself where it could wait forever: two processes that both begin to use WAL mode.
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
+        self._identity = _identity(self._path)
+        self.opened += 1
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            # Immediate: a transaction that reads first could not wait for a writer later, and would fail.
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in filter(str.strip, self._schema.split(";")):
+                connection.execute(statement)
+            connection.execute("COMMIT")
         except BaseException:  # also an interrupt: nobody else closes it
             connection.close()
             raise
         return connection
 
     @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Turn errors into `StoreError`s that name the file.
-
-        Raises:
-            StoreError: The file cannot be used.
-        """
+    def _errors(self) -> Iterator[None]:
+        """Turn errors into `StoreError`s that name the file. After an error, the next use opens the file anew."""
         try:
             yield
+        except sqlite3.IntegrityError as error:
+            raise StoreError(f"{self._path} cannot be used: {error}") from error
         except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self.close()
             raise StoreError(f"{self._path} cannot be used: {error}") from error
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        with self.errors(), closing(self.connect()) as connection:
-            yield connection
+    def close(self) -> None:
+        """Close the connection; call it with the lock."""
+        connection, self._connection, self._identity = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
-    def _prepare(self) -> None:
-        try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self._directory.stat()
-        except OSError as error:
-            raise StoreError(f"{self._directory} cannot be used to store state: {error.strerror}") from error
-        if found.st_uid != os.geteuid():
-            raise StoreError(f"{self._directory} belongs to another user, who could change the files in it")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise StoreError(f"others can write to {self._directory} and change the files in it: chmod 700 it")
-        if found.st_mode & 0o077:
-            self._directory.chmod(0o700)
-        # Created here with mode 0600. If SQLite created it, others could read it until its mode is changed.
-        try:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        except OSError as error:
-            raise StoreError(f"{self._path} cannot be used to store state: {error.strerror}") from error
+    def hold(self) -> None:
+        """Close the connection, and keep other threads from using the file until `release`."""
+        self._lock.acquire()
+        with suppress(sqlite3.Error):
+            self.close()
+
+    def release(self) -> None:
+        """End `hold`."""
+        self._lock.release()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_OPENING = threading.RLock()
+"""Held while a file is opened. It is never acquired by a thread that holds a file's lock."""
+
+_FILES: WeakValueDictionary[str, _File] = WeakValueDictionary()
+_held: list[_File] = []
+
+
+def _before_fork() -> None:
+    """Close all files: SQLite must not be used in a forked process that inherits a connection, nor beside one.
+
+    There, SQLite takes locks of its parent for its own, so that it would not lock the file at all.
+    """
+    _OPENING.acquire()
+    for file in [*_FILES.values()]:
+        file.hold()
+        _held.append(file)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+    _OPENING.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+@contextmanager
+def _without_waiting(connection: sqlite3.Connection) -> Iterator[None]:
+    """Execute a statement that writes. To wait for others in SQLite would keep threads from the connection meanwhile.
+
+    Raises:
+        _LockedError: Another process is writing.
+    """
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if _is_busy(error):
+            raise _LockedError from None
+        raise
+    finally:
+        connection.execute(_PATIENT)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _create(path: str) -> None:
+    """Create a file with mode 0600, if it is missing. If SQLite created it, others could read it until its mode is changed.
+
+    Raises:
+        OSError: It cannot be created, or is a symbolic link.
+    """
+    with suppress(FileExistsError):
+        if sys.platform == "linux":
+            os.mknod(path, 0o600 | stat.S_IFREG)  # opens no descriptor, whose closing would drop locks
+        else:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _prepare(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.stat()
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be used to store state: {error.strerror}") from error
+    if found.st_uid != os.geteuid():
+        raise StoreError(f"{directory} belongs to another user, who could change the files in it")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StoreError(f"others can write to {directory} and change the files in it: chmod 700 it")
+    if found.st_mode & 0o077:
+        directory.chmod(0o700)

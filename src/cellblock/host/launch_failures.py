@@ -41,7 +41,7 @@ def _explained(what: str, failure: Failure) -> str:
     except ImportError:
         if os.path.exists(__file__):
             raise
-        ways = "Ways out: start this program again; for named sessions, end the daemon ('cellblock daemon stop')"
+        ways = "Start this program again. For named sessions, 'cellblock daemon status' says what the daemon waits for"
         return (
             f"{what}: cellblock was installed anew or moved since this program started, and its earlier files are gone. {ways}"
         )

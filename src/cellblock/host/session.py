@@ -420,6 +420,16 @@ class Session(AsyncOnly):
         return kernel.death is None
 
     @property
+    def tied(self) -> str:
+        """Why no other process can continue it now without a loss; empty if one can."""
+        kernel, cell = self._kernels.current, self._cells.current
+        if kernel is not None and kernel.death is None and not kernel.recording.lasting:
+            return f"its variables end with the daemon, as it has launch='spawn' or isolate={self.wanted.tier.name!r}"
+        if cell is not None and cell.asked:
+            return "its code waits for an answer, a command or an installation"
+        return ""
+
+    @property
     def memory(self) -> int:
         """Bytes that its processes use, as last measured; 0 without a sandbox, where memory is not limited."""
         kernel = self._kernels.current

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from cellblock.common import config
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.errors import InvalidInputError
 from cellblock.host import environment
@@ -19,6 +20,7 @@ from cellblock.host.packages import SessionPackages
 from cellblock.host.place import NO_PLACES, PrivateDirectories
 from cellblock.walls.egress.network import Hold, SandboxNetwork, nothing_held
 from cellblock.walls.packages.index import PackageIndex
+from cellblock.walls.sandbox.paths import is_inside
 from cellblock.walls.sandbox.plan import EGRESS_PORT
 from cellblock.walls.sandbox.policy import Policy
 from cellblock.wire.control import Commands, Listener, Setup
@@ -73,17 +75,21 @@ def resolve_for(
 
 
 def walls_of(resolved: ResolvedOptions, facts: Facts, directory: str) -> Walls | None:
-    """Return the paths that a session cannot read or write; None if it has no sandbox.
+    """Return the paths that nobody reads or writes on a session's behalf; None if there are none.
+
+    Without a sandbox, that is cellblock's own state, if the session works there. To open SQLite's files beside SQLite drops
+    this process's locks (`common.database`), and undo must not restore records of decisions.
 
     Args:
         resolved: Its options.
         facts: The facts of this machine.
         directory: Its working directory.
     """
-    if not resolved.tier.sandboxed:
-        return None
     from cellblock.host.files.walls import Walls
 
+    if not resolved.tier.sandboxed:
+        state = os.path.realpath(config.state_directory())
+        return Walls((state,)) if is_inside(state, os.path.realpath(directory)) else None
     walls = Walls.of(resolved.policy, facts, os.path.realpath(resolved.cwd), os.path.realpath(directory))
     # If names cannot be protected, the session's changes there must come back when it is undone.
     return walls if resolved.tier.holds_names else replace(walls, protected=())

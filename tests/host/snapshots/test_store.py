@@ -63,12 +63,38 @@ def test_a_full_store_keeps_nothing_of_a_snapshot(workspace: Path, place: Path) 
         snapshot = snapshots.take()
         (workspace / "b").write_text("1234")
         (workspace / "c").write_text("5678")
-        with pytest.raises(SnapshotError, match="more than 10 bytes") as caught:
+        with pytest.raises(SnapshotError, match="more than half of the 10 bytes") as caught:
             snapshots.take()
         assert caught.value.errno == errno.EDQUOT
         assert store.bytes == 5
         snapshots.restore(snapshot)
         assert os.listdir(workspace) == ["a"]
+
+
+def test_a_workspace_that_fills_the_store_leaves_room_for_another_one(tmp_path: Path, place: Path) -> None:
+    places = [tmp_path / "loud", tmp_path / "quiet"]
+    for path in places:
+        path.mkdir()
+    with Store(place / "small", max_bytes=1000) as store:
+        loud, quiet = (Snapshots(path, store, place / "journals") for path in places)
+        kept = []
+        for number in range(10):
+            (tmp_path / "loud" / "file").write_bytes(bytes([number]) * 50)
+            kept.append(loud.take())
+        (tmp_path / "loud" / "file").write_bytes(b"x" * 50)
+        with pytest.raises(SnapshotError, match=f"files in {tmp_path / 'loud'} would take"):
+            loud.take()
+        assert store.bytes == 500
+        (tmp_path / "quiet" / "file").write_bytes(b"x" * 200)
+        quiet.take()
+        assert store.bytes == 700
+        with pytest.raises(SnapshotError):
+            loud.take()
+        for snapshot in kept[:3]:
+            loud.drop(snapshot)
+        loud.take()
+        loud.close()
+        quiet.close()
 
 
 @given(st.lists(st.one_of(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), st.integers(0, 5)), max_size=20))

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cellblock.errors import ConflictError
+from cellblock.errors import ConflictError, OutcomeUnknownError
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
-from cellblock.service.named.past import close_unfinished
+from cellblock.service.named.past import PastExecution, close_unfinished
 from cellblock.service.store.journal import Journal, _Numbers, new_id
 from cellblock.service.store.named import NamedStore
 from cellblock.wire.packed import pack
@@ -219,6 +219,92 @@ async def test_the_oldest_that_have_ended_are_forgotten(
     (count,) = store.writer.read("SELECT count(*) FROM events")[0]
     assert count == len(kept) - 1
     store.close()
+
+
+def run(journal: Journal, session: str, key: str = "", size: int = 10) -> ExecutionRecord:
+    """Enter an execution with its result."""
+    execution = record(session, key)
+    assert journal.add(execution, b"digest", "x")
+    journal.event(execution.id, 1, "result", pack({"text": "x" * size}))
+    ended = replace(execution, state="done", begun=time.time(), ended=time.time())
+    journal.end(ended, size)
+    return execution
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_EXECUTIONS", 50), ("MAX_BYTES", 50_000)])
+async def test_a_session_displaces_its_own_executions_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(f"cellblock.service.store.journal.{limit}", value)
+    monkeypatch.setattr("cellblock.service.store.journal._TRIM_EVERY", 5)
+    with closing(NamedStore(tmp_path)) as store:
+        quiet = [run(store.journal, "quiet", size=1000) for _ in range(10)]
+        for _ in range(2):  # the next process counts what it finds
+            for _ in range(100):
+                loud = run(store.journal, "loud", size=1000)
+        store.journal.trim()
+    with closing(NamedStore(tmp_path)) as store:
+        for _ in range(100):
+            loud = run(store.journal, "loud", size=1000)
+        kept = {one.id for one in store.journal.last("quiet", 1000)}
+        assert kept == {one.id for one in quiet}
+        assert 20 < len(store.journal.last("loud", 1000)) < 60
+        assert store.journal.last("loud", 1)[0].id == loud.id
+
+
+async def test_a_key_is_known_for_longer_than_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry must not run the code a second time."""
+    monkeypatch.setattr("cellblock.service.store.journal.MAX_EXECUTIONS", 10)
+    monkeypatch.setattr("cellblock.service.store.journal._TRIM_EVERY", 5)
+    with closing(NamedStore(tmp_path)) as store:
+        first = run(store.journal, "s", "key")
+        for number in range(100):
+            run(store.journal, "s", f"{number}")
+        assert store.journal.find(first.id) is None
+    with closing(NamedStore(tmp_path)) as store:
+        assert not store.journal.add(record("s", "key"), b"digest", "x")
+        known = store.journal.find_key("s", "key", b"digest")
+        assert known is not None
+        assert (known.id, known.state, known.key) == (first.id, "done", "key")
+        with pytest.raises(ConflictError, match="other code"):
+            store.journal.find_key("s", "key", b"other")
+        assert store.journal.find_key("t", "key") is None
+        past = PastExecution(known, store.journal)
+        with pytest.raises(OutcomeUnknownError, match="its result is no longer kept"):
+            await past.wait()
+        assert [event.kind async for event in past.follow()] == ["failed"]
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_KEYS", 20), ("MAX_ALL_KEYS", 30)])
+async def test_keys_have_a_limit_and_those_of_a_quiet_session_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr("cellblock.service.store.journal.MAX_EXECUTIONS", 10)
+    monkeypatch.setattr(f"cellblock.service.store.journal.{limit}", most)
+    monkeypatch.setattr("cellblock.service.store.journal._TRIM_EVERY", 5)
+    with closing(NamedStore(tmp_path)) as store:
+        for number in range(4):
+            run(store.journal, "quiet", f"{number}")
+        for number in range(200):
+            run(store.journal, "loud", f"{number}")
+        assert all(store.journal.find_key("quiet", f"{number}") for number in range(4))
+        known = [number for number in range(200) if store.journal.find_key("loud", f"{number}")]
+        assert known == [*range(known[0], 200)]
+        assert most <= len(known) <= most + 20
+
+
+async def test_keys_that_are_old_enough_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellblock.service.store.journal.MAX_EXECUTIONS", 1)
+    monkeypatch.setattr("cellblock.service.store.journal._TRIM_EVERY", 1)
+    monkeypatch.setattr("cellblock.service.store.journal._AGE_EVERY", 0.0)
+    with closing(NamedStore(tmp_path)) as store:
+        for number in range(5):
+            run(store.journal, "s", f"{number}")
+        assert store.journal.find_key("s", "0")
+        monkeypatch.setattr("cellblock.service.store.journal.MAX_AGE", -1.0)
+        for _ in range(5):
+            store.journal.trim()
+        assert store.writer.read("SELECT count(*) FROM keys") == [(0,)]
 
 
 async def test_a_key_is_known_however_many_came_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

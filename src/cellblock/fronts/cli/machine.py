@@ -74,8 +74,23 @@ def doctor(as_json: Json = False) -> int:
     import asyncio
 
     from cellblock.host.doctor import report
+    from cellblock.service.daemon import control
 
     found = asyncio.run(report())
+    problems = control.problems()
+    remedy = "'cellblock daemon status' and 'cellblock daemon logs' say more"
+    for problem in problems:
+        found["checks"].append({"name": "daemon", "ok": False, "needed": False, "found": problem, "remedy": remedy})
+    if not problems:
+        found["checks"].append(
+            {
+                "name": "daemon",
+                "ok": True,
+                "needed": False,
+                "found": "no problem, and its records can be written",
+                "remedy": "",
+            }
+        )
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if found["ok"] else 1

@@ -40,9 +40,11 @@ class Recording:
 
     Attributes:
         before_exit: Records how the worker has exited, before init's message about that is read.
+        lasting: Whether the kernel outlives this process.
     """
 
     before_exit: Callable[[int], None] | None = None
+    lasting = False
 
     def channel(
         self,

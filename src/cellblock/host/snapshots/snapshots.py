@@ -142,7 +142,7 @@ class Snapshots:
         added: list[bytes] = []
 
         def add(source: int, limit: int) -> tuple[bytes, int]:
-            found = self._store.add(source, limit)
+            found = self._store.add(source, limit, self._workspace)
             added.append(found[0])
             return found
 

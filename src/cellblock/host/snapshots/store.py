@@ -65,6 +65,8 @@ class Store:
         self._written = Written(self._fd) if lasting else None
         self._counts: Counter[bytes] = Counter()
         self._sizes: dict[bytes, int] = {}
+        self._payers: dict[bytes, str] = {}
+        self._shares: Counter[str] = Counter()
         self._snapshots: set[Snapshot] = set()
         self._parts: dict[int, tuple[dict[str, Entry], int]] = {}
 
@@ -167,20 +169,26 @@ class Store:
                 raise SnapshotError(f"cannot make a directory for snapshots, {self.directory}: {error.strerror}") from error
             os.close(gone)
             self._written = None if self._written is None else Written(self._fd)
-            for kept in (self._counts, self._sizes, self._snapshots, self._parts):
+            for kept in (self._counts, self._sizes, self._snapshots, self._parts, self._payers, self._shares):
                 kept.clear()
             self.bytes, self.generation = 0, self.generation + 1
         self.on_renewed()
 
-    def add(self, source: int, limit: int) -> tuple[bytes, int]:
+    def add(self, source: int, limit: int, workspace: str) -> tuple[bytes, int]:
         """Keep the content of an open file, until `release_file` has been called as often as this.
+
+        Args:
+            source: The file's descriptor.
+            limit: Maximum bytes.
+            workspace: The workspace of the file. New content counts for it; it can fill half of what the others leave, so
+                that there is always room for another one.
 
         Returns:
             Its digest and its size.
 
         Raises:
             content.TooLargeError: It has more bytes than the limit.
-            SnapshotError: The store is full.
+            SnapshotError: The store is full, or the workspace has its share.
             OSError: It cannot be read or written.
         """
         data = content.read_small(source, limit)
@@ -199,7 +207,7 @@ class Store:
                     digest, size = content.copy(source, target, limit)
             finally:
                 os.close(target)
-            self._place(name, digest, size)
+            self._place(name, digest, size, workspace)
         except BaseException:  # also an interrupt: leave no partial content
             os.unlink(name, dir_fd=self._fd)
             raise
@@ -217,22 +225,27 @@ class Store:
         """Whether nobody has removed content that is kept."""
         return os.access(digest.hex(), os.F_OK, dir_fd=self._fd)
 
-    def _place(self, name: str, digest: bytes, size: int) -> None:
+    def _place(self, name: str, digest: bytes, size: int, workspace: str) -> None:
         with self._lock:
             # Another thread was faster, or it was too large to know before.
             if digest in self._counts and self._is_there(digest):
                 os.unlink(name, dir_fd=self._fd)
             else:
-                self._check_room(size)
+                self._check_room(size, workspace)
                 os.rename(name, digest.hex(), src_dir_fd=self._fd, dst_dir_fd=self._fd)
-                self.bytes += size - self._sizes.get(digest, 0)
-                self._sizes[digest] = size
+                if digest not in self._sizes:
+                    self._sizes[digest] = size
+                    self.bytes += size
+                    self._payers[digest] = workspace
+                    self._shares[workspace] += size
             self._counts[digest] += 1
 
-    def _check_room(self, size: int) -> None:
-        if self.bytes + size > self._max_bytes:
+    def _check_room(self, size: int, workspace: str) -> None:
+        left = self._max_bytes - self.bytes - size
+        if left < self._shares[workspace] + size:
             raise SnapshotError(
-                f"snapshots of files would take more than {self._max_bytes:,} bytes: drop checkpoints, or leave out more",
+                f"snapshots of the files in {workspace} would take more than half of the {self._max_bytes:,} bytes that all "
+                "sessions have together, less what others use: drop checkpoints, or leave out more",
                 errno=errno.EDQUOT,
             )
 
@@ -362,7 +375,12 @@ class Store:
         self._counts[digest] -= 1
         if self._counts[digest] == 0:
             del self._counts[digest]
-            self.bytes -= self._sizes.pop(digest)
+            size = self._sizes.pop(digest)
+            self.bytes -= size
+            if (payer := self._payers.pop(digest, None)) is not None:  # unknown after a take-over
+                self._shares[payer] -= size
+                if not self._shares[payer]:
+                    del self._shares[payer]
             if self._fd >= 0:
                 with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
                     os.unlink(digest.hex(), dir_fd=self._fd)

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from cellblock.host.snapshots import Store
 
 _log = logging.getLogger("cellblock.sessions")
-_FORMAT = 12
+FORMAT = 12
 """The version of the held data, which names classes by their modules. Only a host of this version can continue the kernels."""
 
 
 def can_continue(custodian: Custodian) -> bool:
     """Return whether the custodian holds nothing, or what a host of this version can continue."""
     host = custodian.entries.get("host")
-    return host is None or json.loads(host.data)["format"] == _FORMAT
+    return host is None or json.loads(host.data)["format"] == FORMAT
 
 
 class Keeping(Keeper):
@@ -72,10 +72,10 @@ class Keeping(Keeper):
         self.custodian = custodian
         entries, custodian.entries = custodian.entries, {}
         host = entries.pop("host", None)
-        said: dict[str, Any] = {"format": _FORMAT, "prefix": prefix, "generation": 0, "number": 1}
+        said: dict[str, Any] = {"format": FORMAT, "prefix": prefix, "generation": 0, "number": 1}
         if host is not None:
             said = json.loads(host.data)
-            if said["format"] != _FORMAT:
+            if said["format"] != FORMAT:
                 raise CustodianError("the custodian holds kernels of another version of cellblock: end it, which ends them")
         self.prefix: str = said["prefix"]
         super().__init__(f"{self.prefix}{said['generation'] + 1}-")

@@ -63,6 +63,8 @@ class TapeRecording(Recording):
         holding: Done when the custodian holds the kernel; None if an earlier host had it held.
     """
 
+    lasting = True
+
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.standing = Standing()

@@ -12,7 +12,7 @@ from contextlib import aclosing, nullcontext
 from typing import Any
 
 from cellblock.common import telemetry
-from cellblock.errors import CellblockError, DaemonError, InvalidInputError, ProtocolError, StateError
+from cellblock.errors import CellblockError, DaemonError, InvalidInputError, LaunchError, ProtocolError, StateError
 from cellblock.operations.base import MAX_REQUEST, PROTOCOL, Request
 from cellblock.operations.executions import Lookup, Source, Submit
 from cellblock.operations.files import ListFiles, ReadFile, ReadPart
@@ -21,6 +21,7 @@ from cellblock.operations.sessions import Create, End, Hello
 from cellblock.service.daemon.answering import answer
 from cellblock.service.daemon.codec import PIECE, UNREADABLE, decode_request, encode_error, encode_refusal, encode_reply
 from cellblock.service.daemon.executions import submit
+from cellblock.service.daemon.handover import ASK_AGAIN
 from cellblock.service.daemon.lease import Lease
 from cellblock.service.daemon.place import peer
 from cellblock.service.daemon.server import Server, other_version
@@ -66,6 +67,7 @@ class Client(asyncio.Protocol):
         self._room.set()
         self._writing = asyncio.Lock()
         self._hello: Hello | None = None
+        self._deciding = False
         self._bound: set[str] = set()
         self._bound_programs: list[tuple[str, dict[str, Any]]] = []
 
@@ -111,7 +113,25 @@ class Client(asyncio.Protocol):
         number, request = decode_request(frame)
         if self._server.ending:
             self._send(encode_refusal(number))
-            return
+        elif isinstance(request, (Hello, Create)) and self._server.handover is not None and self._server.handover.replaced:
+            self._begin(self._take_unless_replaced(number, request, frame))
+        else:
+            self._accept(number, request, frame)
+
+    async def _take_unless_replaced(self, number: int, request: Request[Any], frame: Frame) -> None:
+        """Take a request, unless a daemon of the new installation is to take it."""
+        self._deciding = True
+        try:
+            if await self._server.hand_over(ASK_AGAIN):
+                self._send(encode_refusal(number))
+            else:
+                self._accept(number, request, frame)
+        except ProtocolError as error:
+            self._mistake = error
+        finally:
+            self._deciding = False
+
+    def _accept(self, number: int, request: Request[Any], frame: Frame) -> None:
         if isinstance(request, Hello):
             self._hello = request
         elif self._hello is None:
@@ -137,7 +157,7 @@ class Client(asyncio.Protocol):
 
     @property
     def _busy(self) -> bool:
-        return len(self._tasks) + self._waits >= _AT_ONCE or self._bytes >= MAX_REQUEST
+        return self._deciding or len(self._tasks) + self._waits >= _AT_ONCE or self._bytes >= MAX_REQUEST
 
     def _begin(self, work: Coroutine[Any, Any, None], size: int = 0) -> None:
         """Begin to work on something that holds `size` bytes of a request."""
@@ -173,6 +193,8 @@ class Client(asyncio.Protocol):
             self._send(encode_error(number, execution.failed or CellblockError("it has no result")))
 
     async def _answer(self, number: int, request: Request[Any], work: Callable[[], Awaitable[Any]]) -> None:
+        once = not request.may_repeat and not isinstance(request, Submit)
+        self._server.once += once
         try:
             self._bind(request)
             async with self._large if isinstance(request, _LARGE) else nullcontext():
@@ -185,6 +207,13 @@ class Client(asyncio.Protocol):
                     await self._write(*encode_reply(number, found))
         except Exception as error:
             await self._write(self._failure(number, request, error))
+        finally:
+            self._server.once -= once
+
+    @property
+    def bound(self) -> int:
+        """How many sessions and programs end with this connection."""
+        return len(self._bound) + len(self._bound_programs)
 
     def _failure(self, number: int, request: Request[Any], error: Exception) -> bytes:
         """Return the answer for a request that has failed."""
@@ -193,6 +222,8 @@ class Client(asyncio.Protocol):
         if isinstance(error, CellblockError):
             if isinstance(request, Create):
                 self._bound.discard(request.name)
+            if isinstance(error, LaunchError) and self._server.handover is not None and self._server.handover.problem:
+                error = LaunchError(f"no kernel can be started: {self._server.handover.problem}")
             return encode_error(number, error)
         _log.error("the request %r failed", request.op, exc_info=error)
         return encode_error(number, DaemonError(f"the daemon failed: {error!r}; see its log"))

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError
+from cellblock.service.daemon.handover import ASK_RARELY
 from cellblock.service.daemon.memory import Memory
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ async def until_the_end(server: Server, place: Place, lock: int, idle: float | N
                 _log.error("the socket %s was removed, and cannot be made again: %s", place.socket, error)
             else:
                 _log.warning("the socket %s was removed, and is made again", place.socket)
+        await server.hand_over(ASK_RARELY)
         memory.look(len(server.sessions), busy=server.sessions.busy)
         now = time.monotonic()
         if server.clients or server.sessions.kernels:

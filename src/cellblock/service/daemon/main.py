@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
 from cellblock.errors import CellblockError
-from cellblock.service.daemon.place import Place
+from cellblock.service.daemon.place import RESTART, Place
 
 if TYPE_CHECKING:
     from cellblock.host import Host
@@ -55,21 +56,26 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: The state directory, and the number of a descriptor that is closed when connections are taken. With it, the
             daemon leaves the process that started it; without it, or if it is empty, the daemon stays in the foreground. On a
-            node of a cluster, also how it serves that (`Remote.to_json`).
+            node of a cluster, also how it serves that (`Remote.to_json`). A daemon that takes over from another one also gets
+            the descriptors of the lock and of the socket (`handover.start_successor`).
     """
     place = Place(Path(arguments[0]))
     ready = os.fdopen(int(arguments[1]), "wb", buffering=0) if arguments[1:] and arguments[1] else None
     if ready is not None and os.fork():
         return 0
     try:
-        if (lock := _take(place)) is None:
+        left, listener = map(int, arguments[3].split(",")) if arguments[3:] else (None, None)
+        for inherited in (left, listener):
+            if inherited is not None:
+                os.set_inheritable(inherited, False)
+        if (lock := _take(place, left)) is None:
             return 0
         if ready is not None:
             os.set_inheritable(ready.fileno(), False)
         with telemetry.exporting("cellblock-daemon") as traced:
             if traced:
                 logging.getLogger("cellblock.sessions").setLevel(logging.INFO)
-            asyncio.run(_serve(place, lock, ready, arguments[2] if arguments[2:] else ""))
+            asyncio.run(_serve(place, lock, listener, ready, arguments[2] if arguments[2:] else ""))
     except CellblockError as error:  # its message is enough; a traceback would only hide it
         _log.error("%s", error)
         _tell(ready, str(error))
@@ -81,15 +87,19 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _take(place: Place) -> int | None:
+def _take(place: Place, left: int | None) -> int | None:
     """Take a directory, and begin the log; None if there is a daemon already.
+
+    Args:
+        place: The directory.
+        left: The descriptor of its lock, if the daemon before has left it to this one.
 
     Raises:
         DaemonError: The directory cannot be used.
     """
     place.prepare()
     try:
-        if (lock := _lock(place)) is None:
+        if (lock := _lock(place) if left is None else left) is None:
             return None
         _write_pid(lock)
         handler = RotatingFileHandler(place.log, maxBytes=_LOG_BYTES, backupCount=_LOG_FILES, encoding="utf-8")
@@ -151,23 +161,31 @@ def _custodian(place: Place, patience: float) -> tuple[Custodian, bool]:
     return Custodian.connect(place.directory, patience=patience), True
 
 
-async def _serve(place: Place, lock: int, ready: FileIO | None, remote: str) -> None:
+async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | None, remote: str) -> None:
     from cellblock.common.threads import Threads
     from cellblock.service import settings
     from cellblock.service.daemon.client import Client
+    from cellblock.service.daemon.handover import Handover
     from cellblock.service.daemon.life import until_the_end
     from cellblock.service.daemon.listening import Listening
     from cellblock.service.daemon.remote import Remote
 
     # As many as Python's default: most of them wait for a disk.
     asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
+    handover = Handover()
     cluster = Remote.from_json(remote) if remote else None
     server, host = await _open(place, cluster)
     gc.freeze()  # what is loaded stays: a collection need not look at it
     gc.set_threshold(_YOUNG, 20, 20)
-    listening = await _listen(server, place, cluster)
+    sock = place.listen() if listener is None else socket.socket(fileno=listener)
+    sock.setblocking(False)
+    listening = await _listen(server, sock, cluster)
+    if server.custodian is not None and cluster is None:
+        server.handover = handover
+        asyncio.get_running_loop().add_signal_handler(RESTART, setattr, server, "asked_to_restart", True)
 
     def listen_again() -> None:
+        nonlocal sock
         sock = place.listen()
         listening[0].close()
         listening[0] = Listening(sock, lambda: Client(server))
@@ -179,6 +197,8 @@ async def _serve(place: Place, lock: int, ready: FileIO | None, remote: str) -> 
         await until_the_end(server, place, lock, settings.current().daemon_idle_timeout or None, listen_again)
     finally:
         server.asked_to_end.set()
+        if server.handing_over:
+            _hand_over(server, place, lock, sock)
         for one in listening:
             one.close()
         place.leave(lock)
@@ -218,7 +238,7 @@ async def _open(place: Place, cluster: Remote | None) -> tuple[Server, Host]:
     return server, host
 
 
-async def _listen(server: Server, place: Place, cluster: Remote | None) -> list[Listening | asyncio.Server]:
+async def _listen(server: Server, sock: socket.socket, cluster: Remote | None) -> list[Listening | asyncio.Server]:
     """Take connections, and signals."""
     from cellblock.service.daemon.client import Client
     from cellblock.service.daemon.listening import Listening
@@ -227,7 +247,7 @@ async def _listen(server: Server, place: Place, cluster: Remote | None) -> list[
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.asked_to_end.set)
     try:
-        listening: list[Listening | asyncio.Server] = [Listening(place.listen(), lambda: Client(server))]
+        listening: list[Listening | asyncio.Server] = [Listening(sock, lambda: Client(server))]
         if cluster is not None and server.lease is not None:
             listening.append(await cluster.serve(server, server.lease))
     except BaseException:
@@ -235,6 +255,23 @@ async def _listen(server: Server, place: Place, cluster: Remote | None) -> list[
             server.custodian.end()  # it holds nothing that a next daemon could continue
         raise
     return listening
+
+
+def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> None:
+    """Have the next daemon take over. This process ends as in a crash, in which kernels and running cells go on.
+
+    If the next daemon cannot be started, the next client starts one.
+    """
+    from cellblock.service.daemon.handover import start_successor
+
+    server.sessions.store.close()
+    try:
+        start_successor(place.directory, lock, sock.fileno())
+        _log.info("cellblock was installed anew: the next daemon takes over %d sessions", server.sessions.kernels)
+    except OSError as error:
+        _log.error("the next daemon cannot be started: %s", error)
+    logging.shutdown()
+    os._exit(0)
 
 
 async def _end(server: Server, host: Host) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
 import stat
 import struct
@@ -15,6 +16,9 @@ from cellblock.common import config
 from cellblock.errors import DaemonError
 
 Owner: TypeAlias = Literal["ours", "another's", "gone", "unknown"]
+RESTART = signal.SIGHUP
+"""The signal that makes a daemon hand over to the next one."""
+
 _PEER = struct.Struct("iII")
 
 

@@ -18,6 +18,7 @@ from cellblock.errors import DaemonError, NotFoundError
 from cellblock.launch.custody.client import Custodian
 from cellblock.model.sessions import mark_of
 from cellblock.operations.base import PROTOCOL
+from cellblock.service.daemon.handover import Handover
 from cellblock.service.daemon.lease import Lease, now
 from cellblock.service.daemon.uploads import Uploads
 from cellblock.service.named.sessions import NamedSessions
@@ -28,6 +29,10 @@ class Connected(Protocol):
 
     def abort(self) -> None:
         """End it."""
+
+    @property
+    def bound(self) -> int:
+        """How many sessions and programs end with it."""
 
 
 class Server:
@@ -46,6 +51,10 @@ class Server:
         origins: The marks of the nodes on which the sessions here were made.
         promised: Names of sessions that are about to be made by placements.
         made: Names of those that were made since the last `Census`.
+        handover: Knows whether the installation was replaced; None if this server has no daemon to hand over to.
+        handing_over: Whether it ends because the next daemon takes over; its sessions go on.
+        asked_to_restart: Whether the next daemon is to take over as soon as nothing would be lost by that.
+        once: How many requests are under way that must not be repeated.
     """
 
     def __init__(
@@ -72,12 +81,40 @@ class Server:
         self._not_before = 0 if lease is None else now()
         self.promised: Counter[str] = Counter()
         self.made: set[str] = set()
+        self.handover: Handover | None = None
+        self.handing_over = self.asked_to_restart = False
+        self.once = 0
         self._ending: set[asyncio.Task[Any]] = set()
 
     @property
     def ending(self) -> bool:
         """Whether it takes no more requests."""
         return self.asked_to_end.is_set()
+
+    async def hand_over(self, patience: float) -> bool:
+        """If the installation was replaced, and nothing is under way that would be lost, begin to hand over to a new daemon.
+
+        Args:
+            patience: See `Handover.possible`.
+
+        Returns:
+            Whether it hands over, and so takes no more requests.
+        """
+        if self.handover is None or self.ending:
+            return self.handing_over
+        possible = self.asked_to_restart or await self.handover.possible(self._tied(), patience)
+        if possible and not self._tied() and not self.ending:
+            self.handing_over = True
+            self.asked_to_end.set()
+        return self.handing_over
+
+    def _tied(self) -> list[str]:
+        tied = self.sessions.tied()
+        if bound := sum(client.bound for client in self.clients):
+            tied.append(f"{bound} sessions or programs that end with their client")
+        if self.once:
+            tied.append(f"{self.once} requests that are being answered")
+        return tied + [f"{number} uploads" for number in [len(self.uploads)] if number]
 
     @contextmanager
     def placed(self, grant: str, names: Iterable[str]) -> Iterator[None]:
@@ -128,6 +165,11 @@ class Server:
 
     def about(self) -> dict[str, Any]:
         """Return the status of the daemon, for `About`."""
+        about = self.sessions.about()
+        if self.handover is not None and self.handover.problem:
+            about["problems"].append(self.handover.problem)
+        if self.asked_to_restart and (tied := self._tied()):
+            about["problems"].append(f"the next daemon takes over as soon as nothing would be lost by that: {'; '.join(tied)}")
         return {
             "protocol": PROTOCOL,
             "version": __version__,
@@ -137,7 +179,7 @@ class Server:
             "custodian": None if self.custodian is None else self.custodian.pid,
             "clients": len(self.clients),
             "figures": telemetry.FIGURES.as_data(),
-            **self.sessions.about(),
+            **about,
         }
 
 
@@ -145,5 +187,6 @@ def other_version(version: str, protocol: str) -> DaemonError:
     """Return the error for a client of another version."""
     return DaemonError(
         f"the daemon is cellblock {__version__} (protocol {PROTOCOL}) and this client {version} ({protocol}): "
-        "'cellblock daemon stop' ends it and its sessions, and the next command starts a new one"
+        "'cellblock daemon restart' replaces it. That saves and resumes durable sessions; the variables of all others are "
+        f"lost, unless they are saved before with cellblock {__version__} ('cellblock save')"
     )

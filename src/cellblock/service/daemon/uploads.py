@@ -23,6 +23,9 @@ class Uploads:
     def __init__(self) -> None:
         self._uploads: dict[str, _Upload] = {}
 
+    def __len__(self) -> int:
+        return len(self._uploads)
+
     async def take(self, files: Files | SeenFiles, path: str, number: str, part: bytes, *, more: bool) -> FileInfo | None:
         """Take the next part of a file.
 

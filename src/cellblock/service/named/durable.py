@@ -317,7 +317,8 @@ class Durable:
                 if self._task is not None:
                     await asyncio.wait([self._task])
         except TimeoutError:
-            _log.warning("a durable session could not be saved within %g s", _LAST)
+            self._problem = f"it is not saved yet, after {_LAST:g} s"
+            _log.warning("a durable session: %s", self._problem)
 
     async def close(self) -> None:
         """Stop saving. Can be called again."""

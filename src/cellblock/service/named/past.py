@@ -52,15 +52,25 @@ class PastExecution:
         Raises:
             CellblockError: It failed; `OutcomeUnknownError` if it is unknown how far it ran.
         """
-        return outcome_of(await self._journal.last_event(self.record.id), self.record.id)
+        return outcome_of(await self._journal.last_event(self.record.id) or self._forgotten, self.record.id)
+
+    @property
+    def _forgotten(self) -> ExecutionEvent:
+        """The last event of an execution of which only its key is still known."""
+        lost = f"execution {self.record.id} ran, but its result is no longer kept; it is not run again"
+        return ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": lost, "ran": "yes"})
 
     async def changed(self) -> None:
         """Return at once: there are no further events."""
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield its events after a number; see `Execution.follow`."""
+        known = after
         async for event in self._journal.events(self.record.id, after):
+            known = event.seq
             yield event
+        if not known:
+            yield self._forgotten
 
     async def cancel(self, session: Session | None) -> bool:
         """Return False: it has ended."""

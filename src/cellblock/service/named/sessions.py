@@ -260,7 +260,7 @@ class NamedSessions:
     def note_lost(self, what: str) -> None:
         """Log something that was lost, and show it among the problems of the daemon's status."""
         _log.error("the stored state is not complete: %s", what)
-        if len(self._losses) < _MAX_LOSSES:
+        if what not in self._losses and len(self._losses) < _MAX_LOSSES:
             self._losses.append(what)
 
     def _add(self, named: NamedSession) -> None:
@@ -450,6 +450,7 @@ class NamedSessions:
             self.approvals.join(named.record, services.broker)
             services.on_elicitation = partial(self._ask_about, named)
             services.on_decision = partial(self.overview.decided, named)
+            services.on_unrecorded = lambda error: self.note_lost(f"a call of session {named.record.name!r} failed: {error}")
             services.on_result = lambda decision, text: named.results.append((decision.at, text))
 
     async def _ask_about(self, named: NamedSession, elicitation: Elicitation) -> Mapping[str, Any] | None:
@@ -550,11 +551,11 @@ class NamedSessions:
         await self._end(named)
         return True
 
-    async def wipe(self) -> list[str]:
-        """End all sessions; return their ids."""
+    async def wipe(self, *, durable: bool = True) -> list[str]:
+        """End all sessions, or all that are not durable; return their ids."""
         for task in [*self._making.values()]:
             task.cancel()
-        named = [*self._sessions.values()]
+        named = [one for one in self._sessions.values() if durable or not one.options.get("durable")]
         await asyncio.gather(*map(self._end, named))
         return [one.record.kernel_id for one in named]
 
@@ -587,6 +588,21 @@ class NamedSessions:
     async def save_last(self) -> None:
         """Save changed states of durable sessions before their kernels end, unless that takes long."""
         await asyncio.gather(*(one.save_last() for one in [*self._sessions.values()]))
+
+    async def save_durable(self) -> None:
+        """Save changed states of durable sessions, before somebody ends this process.
+
+        Raises:
+            StateError: One cannot be saved.
+        """
+        await self.save_last()
+        unsaved = [
+            f"{named.record.name!r} ({named.durable.problem})"
+            for named in self._sessions.values()
+            if named.durable is not None and named.durable.problem
+        ]
+        if unsaved:
+            raise StateError(f"the daemon goes on, because durable sessions cannot be saved now: {', '.join(unsaved)}")
 
     async def end_kernels(self) -> None:
         """End all kernels; running executions get an outcome. Can be called again."""
@@ -663,6 +679,24 @@ class NamedSessions:
     def memory(self) -> int:
         """Bytes that all of them use together. Any thread may ask."""
         return sum(named.memory for named in [*self._sessions.values()])
+
+    def tied(self) -> list[str]:
+        """Return why sessions cannot be continued by another process now without a loss, a sentence each."""
+        asked = {pending.session for pending in self.approvals.waiting()}
+        found = []
+        for named in self._sessions.values():
+            services = named.running.services if named.running is not None else None
+            if named.record.kernel_id in asked:
+                why = "it waits for a decision ('cellblock approvals')"
+            elif services is not None and services.calls:
+                why = "its code waits for a tool"
+            elif named.runs_programs:
+                why = "programs run beside its kernel"
+            else:
+                why = "" if named.current is None else named.current.tied
+            if why:
+                found.append(f"session {named.record.name!r}: {why}")
+        return found
 
     def about(self) -> dict[str, Any]:
         """Return the number of sessions, their memory, and problems."""

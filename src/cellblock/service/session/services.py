@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import config, telemetry
-from cellblock.errors import InvalidInputError
+from cellblock.errors import InvalidInputError, StoreError
 from cellblock.host.options import SessionHooks, SessionOptions
 from cellblock.model.decisions import CommandRequest, Decision
 from cellblock.service.session.options import ServiceOptions
@@ -110,7 +110,9 @@ class SessionServices:
         port: The port on which the session's own code calls tools.
         secret: The token for calls from where others than the session are.
         on_elicitation: Asks a person to fill in forms of servers; None if there is none. May be replaced.
+        calls: How many tool calls are under way.
         on_decision: Called with each decision that was recorded. May be replaced.
+        on_unrecorded: Called with the error if a decision cannot be recorded: its call fails. May be replaced.
         on_result: Called with the decision about a tool call, and the beginning of what it returned. May be replaced.
     """
 
@@ -138,7 +140,9 @@ class SessionServices:
         self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
         self.secret = secret
         self.on_elicitation = options.on_elicitation
+        self.calls = 0
         self.on_decision: Callable[[Decision], object] = lambda _: None
+        self.on_unrecorded: Callable[[StoreError], object] = lambda _: None
         self.on_result: Callable[[Decision, str], object] = lambda _, __: None
         self._person = Person(session_id, self._elicit)
         self._session = session
@@ -252,9 +256,13 @@ class SessionServices:
         return [call for at, call in self._outside if at >= since]
 
     async def _record(self, decision: Decision) -> None:
-        if self._approvals is None:
-            self._approvals = Approvals(config.state_directory())
-        await self._approvals.add(decision)
+        try:
+            if self._approvals is None:
+                self._approvals = Approvals(config.state_directory())
+            await self._approvals.add(decision)
+        except StoreError as error:
+            self.on_unrecorded(error)
+            raise
         self.on_decision(decision)
         if decision.allowed:
             call = _described(decision)
@@ -290,7 +298,17 @@ class SessionServices:
     def _caller(self, server: str) -> CallTool | None:
         own = self._functions.get(server)
         call = own or self._lease.caller(server)
-        return None if call is None else self._session.trace.traced(server, call, mcp=own is None)
+        return None if call is None else self._counted(self._session.trace.traced(server, call, mcp=own is None))
+
+    def _counted(self, call: CallTool) -> CallTool:
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            self.calls += 1
+            try:
+                return await call(*arguments, **options)
+            finally:
+                self.calls -= 1
+
+        return counted
 
     def _root(self, server: str) -> str | None:
         if self._registry is None:

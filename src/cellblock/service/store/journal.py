@@ -1,17 +1,20 @@
 """The journal of executions: each one is recorded before it runs, and its events as they happen.
 
 Large events are in files beside the database. The size is bounded: for each execution by `Execution`, and in total by age,
-number and bytes; the oldest executions that have ended are removed first.
+number and bytes. What exceeds the total is removed from the session with the largest share, its oldest executions first: no
+session can displace the executions of another one. Their idempotency keys stay.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import json
 import logging
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,19 @@ CREATE TABLE IF NOT EXISTS executions (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS executions_by_session ON executions (session);
 CREATE UNIQUE INDEX IF NOT EXISTS executions_by_key ON executions (session, key) WHERE key <> '';
+CREATE TABLE IF NOT EXISTS keys (
+    n INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    session TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    state TEXT NOT NULL,
+    submitted REAL NOT NULL,
+    begun REAL,
+    ended REAL
+) STRICT;
+CREATE INDEX IF NOT EXISTS keys_by_session ON keys (session);
+CREATE UNIQUE INDEX IF NOT EXISTS keys_by_key ON keys (session, key);
 CREATE TABLE IF NOT EXISTS events (
     execution INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -73,13 +89,23 @@ MAX_BYTES = 1024 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
 """Limits for executions that have ended: their number, total bytes, and age in seconds."""
 
+MAX_KEYS, MAX_ALL_KEYS = 10_000, 1_000_000
+"""Keys of removed executions that are kept, of one session and of all, for `MAX_AGE`."""
+
+_LOOKED_AT = 8
+"""Sessions that are looked at to remove something: what runs in the largest ones cannot be removed."""
+
 _TRIM_EVERY, _TRIM = 200, 400  # rows added between two trims, and rows removed by each, in a few milliseconds
 
 _AGE_EVERY = 60.0
 """Seconds between two checks of the age of the oldest ones."""
 
 # Otherwise a duplicate number would block everything else in its transaction, forever.
-_INSERT = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, '', NULL)"
+# By their names, everywhere: a later version may have added columns.
+_INSERT = (
+    "INSERT OR IGNORE INTO executions (n, id, session, key, digest, state, submitted, begun, size, code, position) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _BEGIN = "UPDATE executions SET state = ?, begun = ?, position = ? WHERE n = ?"
 _END = "UPDATE executions SET state = ?, begun = ?, ended = ?, size = size + ?, status = ?, execution_count = ? WHERE n = ?"
 _FREE = "UPDATE executions SET key = '' WHERE n = ?"
@@ -95,29 +121,41 @@ _LAST_RUN = (
     "ORDER BY n DESC LIMIT 1"
 )
 _RUN_AFTER = "FROM executions WHERE session = ? AND n > ? AND begun IS NOT NULL AND (? OR state <> 'running')"
-_INSERT_PAST = "INSERT OR IGNORE INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_PAST = (
+    "INSERT OR IGNORE INTO executions (n, id, session, key, digest, state, submitted, begun, ended, size, code, position, "
+    "status, execution_count) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _PAST = (
     "SELECT n, id, session, key, digest, state, submitted, begun, ended, size, substr(code, 1, ?), '', status, "
     "execution_count, seq, kind, data FROM executions LEFT JOIN events ON execution = n AND data IS NOT NULL "
     "AND seq = (SELECT max(seq) FROM events WHERE execution = n) "
     "WHERE session = ? AND state IN ('done', 'unknown') ORDER BY n DESC LIMIT ?"
 )
-_EVENT = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
+_EVENT = "INSERT OR IGNORE INTO events (execution, seq, kind, data, given) VALUES (?, ?, ?, ?, ?)"
 _SELECT = "SELECT id, session, state, submitted, begun, ended, key FROM executions"
 _CELL = "SELECT id, session, state, submitted, begun, ended, substr(code, 1, ?), status, execution_count FROM executions"
 _BY_KEY = (
     "SELECT digest, id, session, state, submitted, begun, ended, key FROM executions "
     "WHERE session = ? AND key = ? AND key <> ''"
 )
+_BY_OLD_KEY = "SELECT digest, id, session, state, submitted, begun, ended, key FROM keys WHERE session = ? AND key = ?"
 _OLDEST = (
-    "SELECT n, size, ended, coalesce((SELECT min(seq) FROM events WHERE execution = n), 0), "
+    "SELECT n, session, size, key <> '', ended, coalesce((SELECT min(seq) FROM events WHERE execution = n), 0), "
     "coalesce((SELECT max(seq) FROM events WHERE execution = n), 0) "
-    "FROM executions WHERE state IN ('done', 'unknown') ORDER BY n LIMIT ?"
+    "FROM executions WHERE state IN ('done', 'unknown') {} ORDER BY n LIMIT ?"
 )
 _EVENTS = "SELECT seq, kind, data FROM events WHERE execution = ? AND seq > ? ORDER BY seq LIMIT ?"
 _LARGE = "SELECT execution, seq FROM events WHERE execution IN (SELECT value FROM json_each(?)) AND seq <= ? AND data IS NULL"
 _DROP_EVENTS = "DELETE FROM events WHERE execution IN (SELECT value FROM json_each(?)) AND seq <= ?"
 _DROP = "DELETE FROM executions WHERE n IN (SELECT value FROM json_each(?))"
+_KEEP_KEYS = (
+    "INSERT OR IGNORE INTO keys (n, id, session, key, digest, state, submitted, begun, ended) "
+    "SELECT n, id, session, key, digest, state, submitted, begun, ended FROM executions "
+    "WHERE n IN (SELECT value FROM json_each(?)) AND key <> ''"
+)
+_OLD_KEYS = "SELECT n, session FROM keys WHERE n < ? ORDER BY n LIMIT ?"
+_OLD_KEYS_OF = "SELECT n, session FROM keys WHERE session = ? ORDER BY n LIMIT ?"
+_DROP_KEYS = "DELETE FROM keys WHERE n IN (SELECT value FROM json_each(?))"
 _PAGE = 50
 _ID = re.compile("[0-7][0-9a-f]{31}")
 
@@ -172,6 +210,30 @@ class _Keys:
         return bool(self._bits[bit >> 3] & 1 << (bit & 7))
 
 
+class _Shares:
+    """How much of the journal each session has."""
+
+    def __init__(self, rows: list[tuple[str, int, int]]) -> None:
+        self._of = {session: [count, size] for session, count, size in rows}
+        self.count, self.bytes = (sum(share[which] for share in self._of.values()) for which in (0, 1))
+
+    def add(self, session: str, count: int, size: int) -> None:
+        share = self._of.setdefault(session, [0, 0])
+        share[0] += count
+        share[1] += size
+        self.count += count
+        self.bytes += size
+        if share[0] <= 0:
+            del self._of[session]
+
+    def largest(self) -> list[str]:
+        """Return the sessions whose oldest executions should go first; none if the totals are within the limits."""
+        which = 1 if self.bytes > MAX_BYTES else 0
+        if not which and self.count <= MAX_EXECUTIONS:
+            return []
+        return heapq.nlargest(_LOOKED_AT, self._of, lambda session: self._of[session][which])
+
+
 class Journal:
     """All executions, in one file and a directory beside it.
 
@@ -188,7 +250,8 @@ class Journal:
         """
         self.writer = writer
         self._beside = None if directory is None else Beside(directory)
-        ((self._count, self._bytes),) = writer.read("SELECT count(*), coalesce(sum(size), 0) FROM executions")
+        self._shares = _Shares(writer.read("SELECT session, count(*), sum(size) FROM executions GROUP BY session"))
+        self._old_keys = Counter(dict(writer.read("SELECT session, count(*) FROM keys GROUP BY session")))
         ((last,),) = writer.read("SELECT coalesce(max(n), 0) FROM executions")
         _numbers.begin_after(last)
         self._until_trim = 0
@@ -226,14 +289,14 @@ class Journal:
         ), len(kept))  # fmt: skip
         if record.key:
             self._keys.add(record.session, record.key)
-        self._count += 1
-        self._bytes += len(kept)
+        self._shares.add(record.session, 1, len(kept))
         self._until_trim -= 1
         return True
 
     def _begin_keys(self) -> None:
         """Start recording keys in memory: the database is then only queried for possibly known ones."""
-        self._earlier = {session for (session,) in self.writer.read("SELECT DISTINCT session FROM executions")}
+        known = "SELECT session FROM executions UNION SELECT session FROM keys"
+        self._earlier = {session for (session,) in self.writer.read(known)}
         self._keys = _Keys()
 
     def _is_new(self, session: str, key: str) -> bool:
@@ -242,7 +305,10 @@ class Journal:
             self._begin_keys()
         if session not in self._earlier and not self._keys.may_have(session, key):
             return True
-        return not self.writer.read(_BY_KEY, (session, key))
+        return not self._by_key(session, key)
+
+    def _by_key(self, session: str, key: str) -> list[tuple[Any, ...]]:
+        return self.writer.read(_BY_KEY, (session, key)) or self.writer.read(_BY_OLD_KEY, (session, key))
 
     def begin(self, record: ExecutionRecord, position: str) -> None:
         """Record that an execution is about to run, or has to wait. It is written when this returns.
@@ -297,7 +363,7 @@ class Journal:
             status: The status of its result, if it belongs to the session's history.
             execution_count: Its number there, if it has one.
         """
-        self._bytes += size
+        self._shares.add(record.session, 0, size)
         values = (record.state, record.begun, record.ended, size, status, execution_count, _number(record.id))
         self.writer.later(_END, values)
 
@@ -310,28 +376,71 @@ class Journal:
         self._drop_events([_number(execution)], until)
 
     def trim(self) -> None:
-        """Delete executions beyond the limits; a little at a time."""
+        """Delete executions beyond the limits; a little at a time. Their keys are kept for longer."""
         self._until_trim = _TRIM_EVERY
         now = time.monotonic()
-        if self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES and now < self._look_at_age:
-            return  # reading the oldest would flush pending changes too early
-        before, room = time.time() - MAX_AGE, _TRIM
-        self._look_at_age = now + _AGE_EVERY
+        room = _TRIM
+        if now >= self._look_at_age:
+            self._look_at_age = now + _AGE_EVERY
+            before = time.time() - MAX_AGE
+            self._drop_keys(self.writer.read(_OLD_KEYS, (int(before * 1e9), _TRIM)))
+            room = self._remove(self.writer.read(_OLDEST.format(""), (room // 2,)), room, before)
+            if room < _TRIM:
+                self._look_at_age = now  # there may be more
+        for session in self._shares.largest():  # otherwise, reading the oldest would flush pending changes too early
+            if room < _TRIM:
+                return
+            room = self._remove(self.writer.read(_OLDEST.format("AND session = ?"), (session, room // 2)), room, None)
+
+    def _remove(self, rows: list[tuple[Any, ...]], room: int, before: float | None) -> int:
+        """Delete executions, oldest first.
+
+        Args:
+            rows: The oldest ones (`_OLDEST`).
+            room: How many rows may be deleted.
+            before: Delete those that have ended before this time; None: as many as exceed the limits.
+
+        Returns:
+            How many more rows may be deleted.
+        """
         whole: list[int] = []
-        for number, size, ended, first, last in self.writer.read(_OLDEST, (_TRIM // 2,)):
-            if room <= 0 or (ended > before and self._count <= MAX_EXECUTIONS and self._bytes <= MAX_BYTES):
+        keys: Counter[str] = Counter()
+        for number, session, size, has_key, ended, first, last in rows:
+            if room <= 0 or (ended > before if before is not None else not self._shares.largest()):
                 break
-            self._look_at_age = now  # there may be more
             if last > first + room:
                 self._drop_events([number], first + room)
+                room = 0
                 break
             whole.append(number)
-            self._count -= 1
-            self._bytes -= size
+            keys[session] += has_key
+            self._shares.add(session, -1, -size)
             room -= last - first + 2
         if whole:
             self._drop_events(whole, _LARGEST)
+            self.writer.later(_KEEP_KEYS, (json.dumps(whole),))
             self.writer.later(_DROP, (json.dumps(whole),))
+            self._trim_keys(keys)
+        return room
+
+    def _trim_keys(self, added: Counter[str]) -> None:
+        """Delete the oldest keys beyond the limits, after some were added."""
+        self._old_keys += added
+        for session in added:
+            if (excess := self._old_keys[session] - MAX_KEYS) > 0:
+                self._drop_keys(self.writer.read(_OLD_KEYS_OF, (session, excess)))
+        while (excess := self._old_keys.total() - MAX_ALL_KEYS) > 0:
+            ((session, count),) = self._old_keys.most_common(1)
+            rows = self.writer.read(_OLD_KEYS_OF, (session, min(excess, max(count // 2, 1))))
+            if not rows:  # those that were added could not be written
+                del self._old_keys[session]
+            self._drop_keys(rows)
+
+    def _drop_keys(self, rows: list[tuple[Any, ...]]) -> None:
+        if not rows:
+            return
+        self._old_keys -= Counter(session for _, session in rows)
+        self.writer.later(_DROP_KEYS, (json.dumps([number for number, _ in rows]),))
 
     def _drop_events(self, executions: list[int], until: int) -> None:
         """Delete the first events of some executions, up to a number."""
@@ -359,13 +468,13 @@ class Journal:
 
         Args:
             session: The session's id.
-            key: The key.
+            key: The key. It is known for longer than what the execution has printed.
             digest: A digest that identifies the code; None if the code does not matter.
 
         Raises:
             ConflictError: It has other code.
         """
-        if not (rows := self.writer.read(_BY_KEY, (session, key))):
+        if not (rows := self._by_key(session, key)):
             return None
         if digest is not None and rows[0][0] != digest:
             raise ConflictError(f"the key {key[:100]!r} was used before in this session, with other code: use a new key")
@@ -481,7 +590,7 @@ class Journal:
             self.writer.later(_INSERT_PAST, tuple(row), size)
             if seq is not None:
                 self.writer.later(_EVENT, (row[0], seq, kind, data, 0), len(data))
-            self._count, self._bytes = self._count + 1, self._bytes + size
+            self._shares.add(row[2], 1, size)
             self._keys.add(row[2], row[3])
         self.writer.make_safe()
 

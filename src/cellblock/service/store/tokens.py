@@ -219,8 +219,7 @@ class TokenCheck:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._connection: sqlite3.Connection | None = None  # opened in the thread that uses it
-        self._version = -1
+        self._version: tuple[int, ...] = ()
         self._known: dict[bytes, Token] = {}
 
     def __call__(self, text: str) -> Token | None:
@@ -233,16 +232,14 @@ class TokenCheck:
         if form is None:
             return None
         digest = digest_of(text)
-        with self._database.errors():
-            if self._connection is None:
-                self._connection = self._database.connect()
-            # It changes when another connection has written. Reading it takes microseconds; finding a token, ten times that.
-            (version,) = self._connection.execute("PRAGMA data_version").fetchone()
-            if version != self._version or len(self._known) > _MAX_KNOWN:
-                self._version = version
-                self._known.clear()
-            if (token := self._known.get(digest)) is None:
-                token = _find(self._connection, form[1], digest)
+        # Comparing versions takes microseconds; finding a token, ten times that.
+        version = self._database.version()
+        if version != self._version or len(self._known) > _MAX_KNOWN:
+            self._version = version
+            self._known.clear()
+        if (token := self._known.get(digest)) is None:
+            with self._database.reading() as connection:
+                token = _find(connection, form[1], digest)
         if token is None or (token.expires is not None and token.expires <= time.time()):
             return None
         self._known[digest] = token
@@ -250,9 +247,7 @@ class TokenCheck:
 
     def close(self) -> None:
         """Close the store."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._database.close()
 
 
 def _checked(scopes: Iterable[str]) -> frozenset[str]:

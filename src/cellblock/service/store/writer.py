@@ -65,7 +65,7 @@ _DISK_FULL = "the disk is full"
 _FILES = ("", "-wal", "-shm", "-ahead")
 _TRANSACTIONS = (
     "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
-    "INSERT OR IGNORE INTO transactions VALUES (1, 0)"
+    "INSERT OR IGNORE INTO transactions (one, number) VALUES (1, 0)"
 )
 """Counts the transactions that have included the content of the `Ahead` file."""
 
@@ -389,13 +389,14 @@ def _open_ahead(path: Path) -> Ahead:
 def _prepare(directory: Path, name: str, schema: str) -> Path | None:
     """Make sure that the file is usable; return where a damaged one was moved, if so."""
     try:
-        _check(Database(directory, name, schema))
+        with closing(Database(directory, name, schema)) as database:
+            _check(database)
     except StoreError as error:
         if not _is_damaged(error):
             raise
         moved = _move_aside(directory / name)
         _log.error("%s is damaged (%s); it was moved to %s, and a new one is made", directory / name, error, moved)
-        Database(directory, name, schema)
+        Database(directory, name, schema).close()
         return moved
     return None
 

@@ -9,10 +9,8 @@ Rows are written in the event loop's thread: a row takes 20 Âµs there, and 160 Â
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -47,9 +45,6 @@ _INSERT = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SELECT = "SELECT outcome, decided_by, session, kind, server, tool, payload, at, reason FROM approvals"
-_PATIENCE = 10.0
-"""Seconds that another process may keep the file locked."""
-
 MAX_PAYLOAD = 64 * 1024
 """Bytes that are kept of a payload; its length and its digest cover all of it."""
 
@@ -93,10 +88,8 @@ class Approvals:
             StoreError: The directory or the file cannot be used.
         """
         directory = config.state_directory() if directory is None else directory
-        self._database = Database(directory, _FILE, _SCHEMA)
-        # Kept open: opening it takes longer than writing a row.
-        self._connection: sqlite3.Connection | None = sqlite3.connect(directory / _FILE, timeout=0, isolation_level=None)
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._database = Database(directory, _FILE, _SCHEMA, synchronous="NORMAL")
+        self._closed = False
         self._rows = 0
         self._payloads = 0
         self._denials = _Denials()
@@ -121,35 +114,28 @@ class Approvals:
         await self._insert(decision)
 
     async def _insert(self, decision: Decision) -> None:
+        if self._closed:
+            raise StateError("The approvals are closed; nothing can be recorded.")
         kept = decision.payload[: _payload_limit(self._payloads)]
-        row = _row(decision, kept)
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            if self._connection is None:
-                raise StateError("The approvals are closed; nothing can be recorded.")
-            try:
-                self._connection.execute(_INSERT, row)
-                break
-            except sqlite3.Error as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise StoreError(f"a decision could not be recorded: {error}") from error
-            # Wait here, because a wait in SQLite would block the loop.
-            await asyncio.sleep(0.005)
+        try:
+            await self._database.write(_INSERT, _row(decision, kept))
+        except StoreError as error:
+            raise StoreError(f"a decision could not be recorded: {error}") from error
         self._payloads += len(kept)
         self._rows += 1
         if self._rows % _TRIM_EVERY == 1:
-            self._trim(decision.session)
+            await self._trim(decision.session)
 
-    def _trim(self, session: str) -> None:
+    async def _trim(self, session: str) -> None:
         """Remove rows that are too old or too many; a few at a time, or later if another process is writing now."""
-        assert self._connection is not None
         try:
-            pages, size = (self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-            free = self._connection.execute("PRAGMA freelist_count").fetchone()[0]
+            with self._database.reading() as connection:
+                pragmas = ("page_count", "freelist_count", "page_size")
+                pages, free, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas)
             before = time.time() - MAX_AGE if (pages - free) * size <= MAX_FILE else float("inf")
-            self._connection.execute(_TRIM_OLDEST, (_TRIM, before))
-            self._connection.execute(_TRIM_SESSION, (session, session, MAX_ROWS, _TRIM))
-        except sqlite3.Error as error:
+            await self._database.write(_TRIM_OLDEST, (_TRIM, before), patience=0)
+            await self._database.write(_TRIM_SESSION, (session, session, MAX_ROWS, _TRIM), patience=0)
+        except StoreError as error:
             _LOG.debug("the record of decisions was not trimmed: %s", error)
 
     def last(self, count: int = 100, *, session: str | None = None) -> list[Decision]:
@@ -188,12 +174,12 @@ class Approvals:
 
     def close(self) -> None:
         """Close the file, after recording the number of denials without a row."""
-        if self._connection is not None:
+        if not self._closed:
             if (summary := self._denials.summary(float("inf"))) is not None:
-                with contextlib.suppress(StoreError, sqlite3.Error), self._database.transaction() as connection:
+                with contextlib.suppress(StoreError), self._database.transaction() as connection:
                     connection.execute(_INSERT, _row(summary, b""))
-            self._connection.close()
-            self._connection = None
+            self._closed = True
+            self._database.close()
 
     def __enter__(self) -> Self:
         return self

@@ -64,16 +64,13 @@ class ServerRegistry:
 
     def __init__(self, directory: Path | None = None) -> None:
         self._database = Database(config.state_directory() if directory is None else directory, "servers.db", _SCHEMA)
-        self._looking: sqlite3.Connection | None = None
-        self._version = -1
+        self._version: tuple[int, ...] = ()
         self._found: dict[tuple[str | None, ...], Any] = {}
         """Cached lookups for this version of the file."""
 
     def close(self) -> None:
-        """Close the file, which `root_within` keeps open."""
-        if self._looking is not None:
-            self._looking.close()
-            self._looking = None
+        """Close the file."""
+        self._database.close()
 
     def register(
         self, name: str, params: ServerParams, tools_hash: str, root: str = "", facts: Mapping[str, ToolFacts] | None = None
@@ -91,12 +88,12 @@ class ServerRegistry:
             raise InvalidInputError(f"the name of an MCP server must be a string of 1 to 256 characters, not {name!r}")
         with self._database.transaction() as connection:
             connection.execute(
-                "INSERT OR REPLACE INTO servers VALUES (?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO servers (name, root, params, tools_hash, registered) VALUES (?, ?, ?, ?, ?)",
                 (name, root, json.dumps(params.to_dict()), tools_hash, time.time()),
             )
             connection.execute("DELETE FROM tools WHERE name = ? AND root = ?", (name, root))
             connection.executemany(
-                "INSERT INTO tools VALUES (?, ?, ?, ?)",
+                "INSERT INTO tools (name, root, tool, facts) VALUES (?, ?, ?, ?)",
                 [(name, root, tool, json.dumps(dict(fact))) for tool, fact in (facts or {}).items()],
             )
 
@@ -153,15 +150,13 @@ class ServerRegistry:
         return self._looked_up((None, name, root, tool), look)
 
     def _looked_up(self, key: tuple[str | None, ...], look: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Look something up, and cache the result until the file changes. The connection stays open."""
-        with self._database.errors():
-            if self._looking is None:
-                self._looking = self._database.connect()
-            (version,) = self._looking.execute("PRAGMA data_version").fetchone()
-            if version != self._version or len(self._found) >= _MAX_FOUND:
-                self._version, self._found = version, {}
-            if key not in self._found:
-                self._found[key] = look(self._looking)
+        """Look something up, and cache the result until the file changes."""
+        version = self._database.version()
+        if version != self._version or len(self._found) >= _MAX_FOUND:
+            self._version, self._found = version, {}
+        if key not in self._found:
+            with self._database.reading() as connection:
+                self._found[key] = look(connection)
         found: _T = self._found[key]
         return found
 

@@ -1,0 +1,196 @@
+"""A daemon whose installation was replaced hands its sessions over, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellblock.service.daemon import handover
+from cellblock.service.daemon.handover import Handover
+from processes import eventually
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that installations write, and the only one."""
+    file = tmp_path / "RECORD"
+    file.write_text("1")
+
+    class Installation(handover.Installation):
+        def __init__(self) -> None:
+            self._files = [str(file)]
+
+    monkeypatch.setattr(handover, "Installation", Installation)
+    return file
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Have the new installation answer by a program."""
+    monkeypatch.setattr(handover, "_ASK", program)
+
+
+async def test_as_long_as_nothing_is_installed_nothing_is_handed_over(watched: Path) -> None:
+    one = Handover()
+    assert not one.replaced
+    assert not await one.possible([], 0)
+    assert one.problem == ""
+
+
+async def test_an_installation_of_the_same_version_takes_over_when_nothing_would_be_lost(watched: Path) -> None:
+    one = Handover()
+    watched.write_text("22")
+    assert one.replaced
+    assert not await one.possible(["session 'a': it waits for a decision"], 0)
+    assert "It waits for: session 'a': it waits for a decision" in one.problem
+    assert await one.possible([], 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("raise ImportError('no module here')", "does not start, or is another version (ImportError: no module here)"),
+        ("""print('{"version": "9.9", "sessions": -1, "wire": 4}')""", "9.9, cannot continue sessions of this one"),
+        ("print(1)", "does not start"),
+    ],
+)
+async def test_an_installation_that_cannot_continue_is_told(
+    watched: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
+) -> None:
+    answer(monkeypatch, program)
+    one = Handover()
+    watched.write_text("22")
+    assert not await one.possible([], 0)
+    assert why in one.problem
+    assert "first save what you need" in one.problem
+    monkeypatch.undo()  # it is complete now, with the same files
+    assert await one.possible([], 0)
+
+
+async def test_an_installation_that_is_taken_back_is_no_problem(watched: Path) -> None:
+    one = Handover()
+    first = watched.stat()
+    watched.write_text("22")
+    await one.possible(["something"], 0)
+    assert one.problem
+    watched.write_text("1")
+    os.utime(watched, ns=(first.st_atime_ns, first.st_mtime_ns))
+    assert not await one.possible([], 0)
+    assert one.problem == ""
+
+
+class Project:
+    """A clone with an environment of its own, as a reader of README.md makes it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clone, self.venv, self.workspace = (directory / name for name in ("clone", "venv", "workspace"))
+        ignored = shutil.ignore_patterns(".git", ".venv*", "node_modules", "tests", "docs", "bench", "build", "*.egg-info")
+        shutil.copytree(ROOT, self.clone, ignore=ignored)
+        self.workspace.mkdir()
+        self.environment = {**os.environ, "CELLBLOCK_HOME": str(directory / "home")}
+        self.environment.pop("PYTHONPATH", None)
+
+    def make_venv(self) -> None:
+        """Make the environment anew."""
+        shutil.rmtree(self.venv, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], check=True)
+
+    def install(self, *how: str) -> None:
+        """Install the clone."""
+        pip = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--native-tls", "--python", f"{self.venv}/bin/python"]
+        subprocess.run([*pip, "--reinstall-package", "cellblock", *how], check=True, cwd=self.clone)
+
+    def cellblock(self, *arguments: str) -> str:
+        """Run the command; return what it prints."""
+        done = subprocess.run(
+            [f"{self.venv}/bin/cellblock", *arguments],
+            cwd=self.workspace,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def about(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.cellblock("daemon", "status", "--json"))
+        return found
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    one = Project(tmp_path)
+    one.make_venv()
+    one.install(".")
+    yield one
+    one.cellblock("daemon", "stop")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_sessions_go_on_whenever_cellblock_is_installed_again(project: Project) -> None:
+    assert project.cellblock("exec", "demo", "x = 0; x") == "0\n"
+    daemons = [project.about()["pid"]]
+    os.mkfifo(project.workspace / "go")
+    with subprocess.Popen(
+        [f"{project.venv}/bin/cellblock", "exec", "runs", "y = 1; open('go').read(); print('whole', y)"],
+        cwd=project.workspace,
+        env=project.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        await eventually(lambda: project.about()["running"] is True and project.about()["executions"] == 1)
+        for number, how in enumerate(("again", "editable", "again", "anew")):
+            if how == "anew":
+                project.make_venv()
+            project.install(*(["--editable"] if how == "editable" else []), ".")
+            assert project.cellblock("exec", f"new{number}", "1 + 1") == "2\n"
+            assert project.cellblock("exec", "demo", "x += 1; x") == f"{number + 1}\n"
+            about = project.about()
+            assert about["problems"] == []
+            daemons.append(about["pid"])
+        (project.workspace / "go").write_text("")
+        assert running.communicate(timeout=60)[0] == "whole 1\n"
+    assert len({*daemons}) == len(daemons)
+    assert project.cellblock("exec", "runs", "y") == "1\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_what_would_be_lost_is_waited_for_and_named(project: Project) -> None:
+    project.cellblock("exec", "demo", "x = 41")
+    before = project.about()["pid"]
+    with subprocess.Popen(
+        [f"{project.venv}/bin/cellblock", "exec", "asks", "!echo yes", "-o", "approve_shell_cmds=true"],
+        cwd=project.workspace,
+        env=project.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as asking:
+
+        def pending() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = json.loads(project.cellblock("approvals", "pending", "--json"))["pending"]
+            return found
+
+        await eventually(lambda: bool(pending()))
+        project.install(".")
+        await eventually(lambda: "session 'asks': it waits for a decision" in str(project.about()["problems"]))
+        assert project.about()["pid"] == before
+        assert "session 'asks': it waits for a decision" in project.cellblock("doctor")
+        project.cellblock("approvals", "allow", pending()[0]["id"])
+        assert asking.communicate(timeout=60)[0] == "yes\n"
+    assert project.cellblock("exec", "demo", "x + 1") == "42\n"
+    await eventually(lambda: project.about()["pid"] != before)
+    assert project.about()["problems"] == []
+    assert project.cellblock("exec", "demo", "x + 2") == "43\n"
