@@ -29,6 +29,7 @@ from cellblock.host.checks import (
     without_fence,
 )
 from cellblock.host.closing import AsyncOnly, Closing
+from cellblock.host.environment import check_still_usable
 from cellblock.host.exchange import Values
 from cellblock.host.explanations import Explanations
 from cellblock.host.holding import Holding
@@ -351,6 +352,7 @@ class Session(AsyncOnly):
         if dead is None and (left := await self._keeper.recover_left()) is not None:
             self._explanations.kernel_begins(afresh=False)
             return left
+        check_still_usable(self._cwd)
         self._explanations.kernel_begins()
         notice = None if dead is None else dead.notice(None)
         await self._checkpoints.about_to_begin_anew()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
+import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +91,7 @@ async def test_a_session_waits_for_what_is_missing_after_a_crash(home: Path, tmp
     workspace.mkdir()
     (tmp_path / "rules.json").write_text("{}")
     (tmp_path / "settings.json").write_text("{}")
-    files = {"rules": str(tmp_path / "rules.json"), "sandbox_config": str(tmp_path / "settings.json")}
+    files: dict[str, Any] = {"rules": str(tmp_path / "rules.json"), "sandbox_config": str(tmp_path / "settings.json")}
     cellblock.get_or_create("one", working_dir=str(workspace), **files, **OPTIONS)
     cellblock.get_or_create("other", **OPTIONS)
     cellblock.execute("one", "x = 41")
@@ -231,3 +236,51 @@ async def test_directories_that_a_cleaner_has_emptied_are_made_again(home: Path,
     assert (cellblock.execute("one", "x").return_value, Path("a").read_text()) == ("2", "2")
     cellblock.restart("one")
     assert cellblock.execute("one", "1").return_value == "1"
+
+
+async def test_a_restart_hands_all_sessions_over(home: Path) -> None:
+    for name in ("one", "two"):
+        cellblock.get_or_create(name, durable=name == "two", **OPTIONS)
+        cellblock.execute(name, "x = 41")
+    code = "open('begun', 'w'); import os, time\nwhile not os.path.exists('end'): time.sleep(0.01)\nx += 1; x"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(cellblock.execute, "one", code)
+        await eventually(Path("begun").exists)
+        before = about()["pid"]
+        assert (await asyncio.to_thread(control.restart))["pid"] != before
+        Path("end").touch()
+        assert (await asyncio.wrap_future(running)).return_value == "42"
+    assert (cellblock.execute("two", "x").return_value, about()["problems"]) == ("41", [])
+
+
+async def test_stopping_saves_durable_sessions_and_the_next_daemon_resumes_them(home: Path) -> None:
+    for name in ("plain", "durable"):
+        cellblock.get_or_create(name, durable=1000.0 if name == "durable" else False, **OPTIONS)
+        cellblock.execute(name, "x = 41")
+        cellblock.execute(name, "x += 1")
+    assert control.stop() is True
+    assert [record.name for record in cellblock.list_kernels()] == ["durable"]
+    result = cellblock.execute("durable", "x")
+    assert (result.return_value, result.recovery) == ("42", "restored")
+
+
+async def test_a_state_of_a_later_version_is_read(home: Path) -> None:
+    cellblock.get_or_create("one", **OPTIONS)
+    control.stop(keep=True)
+    with closing(sqlite3.connect(home / "named.db")) as later, later:
+        for table in ("executions", "events", "sessions", "requests", "permissions"):
+            later.execute(f"ALTER TABLE {table} ADD COLUMN of_a_later_version TEXT NOT NULL DEFAULT 'x'")
+        ((record,),) = later.execute("SELECT record FROM sessions")
+        later.execute("UPDATE sessions SET record = ?", (json.dumps({**json.loads(record), "of_a_later_version": 1}),))
+    assert cellblock.execute("one", "1 + 1").return_value == "2"
+    assert cellblock.get_or_create("two", **OPTIONS).name == "two"
+    assert about()["problems"] == []
+
+
+def test_nothing_is_lost_without_a_word_whatever_machines_do(tmp_path: Path) -> None:
+    program = Path(__file__).parents[2] / "random_machines.py"
+    command = [sys.executable, str(program), str(tmp_path), "5"]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(program.parent)}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

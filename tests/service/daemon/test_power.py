@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from full_disk import Disk
 from processes import alive, eventually
 
 pytestmark = pytest.mark.slow
-OPTIONS = {"idle_timeout": 0, "approve": "auto"}
+OPTIONS: dict[str, Any] = {"idle_timeout": 0, "approve": "auto"}
 
 
 @pytest.fixture

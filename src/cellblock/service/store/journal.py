@@ -85,7 +85,7 @@ MAX_LISTED = 1000
 
 _KEY_BITS = 2**22
 MAX_EXECUTIONS = 50_000
-MAX_BYTES = 1024 * 1024 * 1024
+MAX_BYTES = 256 * 1024 * 1024
 MAX_AGE = 30 * 86_400.0
 """Limits for executions that have ended: their number, total bytes, and age in seconds."""
 
