@@ -1,4 +1,4 @@
-"""What machines do, at random, to a daemon with three durable and ten plain sessions. Run as a program, or by `test_conditions`.
+"""What machines do, at random, to a daemon with three durable and ten plain sessions: a program, for `test_conditions`.
 
 Usage: random_machines.py DIRECTORY SECONDS [SEED]. Kills, stops (SIGSTOP) and, for root, full disks hit the daemon, the
 custodian, zygotes, inits and workers. At the end, every variable and file is there, or a result or an error has said that it
@@ -121,13 +121,14 @@ class Faults(threading.Thread):
         zygotes = [] if custodian is None else [*children(custodian)]
         inits = [pid for zygote in zygotes for pid in children(zygote)]
         workers = [pid for init in inits for pid in children(init)]
-        among: list[int | None] = {
+        processes: dict[str, list[int | None]] = {
             "daemon": [daemon],
             "custodian": [custodian],
-            "zygote": zygotes,
-            "init": inits,
-            "worker": workers,
-        }[who]
+            "zygote": [*zygotes],
+            "init": [*inits],
+            "worker": [*workers],
+        }
+        among = processes[who]
         return self._draw.choice(among) if among else None
 
     def _pid(self, lock: str) -> int | None:
