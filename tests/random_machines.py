@@ -51,7 +51,9 @@ class Session:
         self.written: set[int] = set()
         self.losses = 0
         self.silent: set[int] = set()
-        self._uncertain = False
+        self._reported = False
+        self._said: list[str] = []
+        """What was said since the last success."""
 
     def create(self) -> None:
         cellblock.get_or_create(self.name, working_dir=str(self._file.parent), **self._options)
@@ -60,23 +62,23 @@ class Session:
         """Run a cell, and compare what is there with what must be."""
         try:
             result = cellblock.execute(self.name, CELL.format(n=number), timeout=60)
-        except CellblockError:
-            self._uncertain = True  # it may have run
+        except CellblockError as error:  # it may have run
+            self._said.append(f"{number}: {type(error).__name__}: {error}")
             return
-        if result.recovery is not None or result.status != "success":
+        self._said.append(f"{number}: {result.status}, {result.recovery}, {result.text[-300:]!r}")
+        if result.recovery in ("restored_earlier", "restarted"):
             self.losses += 1
+            self._reported = True
         if result.status != "success":
-            self._uncertain = True
             return
         self.written.add(number)
         found = set(eval(result.return_value or "[]"))  # a list of numbers
         missing = set(self.expected) - found
-        if missing and result.recovery not in ("restored_earlier", "restarted"):
+        if missing and not self._reported:
             self.silent |= missing
-        if missing and self.silent:
-            print(self.name, number, "silently lost", sorted(missing), result.recovery, flush=True)
-        self.expected = sorted(found)
-        self._uncertain = False
+            print(self.name, number, "has lost", sorted(missing), "after", *self._said, sep="\n  ", flush=True)
+        self.expected, self._reported = sorted(found), False
+        self._said.clear()
 
     def lost_files(self) -> set[int]:
         """Return the numbers that are missing in its file."""
