@@ -9,6 +9,8 @@ import secrets
 from contextlib import suppress
 from typing import IO
 
+from cellblock.common.new_mode import create
+
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 """Errors of file systems that cannot sync a file, or a directory: nothing more can be done there."""
 
@@ -59,7 +61,7 @@ def open_unnamed(directory: int, flags: int, mode: int) -> int | None:
     if not hasattr(os, "O_TMPFILE") or not os.path.exists("/proc/self/fd"):
         return None
     try:
-        return os.open(".", flags | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
+        return create(".", flags | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.EISDIR, errno.EINVAL):
             raise
@@ -102,7 +104,7 @@ class WholeFile:
             if (opened := open_unnamed(directory, os.O_RDWR, self._mode)) is None:
                 name = _temporary()
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                opened = os.open(name, flags, self._mode, dir_fd=directory)
+                opened = create(name, flags, self._mode, dir_fd=directory)
             self._file = os.fdopen(claimed(opened), "w+b")
         except BaseException:  # also an interrupt: no one else closes it
             os.close(directory)

@@ -12,6 +12,7 @@ import stat
 from contextlib import suppress
 from typing import Self
 
+from cellblock.common.new_mode import create
 from cellblock.common.whole_file import claimed, give_name, open_unnamed, sync
 from cellblock.errors import FilesError
 from cellblock.host.files.beneath import CREATE, ENTER, LIST, READ, Tree, held
@@ -85,7 +86,7 @@ class Staging:
     def file(self, mode: int) -> int:
         """Create the file; return its descriptor."""
         if (unnamed := open_unnamed(self._beside, os.O_WRONLY, mode & 0o777)) is None:
-            return claimed(os.open(self._name, CREATE, mode & 0o777, dir_fd=self._beside))
+            return claimed(create(self._name, CREATE, mode & 0o777, dir_fd=self._beside))
         self._file = os.dup(claimed(unnamed))  # the claim counts when it has its temporary name
         return unnamed
 
