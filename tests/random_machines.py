@@ -65,7 +65,7 @@ class Session:
         except CellblockError as error:  # it may have run
             self._said.append(f"{number}: {type(error).__name__}: {error}")
             return
-        self._said.append(f"{number}: {result.status}, {result.recovery}, {result.text[-300:]!r}")
+        self._said.append(f"{number}: {result.status}, {result.recovery}, {(result.text or '')[-300:]!r}")
         if result.recovery in ("restored_earlier", "restarted"):
             self.losses += 1
             self._reported = True
