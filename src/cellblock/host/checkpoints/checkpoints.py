@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.files import CheckpointFiles
     from cellblock.host.kernels.cells import Cells
+    from cellblock.host.kernels.exit_status import Restored
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.kernel_slot import KernelSlot
@@ -305,6 +306,10 @@ class Checkpoints:
     def can_recover(self, dead: Kernel) -> bool:
         """Return whether a dead kernel may have left a state to continue from."""
         return self.crashes.last_state(dead) is not None
+
+    def awaited(self, dead: Kernel) -> Restored | None:
+        """See `Crashes.awaited`."""
+        return self.crashes.awaited(dead)
 
     def forget(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint that was dropped."""

@@ -301,7 +301,7 @@ class Kernel(ControlObserver):
             # The copy never forked, because it is stopped, say. Without it, init ends the kernel that was to be made.
             self.family.drop(self.origin)
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
-        if not self.control.gone.done():
+        if not self.control.gone.done() and not self.control.quiet.done():
             self.family.kill()
             await asyncio.wait([self.control.gone], timeout=4 * _GRACE)
 

@@ -31,12 +31,18 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _OF_FILE = 1024  # tmpfs takes an inode for each kilobyte of attributes (Linux 6.6)
 _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for users with many pipes
 
-_STOPPED = (b"T", b"t", b"Z", b"X")
+_STOPPED = frozenset((b"T", b"t", b"Z", b"X"))
 """States of threads in /proc (proc_pid_stat(5)) that run nothing any more, or not until they are told to"""
+
+_STUCK = frozenset((b"D", b"Z", b"X"))
+"""States in which a thread stays that was killed: it has ended, or waits for a device"""
 
 _PATIENCE = 0.002  # seconds for a process to stop; its init serves nothing else meanwhile
 _MOMENT = 0.0002  # between two looks at it
 _HIDDEN = 0.01  # seconds for a fork of this process to execute a program: until then it hides, as this process does
+
+OOM_WORKER, OOM_CHILD = 300, 600
+"""Scores for the system's choice when memory is full (proc_pid_oom_score_adj(5)): of workers, and what their code starts"""
 
 HIGH = 64
 """Above every descriptor with a fixed place."""
@@ -46,6 +52,23 @@ def become_subreaper() -> None:
     """Adopt orphaned descendants instead of the machine's init. Linux only; elsewhere a no-op."""
     if sys.platform == "linux":
         prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
+
+
+def offer_to_oom_killer(score: int, pid: int | None = None) -> None:
+    """Let the system kill a process earlier than others when the memory of the machine is full: what is least trusted first.
+
+    An ordinary user can only raise a score. So the host, the custodian, zygotes and inits keep theirs.
+
+    Args:
+        score: As in /proc/PID/oom_score_adj.
+        pid: The process; None: this one.
+    """
+    try:
+        name = "self" if pid is None else name_in_proc(pid)
+        with open(f"/proc/{name}/oom_score_adj", "w") as file:
+            file.write(str(score))
+    except OSError:
+        return  # no Linux, or the process has ended or made itself unreadable
 
 
 def die_with_parent(number: int) -> None:
@@ -424,6 +447,15 @@ def _proportional_share(pid: str) -> int:
 
 def stopped(pid: int) -> bool:
     """Return whether nothing of a process can run: each thread is stopped, or has ended."""
+    return _all_threads_are(pid, _STOPPED)
+
+
+def stuck(pid: int) -> bool:
+    """Return whether nothing of a killed process will run again: each thread waits for a device, or has ended."""
+    return _all_threads_are(pid, _STUCK)
+
+
+def _all_threads_are(pid: int, states: frozenset[bytes]) -> bool:
     name = name_in_proc(pid)
     try:
         threads = os.listdir(f"/proc/{name}/task")
@@ -432,7 +464,7 @@ def stopped(pid: int) -> bool:
     for thread in threads:
         try:
             with open(f"/proc/{name}/task/{thread}/stat", "rb") as file:
-                if file.read().rpartition(b")")[2].split()[0] not in _STOPPED:
+                if file.read().rpartition(b")")[2].split()[0] not in states:
                     return False
         except OSError:
             continue  # the thread has ended
